@@ -60,6 +60,11 @@ def modules(*folders: str) -> Iterator[Path]:
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 
+def stores() -> list[str]:
+    """Return the names of the stores, each a package in `states`."""
+    return sorted(path.parent.name for path in (ROOT / "states").glob("*/__init__.py"))
+
+
 def parsed(module: str) -> ast.Module:
     """Return the tree of a module or package, by its dotted name."""
     path = ROOT.joinpath(*module.split("."))

@@ -8,15 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.house_figures import ROOT, exported, parsed
+from tests.house_figures import ROOT, exported, parsed, stores
 
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "public_names"]
 
 PUBLIC = (
     "trident", "trident.operations", "trident.state", "trident.spout", "trident.errors", "trident.storekit", "trident.testing",
     "trident.observe", "trident.drpc", "trident.spark", "trident.storm", "trident.storm.testing",
-    "states.memory", "states.delta", "states.postgres", "states.redis", "states.cassandra", "states.memcached", "states.kafka",
-    "spouts",
+    *(f"states.{store}" for store in stores()), "spouts",
 )  # fmt: skip
 """What users import from."""
 

@@ -12,8 +12,16 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.house_figures import ROOT, stores
+from trident.cli.doctor import EXTRAS
+
 PACKAGES = ("trident", "states", "spouts", "examples")
+ALSO_OF_STORES = {"postgres": ("numpy",), "kafka": ("trident.tuples",), "delta": ("numpy", "pyspark", "py4j")}
+
+
+def _brought_by_extra(store: str) -> set[str]:
+    """Return what a store's extra, of the same name, brings: nothing else imports a store's driver."""
+    return {module.partition(".")[0] for module in EXTRAS[store].packages.values()} if store in EXTRAS else set()
 
 
 @dataclass(frozen=True)
@@ -378,16 +386,8 @@ LAYERS = (
     ),
     Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py
     *(
-        Layer((f"states.{store}",), (*FOR_STORES, "pyarrow", *drivers))
-        for store, drivers in {
-            "memory": (),
-            "redis": ("redis", "hiredis"),
-            "memcached": ("pymemcache",),
-            "cassandra": ("cassandra",),
-            "postgres": ("psycopg", "numpy"),
-            "kafka": ("confluent_kafka", "trident.tuples"),
-            "delta": ("deltalake", "numpy", "pyspark", "py4j"),
-        }.items()
+        Layer((f"states.{store}",), (*FOR_STORES, "pyarrow", *_brought_by_extra(store), *ALSO_OF_STORES.get(store, ())))
+        for store in stores()
     ),
     Layer(("states",), FOR_STORES, each_other=False),
     # A reader of another topology: it may do what a reader does.

@@ -82,9 +82,7 @@ ALLOWED = {
     ("trident/state/encoding/extensions.py", "ndim"): NUMPY,
     ("trident/testing/backend/contract.py", COMPUTED): CHECKS,
     ("trident/testing/backend/contract_sharing.py", COMPUTED): CHECKS,
-    ("trident/testing/backend/suite.py", COMPUTED): CHECKS,
-    ("trident/testing/spout/spout_suite.py", COMPUTED): CHECKS,
-    ("trident/testing/checks/expecting.py", "promise"): CHECKS,
+    ("trident/testing/checks/contract.py", COMPUTED): CHECKS,
 }
 
 

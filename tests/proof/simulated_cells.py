@@ -23,7 +23,7 @@ from trident.operations import Count
 from trident.spout import SpoutType
 from trident.state import Key, StateType, map_state
 from trident.testing.simulation.fault_plan import FAULT_KINDS, OF_STATES, POINTS, Fault, FaultPlan
-from trident.testing.simulation.judged_runs import Declared, JudgedRuns, _Wrong
+from trident.testing.simulation.simulating import Declared, JudgedRuns, _Wrong
 
 __all__ = ["cells", "schedules"]
 

@@ -23,19 +23,12 @@ class Campaign:
     run
         `run(home, size, seed)`: raises AssertionError if a promise is broken, returns what happened.
     small, full
-        The sizes in the default tests and in the report.
-    slow
-        Stores for which the default tests take another size; 0: they leave it out.
+        The sizes in the default tests, if the row of a store says no other, and in the report.
     """
 
     run: Callable[[Home, int, int], Counter[str]]
     small: int
     full: int
-    slow: tuple[tuple[str, int], ...] = ()
-
-    def size(self, store: Store, full: bool) -> int:
-        """Return the size for a store."""
-        return self.full if full else dict(self.slow).get(store.name, self.small)
 
 
 def _take_over(home: Home, takeovers: int, seed: int) -> Counter[str]:
@@ -47,29 +40,17 @@ def _take_over(home: Home, takeovers: int, seed: int) -> Counter[str]:
     return Counter({"takeovers": takeovers, "harmed or not told, as documented": harm})
 
 
-# The contracts are among these stores' own tests; the suite adds random schedules, which the full size has.
-_OWN_CONTRACT_TESTS = tuple(
-    (name, 0)
-    for name in (
-        "delta",
-        "redis",
-        "redis-volatile",
-        "memcached",
-        "cassandra",
-        "cassandra-columns",
-        "postgres",
-    )
-)
-_COLUMNS = ("cassandra-columns", 0)  # commits as "cassandra" does; the full size has it
 CAMPAIGNS = {
-    "contract": Campaign(keep_contract, 1, 30, _OWN_CONTRACT_TESTS),
-    "kills": Campaign(kill, 3, 10, (("delta", 2), ("cassandra", 0), _COLUMNS)),
-    "takeovers": Campaign(_take_over, 5, 25, (("cassandra", 2), ("cassandra-columns", 1))),
-    "reads": Campaign(read_during_commits, 1000, 100_000, (("delta", 200), ("cassandra", 300), _COLUMNS)),
-    "removals": Campaign(remove, 15, 300, (("delta", 5), ("cassandra", 4), _COLUMNS)),
+    "contract": Campaign(keep_contract, 1, 30),
+    "kills": Campaign(kill, 3, 10),
+    "takeovers": Campaign(_take_over, 5, 25),
+    "reads": Campaign(read_during_commits, 1000, 100_000),
+    "removals": Campaign(remove, 15, 300),
 }
 
 
-def applies(campaign: str, store: Store, full: bool) -> bool:
-    """Whether a campaign is run on a store. One in memory goes with its process, so nobody is killed."""
-    return CAMPAIGNS[campaign].size(store, full) > 0 and (campaign != "kills" or store.process)
+def size_of(campaign: str, store: Store, full: bool) -> int:
+    """Return the size of a campaign on a store; 0: it is not run. One in memory goes with its process: there is no kill."""
+    if campaign == "kills" and not store.process:
+        return 0
+    return CAMPAIGNS[campaign].full if full else store.small.get(campaign, CAMPAIGNS[campaign].small)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,10 @@ class Store:
         How many partitions a state has.
     by_address
         Whether another address is another server to it; if not, who takes over goes past the proxy.
+    small
+        The sizes of its campaigns in the default tests, where they differ; 0: they leave it out.
+    fixture
+        The fixture that has its server, which is slow to start and is used by other tests as well; empty: it has its own.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Store:
     told: tuple[type[Exception], ...] = (FencedError,)
     partitions: int = 2
     by_address: bool = False
+    small: Mapping[str, int] = field(default_factory=dict)
+    fixture: str = ""
 
     @property
     def fences(self) -> bool:
@@ -213,22 +219,32 @@ _ATOMIC = replace(
     _SERVER, max_key_bytes=2_600, moves_at_commit=True, atomic_put=True, isolated=True, atomic_commit=True
 )
 _DELTA = replace(_MEMORY, durable=True, shared=False, moves_at_commit=True, isolated=True, atomic_commit=True)
+_OWN = {"contract": 0}  # contracts are among its own tests; the suite adds random schedules, which the full size has
 STORES = {
     store.name: store
     for store in (
         # A memory whose process is killed is gone, log and all: nothing is promised, so nothing is killed.
         Store("memory", _memory, _MEMORY, process=False),
-        Store("delta", _delta, _DELTA, told=(FencedError, BackendError), partitions=1),
+        Store(
+            "delta", _delta, _DELTA, told=(FencedError, BackendError), partitions=1,
+            small={**_OWN, "kills": 2, "reads": 200, "removals": 5},
+        ),
         Store("sqlite", _sqlite, Limits(durable=True, repartitions=True, lists=True, resets=True)),
-        Store("redis", _redis, _SERVER, _redis_that_keeps),
-        Store("redis-volatile", _redis, _SERVER, start_redis, keeps=False),
+        Store("redis", _redis, _SERVER, _redis_that_keeps, small=_OWN),
+        Store("redis-volatile", _redis, _SERVER, start_redis, keeps=False, small=_OWN),
         # A write that is under way when its writer is replaced may still arrive: harmless, but not nothing.
         Store(
             "memcached", _memcached, replace(_SERVER, fences="written", lists=False), _memcached_with_room, keeps=False,
-            by_address=True,
+            by_address=True, small=_OWN,
         ),
-        Store("cassandra", _cassandra, replace(_SERVER, fences="written"), start_cassandra),
-        Store("cassandra-columns", _cassandra_columns, replace(_SERVER, fences="written"), start_cassandra),
-        Store("postgres", _postgres, _ATOMIC, start_postgres),
+        Store(
+            "cassandra", _cassandra, replace(_SERVER, fences="written"), start_cassandra, fixture="cassandra_server",
+            small={**_OWN, "kills": 0, "takeovers": 2, "reads": 300, "removals": 4},
+        ),
+        Store(  # commits as "cassandra" does; the full size has it
+            "cassandra-columns", _cassandra_columns, replace(_SERVER, fences="written"), start_cassandra,
+            fixture="cassandra_server", small={**_OWN, "kills": 0, "takeovers": 1, "reads": 0, "removals": 0},
+        ),
+        Store("postgres", _postgres, _ATOMIC, start_postgres, small=_OWN),
     )
 }  # fmt: skip

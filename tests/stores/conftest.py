@@ -9,10 +9,6 @@ import pytest
 from tests.harness.servers import Server
 from tests.stores.catalog import STORES, Home
 
-SHARED = dict.fromkeys(
-    ("cassandra", "cassandra-columns"), "cassandra_server"
-)  # slow to start, and other tests use it as well
-
 
 @pytest.fixture(scope="session")
 def home_of(
@@ -22,8 +18,9 @@ def home_of(
 
     def home_of(name: str) -> Home:
         if name not in homes:
-            server: Server | None = request.getfixturevalue(SHARED[name]) if name in SHARED else None
-            homes[name] = Home(STORES[name], tmp_path_factory.mktemp(name), server)
+            store = STORES[name]
+            server: Server | None = request.getfixturevalue(store.fixture) if store.fixture else None
+            homes[name] = Home(store, tmp_path_factory.mktemp(name), server)
         return homes[name]
 
     yield home_of

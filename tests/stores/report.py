@@ -12,10 +12,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.stores.campaigns import CAMPAIGNS, applies
+from tests.stores.campaigns import CAMPAIGNS, size_of
 from tests.stores.catalog import STORES, Home, Store
 from tests.stores.contracts import examine
 from trident.testing import Promise, Report
+from trident.testing.checks.suite import promise_table, text_table
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,26 +50,21 @@ class _Run:
             home = Home(store, Path(work))
             try:
                 for campaign in self._campaigns:
-                    row.append(self._cell(home, campaign) if applies(campaign, store, not self._small) else "–")
+                    size = size_of(campaign, store, not self._small)
+                    row.append(self._cell(home, campaign, size) if size else "–")
             finally:
                 home.close()
         self._rows.append(row)
 
     def table(self) -> str:
         """Return stores by campaigns, promises by stores, and what is broken."""
-        tables = [_table([["store", *self._campaigns], *self._rows])]
+        tables = [text_table([["store", *self._campaigns], *self._rows])]
         if self._contracts:
-            head = ["promise", *self._contracts, "meaning"]
-            lines = [
-                [promise.title, *(_status(report, promise) for report in self._contracts.values()), promise.value]
-                for promise in Promise
-            ]
-            tables.append(_table([head, *lines]))
+            tables.append(promise_table(Promise, self._contracts))
         return "\n".join([*tables, *(f"BROKEN {text}\n" for text in self.broken)])
 
-    def _cell(self, home: Home, campaign: str) -> str:
+    def _cell(self, home: Home, campaign: str, size: int) -> str:
         began = time.monotonic()
-        size = CAMPAIGNS[campaign].size(home.store, full=not self._small)
         try:
             if campaign == "contract":
                 report = self._contracts[home.store.name] = examine(home, size, self._seed)
@@ -84,19 +80,8 @@ class _Run:
         return cell
 
 
-def _status(report: Report, promise: Promise) -> str:
-    status = report.status(promise)
-    return "–" if status is None else status.value
-
-
 def _told(counts: Counter[str]) -> str:
     return ", ".join(f"{number:,} {what}" for what, number in counts.items())
-
-
-def _table(rows: list[list[str]]) -> str:
-    head, *body = [" | ".join(row) for row in rows]
-    line = "|".join("---" for _ in rows[0])
-    return "".join(f"| {row} |\n" for row in (head, line, *body))
 
 
 if __name__ == "__main__":

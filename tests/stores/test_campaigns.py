@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.stores.campaigns import CAMPAIGNS, applies
+from tests.stores.campaigns import CAMPAIGNS, size_of
 from tests.stores.catalog import STORES, Home
 
 SEED = 7
@@ -18,7 +18,7 @@ def pairs(full: bool) -> list[Any]:
         pytest.param(name, campaign, marks=pytest.mark.server if store.server else pytest.mark.slow)
         for name, store in STORES.items()
         for campaign in CAMPAIGNS
-        if applies(campaign, store, full)
+        if size_of(campaign, store, full)
     ]
 
 
@@ -26,7 +26,7 @@ def pairs(full: bool) -> list[Any]:
 @pytest.mark.parametrize(("store", "campaign"), pairs(full=False))
 def test_a_store_passes_a_campaign(store: str, campaign: str, home_of: Callable[[str], Home]) -> None:
     home = home_of(store)
-    CAMPAIGNS[campaign].run(home, CAMPAIGNS[campaign].size(home.store, full=False), SEED)
+    CAMPAIGNS[campaign].run(home, size_of(campaign, home.store, full=False), SEED)
 
 
 @pytest.mark.soak

@@ -8,10 +8,7 @@ import pytest
 
 from states.memcached import MemcachedState
 from tests.harness.servers import Server, start_memcached
-from trident.testing.backend.backing_map_contract import BackingMapContract
-from trident.testing.backend.fenced_map_contract import FencedMapContract
-from trident.testing.backend.limits import Limits
-from trident.testing.backend.map_state_contract import MapStateContract
+from trident.testing import BackingMapContract, FencedMapContract, Limits, MapStateContract
 
 pytestmark = pytest.mark.server
 

@@ -9,9 +9,7 @@ import pytest
 
 from states.redis import RedisState
 from tests.harness.servers import Server, free_ports, start_redis
-from trident.testing.backend.backing_map_contract import BackingMapContract
-from trident.testing.backend.fenced_map_contract import FencedMapContract
-from trident.testing.backend.map_state_contract import MapStateContract
+from trident.testing import BackingMapContract, FencedMapContract, MapStateContract
 
 pytestmark = pytest.mark.server
 

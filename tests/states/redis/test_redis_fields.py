@@ -26,8 +26,7 @@ from trident.operations import Avg, Count, Last, Sum
 from trident.state.interfaces import StateConf
 from trident.state.kinds import StateType
 from trident.state.values import OpaqueValue, TransactionalValue
-from trident.testing.backend.fenced_map_contract import FencedMapContract
-from trident.testing.backend.map_state_contract import MapStateContract
+from trident.testing import FencedMapContract, MapStateContract
 from trident.testing.backend.simulated_log import Log
 
 OPTIONS = RedisOptions(url="redis://localhost", layout="fields")

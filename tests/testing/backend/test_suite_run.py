@@ -1,21 +1,27 @@
-"""A run of the suite keeps its time, says what it is doing, and takes away what it wrote."""
+"""A run of the suite keeps its time, says what it is doing, and takes away what it wrote; `python -m trident.testing`, too."""
 
 from __future__ import annotations
 
 import io
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.harness.crashing_stores import DictMap
+from tests.testing.backend import wrong_backends
 from trident.state import Key, StateConf
 from trident.testing import Limits, Status, backend_suite
-from trident.testing.backend.store_under_test import Store
-from trident.testing.backend.suite_run import OutOfTime, SuiteRun
-from trident.testing.checks.findings import CheckProgress
+from trident.testing.__main__ import app
+from trident.testing.backend.store_under_test import Store, SuiteRun
+from trident.testing.checks.suite import CheckProgress, OutOfTime
 
+GOOD, WRONG = wrong_backends.Factory(), wrong_backends.Factory(wrong_backends.WRONG["TakesNoneForAbsent"][0])
+LIMITS = wrong_backends.LIMITS
+HERE = "tests.testing.backend.test_suite_run"
 Entries = dict[str, dict[Key, Any]]
 
 
@@ -127,3 +133,50 @@ def test_the_command_shows_progress_and_the_report(capsys: pytest.CaptureFixture
     shown = capsys.readouterr()
     assert "BackingMapContract.test_" in shown.err
     assert "were not run for want of time" in shown.out
+
+
+def run_command(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200", "NO_COLOR": "1"})
+    return done.exit_code, done.output
+
+
+@pytest.mark.slow
+def test_a_good_store_ends_with_0() -> None:
+    code, text = run_command(
+        f"{HERE}:GOOD", "--seconds", "0", "--seed", "5", "--limits", f"{HERE}:LIMITS", "--kind", "opaque"
+    )
+    assert code == 0, text
+    assert "everything that is claimed holds" in text
+    assert "seed 5" in text
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_wrong_store_ends_with_1() -> None:
+    code, text = run_command(f"{HERE}:WRONG", "--seconds", "0")
+    assert code == 1
+    assert "absent          violated" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["no_colon"], "expected MODULE:NAME"),
+        (["no.such.module:x"], "No module named 'no'"),
+        ([f"{HERE}:missing"], "has no attribute 'missing'"),
+        ([f"{HERE}:GOOD", "--limits", f"{HERE}:GOOD"], "expected trident.testing.Limits"),
+    ],
+)
+def test_what_cannot_be_found_is_an_error_of_usage(arguments: list[str], text: str) -> None:
+    code, output = run_command(*arguments)
+    assert code == 2
+    assert text in output
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_module_of_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_store.py").write_text("from tests.testing.backend.test_suite_run import GOOD as open_map\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run_command("my_own_store:open_map", "--seconds", "0")[0] == 0

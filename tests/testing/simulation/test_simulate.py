@@ -23,8 +23,8 @@ from trident.operations import Count
 from trident.runtime.start import recovery
 from trident.state import Key, OpaqueValue, StateSpec, map_commits, map_state
 from trident.testing import SimulationFailed, simulate
+from trident.testing.simulation.compared_values import differences
 from trident.testing.simulation.fault_plan import FAULT_KINDS
-from trident.testing.simulation.state_contents import differences
 
 Declared = TridentTopology | Callable[[], TridentTopology]
 INEXACT = {"allow_inexact": True}

@@ -31,6 +31,7 @@ class LineCoordinator(BatchCoordinator):
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.share, self.known = folder, 1.0, dict[str, list[str]]()
+        self.kept: dict[Any, Any] = {}  # what a wrong one remembers
 
     def lines(self) -> dict[str, list[str]]:
         """Read the source."""

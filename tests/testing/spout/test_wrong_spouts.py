@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.testing.spout.line_spout import LineSource
-from tests.testing.spout.wrong_spouts import WRONG, source_of
+from tests.testing.spout.wrong_spouts import WRONG
 from trident.spout import SpoutType
 from trident.testing import SpoutPromise, SpoutReport, Status, Violation, spout_suite
 
@@ -71,14 +71,14 @@ def test_what_is_not_claimed_is_told() -> None:
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
-def test_a_wrong_spout_is_found_under_the_promise_that_it_breaks(wrong: type) -> None:
-    promise, _ = WRONG[wrong]
-    report = run(source_of(wrong), seed=2)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_spout_is_found_under_the_promise_that_it_breaks(wrong: str) -> None:
+    source, promise = WRONG[wrong]
+    report = run(source, seed=2)
     assert report.violated == {promise}, str(report)
     with pytest.raises(Violation, match=promise.title):
         report.raise_if_violated()
 
 
 def test_every_promise_is_broken_by_a_wrong_spout() -> None:
-    assert {promise for promise, _ in WRONG.values()} == set(SpoutPromise)
+    assert {promise for _, promise in WRONG.values()} == set(SpoutPromise)

@@ -1,7 +1,4 @@
-"""BackingMapContract: what every backing map must do.
-
-Checks of a backing map: which keys are different, and whether values come back as they were.
-"""
+"""BackingMapContract: what every backing map must do, two methods over any store too."""
 
 from __future__ import annotations
 
@@ -10,11 +7,10 @@ from typing import Any
 
 from trident.errors import StateError
 from trident.state.encoding.codec import encode
-from trident.state.interfaces import Key
-from trident.testing.backend.contract import MapContract, keys_of
-from trident.testing.backend.contract_basics import MapBasics
+from trident.state.interfaces import Key, StateType
+from trident.state.values import OpaqueValue
+from trident.testing.backend.contract import keys_of, rows, values_of
 from trident.testing.backend.contract_sharing import MapSharing
-from trident.testing.backend.limits import Promise
 from trident.testing.backend.sample_values import (
     BINARY_KEYS,
     INTS,
@@ -23,14 +19,214 @@ from trident.testing.backend.sample_values import (
     NUMBERS,
     PLAIN_VALUES,
     TYPED_VALUES,
+    UNSTORABLE,
 )
-from trident.testing.checks.expecting import expect, expect_error, promise
+from trident.testing.backend.store_under_test import Writer, stored, value_of
+from trident.testing.checks.contract import broken, expect, expect_error, promise
+from trident.testing.checks.promises import Promise
 
+MANY = 10_000
+USUAL_SIZES = (4, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 250, 256, 500, 512, 1000, 1024, 2000, 2048)
 _KEY_OVERHEAD = 128  # a prefix, and what the store adds
 
 
-class MapTypes(MapContract):
-    """Keys and values of all types."""
+class BackingMapContract(MapSharing):
+    """What every `IBackingMap` must do. Subclass it, set `factory`, and let pytest run it.
+
+    Examples
+    --------
+    >>> from states.memory import MemoryMapState
+    >>> class TestMemoryMap(BackingMapContract):
+    ...     factory = MemoryMapState
+    >>> TestMemoryMap().test_answers_come_in_the_order_asked()
+    """
+
+    # ---- order, absence, bulk, overwriting, errors -------------------------------------------------------------------
+
+    @promise(Promise.ORDER)
+    def test_answers_come_in_the_order_asked(self) -> None:
+        """Keys are asked in another order than they were written in."""
+        writer, pairs = self.store.writer(), rows(300)
+        writer.commit(pairs, 1)
+        self.random("order").shuffle(pairs)
+        self.expect_rows(pairs, "read 300 keys in another order", writer)
+
+    @promise(Promise.ORDER)
+    def test_absent_keys_have_their_place_among_the_answers(self) -> None:
+        """A server may answer with the keys that it has; the map puts None for the others."""
+        writer, pairs = self.store.writer(), rows(200)
+        writer.commit(pairs, 1)
+        asked: list[tuple[Key, Any]] = []
+        for pair, (absent, _) in zip(pairs, rows(200, 1000), strict=True):
+            asked += [pair, (absent, None)]
+        self.expect_rows(asked, "read keys, every other of which is absent", writer)
+
+    @promise(Promise.ORDER)
+    def test_a_key_that_is_asked_twice_is_answered_twice(self) -> None:
+        """One answer per key asked, not per key found."""
+        writer, (first, second) = self.store.writer(), rows(2)
+        writer.commit([first, second], 1)
+        absent: tuple[Key, Any] = (("absent",), None)
+        self.expect_rows([first, second, first, absent, first, absent], "read a key three times", writer)
+
+    @promise(Promise.ORDER)
+    def test_no_keys_have_no_answers(self) -> None:
+        """An empty read is an empty list."""
+        self.store.writer().commit(rows(1), 1)
+        expect(len(self.reader().read([])), 0, "answers to a read of no keys")
+
+    @promise(Promise.ABSENT)
+    def test_what_was_never_written_is_none(self) -> None:
+        """In an empty store, and among other keys."""
+        absent: list[tuple[Key, Any]] = [(("absent",), None), ((1, "absent"), None)]
+        self.expect_rows(absent, "read absent keys of an empty store")
+        writer = self.store.writer()
+        writer.commit(rows(3), 1)
+        self.expect_rows(absent, "read absent keys", writer)
+
+    @promise(Promise.ABSENT)
+    def test_a_stored_none_is_there(self) -> None:
+        """None is a value that an aggregate may have; what is stored around it must come back."""
+        if self.store.kind is StateType.NON_TRANSACTIONAL:
+            return  # the bare value None reads as an absent key, by the interface
+        writer, key = self.store.writer(), ("none",)
+        wanted = stored(self.store.kind, None, 1, 0)
+        if isinstance(wanted, OpaqueValue):
+            wanted = wanted._replace(prev=5)
+        writer.begin(1)
+        writer.backing.multi_put([key], [wanted])
+        writer.end(1)
+        for each in (writer, self.reader()):
+            expect(list(each.backing.multi_get([key])), [wanted], "read a key whose value is None")
+
+    @promise(Promise.ABSENT)
+    def test_zero_and_empty_values_are_there(self) -> None:
+        """What counts as false in Python is a value."""
+        writer = self.store.writer()
+        pairs: list[tuple[Key, Any]] = [((f"{at}",), value) for at, value in enumerate([0, False, 0.0, "", [], {}])]
+        writer.commit(pairs, 1)
+        self.expect_rows(pairs, "read values that count as false", writer)
+
+    @promise(Promise.BULK)
+    def test_every_key_of_a_put_is_written_at_the_borders_of_a_request(self) -> None:
+        """One key, and as many as one request carries, give or take one."""
+        chunk = self.claims.chunk
+        sizes = sorted({1, 2, 3, chunk - 1, chunk, chunk + 1, 2 * chunk, 2 * chunk + 1} - {0})
+        for size in (size for size in sizes if size < MANY):
+            pairs = rows(size)
+            self.store.writer(f"size {size}").commit(pairs, 1)
+            expect(self.reader(f"size {size}").read(keys_of(pairs)), values_of(pairs), f"read a put of {size} keys")
+
+    @promise(Promise.BULK)
+    def test_every_key_of_a_large_put_is_written(self) -> None:
+        """Ten thousand keys in one put and one read, then again in another order."""
+        writer, pairs = self.store.writer(), rows(MANY)
+        writer.commit(pairs, 1)
+        self.random("large").shuffle(pairs)
+        self.expect_rows(pairs, f"read a put of {MANY} keys")
+
+    @promise(Promise.BULK)
+    def test_puts_of_all_usual_sizes_are_written(self) -> None:
+        """A put that just fills a request, whatever a request of this store carries."""
+        writer, written = self.store.writer(), list[tuple[Key, int]]()
+        writer.begin(1)
+        for size in USUAL_SIZES:
+            pairs = rows(size, len(written))
+            writer.put(pairs, 1)
+            written += pairs
+        writer.end(1)
+        self.expect_rows(written, f"read puts of {', '.join(map(str, USUAL_SIZES))} keys")
+
+    @promise(Promise.BULK)
+    def test_each_commit_is_as_good_as_the_first(self) -> None:
+        """Several commits by one instance, each of new and of old keys, in several puts."""
+        writer, chunk = self.store.writer(), min(self.claims.chunk, 200)
+        wanted: dict[Key, Any] = {}
+        for txid in range(1, 6):
+            puts = [[(key, value * txid) for key, value in rows(chunk + 1, txid * 50 * put)] for put in (1, 2)]
+            writer.begin(txid)
+            for pairs in puts:
+                writer.put(pairs, txid)
+                wanted.update(pairs)
+            writer.end(txid)
+            self.expect_rows(list(wanted.items()), f"read after commit {txid}", writer)
+
+    @promise(Promise.BULK)
+    def test_a_put_of_no_keys_changes_nothing(self) -> None:
+        """A batch may have no key of a partition."""
+        writer, pairs = self.store.writer(), rows(3)
+        writer.commit(pairs, 1)
+        writer.commit([], 2)
+        self.expect_rows(pairs, "read after a put of no keys", writer)
+
+    @promise(Promise.OVERWRITE)
+    def test_a_put_replaces_what_was_there(self) -> None:
+        """Shorter, longer, of another type, the same again; None of one key leaves no trace in the next."""
+        writer, key, other = self.store.writer(), ("replaced",), (("other",), "stays")
+        writer.commit([other], 1)
+        for txid, value in enumerate(["a longer text", "x", 5, 5, -1, None, 5, "", [1, 2], {"a": 1}, 0, 5], 2):
+            writer.commit([(key, value)], txid)
+            wanted = [stored(self.store.kind, value, txid), stored(self.store.kind, *other[1:], 1)]
+            for each in (writer, self.reader()):
+                expect(list(each.backing.multi_get([key, other[0]])), wanted, f"read after {value!r} was put")
+
+    @promise(Promise.OVERWRITE)
+    def test_writers_in_turn_each_replace(self) -> None:
+        """A value that equals what this instance wrote last is still written, because another instance wrote meanwhile."""
+        writers, key = [self.store.writer(), self.store.writer()], ("taken in turn",)
+        for txid, value in enumerate([1, 2, 1, 2, 2, 1], 1):
+            writers[txid % 2].commit([(key, value)], txid, txid)
+            wanted = [stored(self.store.kind, value, txid, txid)]
+            expect(list(self.reader().backing.multi_get([key])), wanted, f"read after writer {txid % 2} put {value}")
+
+    @promise(Promise.ERRORS)
+    def test_a_value_that_cannot_be_stored_is_refused_and_nothing_pretends(self) -> None:
+        """A put raises, or it stores the value; and the instance reads what others read."""
+        for at, value in enumerate(UNSTORABLE):
+            writer, good = self.store.writer(f"bad {at}"), rows(5)
+            writer.commit([(key, 1) for key in keys_of(good)], 1)
+            self._refused_or_stored(writer, f"bad {at}", [*good[:3], (("bad",), value), *good[3:]], 2)
+            writer.commit(good, 3, 1)
+            expect(self.reader(f"bad {at}").read(keys_of(good)), values_of(good), "read what was put after a refusal")
+
+    @promise(Promise.ERRORS)
+    def test_a_value_that_is_too_large_is_refused(self) -> None:
+        """Nothing is cut off, dropped, or said to be written when it is not."""
+        most = self.claims.max_value_bytes
+        size = 1 << 22 if most is None else most + 1
+        writer = self.store.writer()
+        pairs: list[tuple[Key, Any]] = [*rows(2), (("large",), "x" * size), *rows(2, 5)]
+        refused = self._refused_or_stored(writer, "state", pairs, 1)
+        if most is not None and not refused:
+            broken(f"a value of {size} bytes was put without an error; the limit is {most}")
+
+    @promise(Promise.ERRORS)
+    def test_a_key_that_is_too_long_is_refused(self) -> None:
+        """Two keys that differ only after the limit are not one."""
+        most = self.claims.max_key_bytes
+        size = 1 << 16 if most is None else most
+        pairs: list[tuple[Key, Any]] = [*rows(2), (("k" * size + "a",), "a"), (("k" * size + "b",), "b")]
+        refused = self._refused_or_stored(self.store.writer(), "state", pairs, 1)
+        if most is not None and not refused:
+            broken(f"a key of {size + 1} bytes was put without an error; the limit is {most}")
+
+    @promise(Promise.ERRORS, "outage")
+    def test_a_store_that_does_not_answer_raises(self) -> None:
+        """Neither a read that says "absent" nor a put that says "done"."""
+        writer, pairs = self.store.writer(), rows(3)
+        writer.commit(pairs, 1)
+        writer.begin(2)
+        with self.broken_store():
+            with expect_error(StateError, what="read while the store does not answer"):
+                writer.read(keys_of(pairs))
+            with expect_error(StateError, what="put while the store does not answer"):
+                writer.put([(key, -1) for key in keys_of(pairs)], 2)
+                writer.end(2)
+        again = self.store.writer()
+        again.commit([(("after",), 1)], 3)
+        self.expect_rows([(("after",), 1)], "read when the store answers again", again)
+
+    # ---- keys and values of all types --------------------------------------------------------------------------------
 
     @promise(Promise.KEYS)
     def test_different_keys_are_different(self) -> None:
@@ -113,6 +309,29 @@ class MapTypes(MapContract):
             with expect_error(StateError, TypeError, ValueError, what=f"put {value!r}, which is claimed to be refused"):
                 self.store.writer(f"refused {at}").commit([(("key",), value)], 1)
 
+    def _refused_or_stored(self, writer: Writer, state: str, pairs: list[tuple[Key, Any]], txid: int) -> bool:
+        keys = keys_of(pairs)
+        before = self.reader(state).read(keys)
+        writer.begin(txid)
+        try:
+            writer.put(pairs, txid)
+            writer.end(txid)
+        except Exception:  # noqa: BLE001 - a user's store; any error is a refusal
+            refused = True
+        else:
+            refused = False
+        others = self.reader(state).read(keys)
+        if refused and self.claims.atomic_put:
+            expect(others, before, "read after a put that was refused, which is claimed to write all or nothing")
+        if not refused:
+            expect(others, values_of(pairs), "read what was put without an error")
+        # A put may be half done; every instance must read the same.
+        again = Writer(writer.backing, self.store.kind)
+        again.begin(txid, 1)
+        expect(again.read(keys), [value_of(found) for found in others], "read by the instance whose put was refused")
+        again.end(txid, 1)
+        return refused
+
     def _all_apart(self, keys: Sequence[Key]) -> None:
         writer, numbers = self.store.writer(), list(range(len(keys)))
         writer.commit(zip(keys, numbers, strict=True), 1)
@@ -138,15 +357,3 @@ class MapTypes(MapContract):
 
 def _is_json_number(value: Any) -> bool:
     return isinstance(value, int) or (isinstance(value, float) and value - value == 0)
-
-
-class BackingMapContract(MapBasics, MapTypes, MapSharing):
-    """What every `IBackingMap` must do. Subclass it, set `factory`, and let pytest run it.
-
-    Examples
-    --------
-    >>> from states.memory import MemoryMapState
-    >>> class TestMemoryMap(BackingMapContract):
-    ...     factory = MemoryMapState
-    >>> TestMemoryMap().test_answers_come_in_the_order_asked()
-    """

@@ -1,30 +1,21 @@
-"""What the contracts share: the store under test, opened for each check and closed after it.
-
-What the contracts of backing maps share: rows, readers, and the comparison of both.
-
-What the contracts of states share: a log, whole batches, and reads as of the last committed one.
-"""
+"""What the contracts of stores share: the store under test; rows and readers of maps; the log and whole batches of states."""
 
 from __future__ import annotations
 
-import inspect
-import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from types import FunctionType
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any
 
-from trident.errors import ConfigError
 from trident.state.interfaces import Key, StateType
 from trident.state.txid import Txid
-from trident.testing.backend.limits import Limits
+from trident.testing.backend.limits import METHODS, Limits
 from trident.testing.backend.simulated_log import Append, Log
-from trident.testing.backend.store_under_test import Store, Writer
-from trident.testing.backend.suite_run import SuiteRun
-from trident.testing.checks.expecting import expect
+from trident.testing.backend.store_under_test import Store, SuiteRun, Writer
+from trident.testing.checks.contract import Contract, broken, expect
 
 
-class StoreContract:
+class StoreContract(Contract):
     """Base of the contracts. Subclass one of them, name the factory, and let pytest run it.
 
     Attributes
@@ -48,53 +39,42 @@ class StoreContract:
     kind: StateType | None = None
     limits: Limits | None = None
     outage: Any = None
-    seed: ClassVar[int] = 0
     suite_run: SuiteRun | None = None
-    _store: Store | None = None
 
     @property
     def store(self) -> Store:
         """The store of this check, opened at first use."""
-        if self._store is None:
-            factory = self._unbound("factory", 3)
-            if factory is None:
-                raise ConfigError(
-                    f"{type(self).__name__} has no factory: set the class attribute `factory`, or let a fixture set it"
-                )
-            self._store = Store(factory, self.kind, self.limits, self.suite_run)
-        return self._store
+        if self._subject is None:
+            factory = self.given("factory", 3, ", or let a fixture set it")
+            self._subject = Store(factory, self.kind, self.limits, self.suite_run)
+        store: Store = self._subject
+        return store
 
     @property
     def claims(self) -> Limits:
         """What the store claims."""
         return self.store.limits
 
-    def is_claimed(self, claim: str) -> bool:
-        """Whether the store, or the contract's `limits`, claims what a check is about."""
+    @property
+    def exact(self) -> bool:
+        """Whether the kind undoes a failed attempt."""
+        return self.store.kind is not StateType.NON_TRANSACTIONAL
+
+    @property
+    def opaque(self) -> bool:
+        """Whether replays may change, and readers may read as of a batch."""
+        return self.store.kind is StateType.OPAQUE
+
+    def unclaimed(self, claim: str) -> str:
         found = getattr(self.claims, claim) if hasattr(self.claims, claim) else getattr(self, claim)
-        return found not in (False, None, "no")
+        if found in (False, None, "no"):
+            return f"{claim} is not claimed"
+        return ""
 
-    def teardown_method(self) -> None:
-        """Close what the check opened; pytest calls it."""
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-
-    def random(self, name: str) -> random.Random:
-        """Return the random numbers of one check."""
-        return random.Random(f"{self.seed} {name}")
-
-    def broken_store(self) -> AbstractContextManager[object] | None:
-        """Return a context in which the store does not answer, if there is a way to it."""
-        outage = self._unbound("outage", 0)
-        return None if outage is None else outage()
-
-    def _unbound(self, name: str, arguments: int) -> Any:
-        # A function in a class body becomes a method; one without a parameter for `self` is used as a function.
-        member = inspect.getattr_static(self, name)
-        if isinstance(member, FunctionType) and len(inspect.signature(member).parameters) in (0, arguments):
-            return member
-        return getattr(self, name)
+    def broken_store(self) -> AbstractContextManager[object]:
+        """Return a context in which the store does not answer."""
+        broken_store: AbstractContextManager[object] = self.given("outage")()
+        return broken_store
 
 
 def rows(number: int, start: int = 0) -> list[tuple[Key, int]]:
@@ -114,6 +94,13 @@ def values_of(pairs: Sequence[tuple[Key, Any]]) -> list[Any]:
 
 class MapContract(StoreContract):
     """Base of the contracts of backing maps."""
+
+    def unclaimed(self, claim: str) -> str:
+        reason = super().unclaimed(claim)
+        if not reason and claim in METHODS and not all(map(self.store.map().offers, METHODS[claim])):
+            found = getattr(self.claims, claim)
+            broken(f"Limits({claim}={found!r}), but the map has no {' and '.join(METHODS[claim])}")
+        return reason
 
     def reader(self, state: str = "state") -> Writer:
         """Open an instance that only reads."""
@@ -135,24 +122,10 @@ def append(state: Any, txid: Txid, *calls: dict[str, int]) -> None:
 class StateContract(StoreContract):
     """Base of the contracts of states."""
 
-    _log: Log | None = None
-
-    @property
+    @cached_property
     def log(self) -> Log:
         """The log of this check."""
-        if self._log is None:
-            self._log = Log()
-        return self._log
-
-    @property
-    def exact(self) -> bool:
-        """Whether the kind undoes a failed attempt."""
-        return self.store.kind is not StateType.NON_TRANSACTIONAL
-
-    @property
-    def opaque(self) -> bool:
-        """Whether replays may change, and readers may read as of a batch."""
-        return self.store.kind is StateType.OPAQUE
+        return Log()
 
     def run(self, state: Any, *calls: dict[str, int]) -> None:
         """Run one whole batch, record included."""

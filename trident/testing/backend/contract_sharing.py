@@ -8,11 +8,12 @@ from typing import Any
 from trident.state.interfaces import Key
 from trident.state.sentinel import SENTINEL_KEY
 from trident.testing.backend.contract import MapContract, keys_of, rows, values_of
-from trident.testing.backend.limits import Promise
+from trident.testing.backend.limits import METHODS
 from trident.testing.backend.sample_values import KEYS
 from trident.testing.backend.store_under_test import Store, Writer
 from trident.testing.checks.another_process import answer_in_another_process
-from trident.testing.checks.expecting import broken, expect, promise
+from trident.testing.checks.contract import broken, expect, promise
+from trident.testing.checks.promises import Promise
 
 # Pairs of (topology, state) that lie close: one is the beginning of the other, or matches it as a pattern. No two have
 # the same `StateConf.prefix`.
@@ -70,8 +71,6 @@ class MapSharing(MapContract):
     @promise(Promise.DURABLE, "durable")
     def test_another_process_reads_what_was_written(self) -> None:
         """It gets the factory as the workers of a cluster get it: pickled."""
-        if not self.claims.durable:
-            return
         writer, pairs = self.store.writer(), rows(50)
         writer.commit(pairs, 1)
         expect(read_in_another_process(self.store, keys_of(pairs)), values_of(pairs), "read in another process")
@@ -79,8 +78,6 @@ class MapSharing(MapContract):
     @promise(Promise.PREFIX, "shared")
     def test_states_that_share_a_store_do_not_meet(self) -> None:
         """Each has its own value under the same key, and keys that look like another one's name."""
-        if not self.claims.shared:
-            return
         keys: list[Key] = [("",), ("s",), ("/",), ("s", "s"), ("key",), ("s/key",), ("/s/key",)]
         for txid, name in enumerate(NEIGHBOURS, 1):
             self._writer(name).commit([(key, f"{name} {key}") for key in keys], txid)
@@ -90,8 +87,6 @@ class MapSharing(MapContract):
     @promise(Promise.PARTITIONS, "repartitions")
     def test_a_key_is_found_with_any_number_of_partitions(self) -> None:
         """The place of a key does not depend on the partition that wrote it."""
-        if not self.claims.repartitions:
-            return
         pairs = rows(20)
         self.store.writer("state", 1, 2).commit(pairs, 1)
         for partition, partitions in ((0, 1), (0, 2), (2, 3)):
@@ -101,8 +96,6 @@ class MapSharing(MapContract):
     @promise(Promise.ATOMIC, "isolated")
     def test_no_other_instance_sees_puts_before_the_commit_ends(self) -> None:
         """A reader sees the commit before, then all of this one."""
-        if not self.claims.isolated:
-            return
         writer, pairs = self.store.writer(), rows(20)
         writer.commit(pairs, 1)
         changed = [(key, value + 1000) for key, value in pairs]
@@ -116,8 +109,6 @@ class MapSharing(MapContract):
     @promise(Promise.ATOMIC, "atomic_commit")
     def test_puts_of_a_commit_that_never_ended_are_never_seen(self) -> None:
         """The next writer finds what was there before."""
-        if not self.claims.atomic_commit:
-            return
         writer, pairs = self.store.writer(), rows(20)
         writer.commit(pairs, 1)
         writer.begin(2)
@@ -133,8 +124,6 @@ class MapSharing(MapContract):
     @promise(Promise.REMOVAL, "removes")
     def test_deleted_keys_are_gone_and_no_others(self) -> None:
         """Absent ones and none at all are no error; a key may come back."""
-        if not self._has("removes", "multi_delete"):
-            return
         writer, pairs = self.store.writer(), rows(self.claims.chunk + 10)
         writer.commit(pairs, 1)
         gone = keys_of(pairs)[: self.claims.chunk + 1]
@@ -148,8 +137,6 @@ class MapSharing(MapContract):
     @promise(Promise.LISTING, "lists")
     def test_every_key_is_listed_once(self) -> None:
         """Keys of all types and many keys, written more than once; no keys of other states, and no sentinel."""
-        if not self._has("lists", "key_pages"):
-            return
         writer = self.store.writer()
         if self.claims.shared:
             self._writer(("", "state2")).commit([(("of another state",), 1)], 1)
@@ -164,8 +151,6 @@ class MapSharing(MapContract):
     @promise(Promise.LISTING, "lists")
     def test_keys_that_stay_are_listed_once_while_others_come(self) -> None:
         """A commit between two pages neither hides nor repeats a key."""
-        if not self._has("lists", "key_pages"):
-            return
         writer, pairs = self.store.writer(), rows(2 * self.claims.chunk + 1)
         writer.commit(pairs, 1)
         reader = self.store.map(reads=True)
@@ -182,8 +167,6 @@ class MapSharing(MapContract):
     @promise(Promise.RESET, "resets")
     def test_an_emptied_state_is_empty_and_no_other_is(self) -> None:
         """Names that begin alike or look like patterns are the test of it."""
-        if not self._has("resets", "reset"):
-            return
         names = NEIGHBOURS if self.claims.shared else NEIGHBOURS[:1]
         pairs = rows(self.claims.chunk + 1)
         for name in names:
@@ -202,24 +185,16 @@ class MapSharing(MapContract):
     @promise(Promise.CLAIMS)
     def test_it_claims_what_it_has(self) -> None:
         """What a map can do is found by its methods, so a claim without them, and they without a claim, are wrong."""
-        backing, wanted = self.store.map(), self.claims
-        claimed = (wanted.fences != "no", wanted.lists, wanted.removes, wanted.resets)
-        real = wanted.with_abilities_of(backing)
-        has = (real.fences != "no", real.lists, real.removes, real.resets)
-        for name, claim, there in zip(("fences", "lists", "removes", "resets"), claimed, has, strict=True):
+        backing = self.store.map()
+        real = self.claims.with_abilities_of(backing)
+        for name in METHODS:
+            claim, there = (getattr(each, name) not in (False, "no") for each in (self.claims, real))
             if claim != there:
                 broken(f"Limits({name}=…) {'claims' if claim else 'does not claim'} what the map has {'' if there else 'not '}"
                        f"the methods for ({type(backing).__name__})")  # fmt: skip
 
     def _writer(self, name: tuple[str, str]) -> Writer:
         return self.store.writer(name[1], topology=name[0])
-
-    def _has(self, claim: str, method: str) -> bool:
-        if getattr(self.claims, claim):
-            if not self.store.map().offers(method):
-                broken(f"Limits({claim}=True), but the map has no {method}")
-            return True
-        return False
 
     @staticmethod
     def _listed(writer: Writer) -> list[str]:

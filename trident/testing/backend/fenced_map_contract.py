@@ -7,28 +7,95 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from trident.errors import FencedError, StateLossDetected
+from trident.errors import BackendError, FencedError, SecondRunError, StateLossDetected
 from trident.state.backing_map import BackingMap
 from trident.state.interfaces import Key
 from trident.state.sentinel import fenced
 from trident.state.txid import Sentinel
-from trident.testing.backend.contract import keys_of, rows, values_of
-from trident.testing.backend.contract_sentinel import SentinelContract
-from trident.testing.backend.limits import Promise
+from trident.testing.backend.contract import MapContract, keys_of, rows, values_of
 from trident.testing.backend.store_under_test import Writer, sentinel_of
 from trident.testing.backend.takeover import Interruption, Point, points_inside
-from trident.testing.checks.expecting import broken, expect, expect_error, promise
+from trident.testing.checks.contract import broken, expect, expect_error, promise
+from trident.testing.checks.promises import Promise
 
 _POINTS = 8
 _ABSENT = rows(3, 10**6)
+_REFUSED = (FencedError, SecondRunError, StateLossDetected, BackendError)
 
 
-class FencedMapContract(SentinelContract):
+class FencedMapContract(MapContract):
     """What a map that keeps a sentinel must do, and how far it stops a writer that was replaced.
 
     A map without `read_sentinel` and `move_sentinel` has its sentinel under a reserved key: the checks of what is stored run
     on it all the same, the checks of fencing do not.
     """
+
+    # ---- a sentinel is stored whole, and moves only from what its mover has read --------------------------------------
+
+    @promise(Promise.SENTINEL)
+    def test_a_sentinel_keeps_the_name_of_its_state(self) -> None:
+        """It distinguishes two states that share a place."""
+        self.store.writer().commit(rows(1), 1)
+        self._lay("contract/counts", sealed=True)
+        found = fenced(self.store.map(), 0).read_sentinel()
+        expect(found and found.place, "contract/counts", "the place in the sentinel, read by another instance")
+
+    @promise(Promise.SENTINEL)
+    def test_a_sentinel_tells_whether_its_commit_is_complete(self) -> None:
+        """It is written unsealed, and sealed afterwards; in between no other instance must take it as complete."""
+        if self.store.map().facts.commits_atomically:
+            return
+        self.store.writer().commit(rows(1), 1)
+        mover = self._lay("contract/counts", sealed=False)
+        found = fenced(self.store.map(), 0).read_sentinel()
+        if found is not None and found == sentinel_of(2) and found.sealed:
+            broken("a sentinel that was laid with sealed=False is read with sealed=True: keep all six fields")
+        fenced(mover.backing, 0).move_sentinel(sentinel_of(2)._replace(place="contract/counts"))
+        found = fenced(self.store.map(), 0).read_sentinel()
+        expect(found and (*found[:2], found.sealed), (*sentinel_of(2)[:2], True), "the sentinel after its seal")
+
+    @promise(Promise.SENTINEL, "fences")
+    def test_a_sentinel_that_was_moved_since_it_was_read_is_not_moved(self) -> None:
+        """Another writer was quicker; whether it is ahead does not matter."""
+        self.store.writer().commit(rows(1), 1)
+        late = self._read()
+        self.store.writer().commit(rows(1), 2)
+        with expect_error(*_REFUSED, what="move a sentinel from batch 1 to 2 where another writer moved it meanwhile"):
+            self._move(late, 2, attempt=5)
+        expect(
+            fenced(self.store.map(), 0).read_sentinel(), sentinel_of(2), "the sentinel after a move that was refused"
+        )
+
+    @promise(Promise.SENTINEL, "fences")
+    def test_of_two_runs_of_one_commit_the_second_is_refused(self) -> None:
+        """Spark may run a task twice, with other rows; both have read the same sentinel."""
+        self.store.writer().commit(rows(1), 1)
+        first, second = self._read(), self._read()
+        self._move(first, 2, run="first")
+        with expect_error(*_REFUSED, what="move a sentinel to batch 2 where another run of batch 2 moved it meanwhile"):
+            self._move(second, 2, run="second")
+        found = fenced(self.store.map(), 0).read_sentinel()
+        expect(found and found[:3], sentinel_of(2)[:3], "the sentinel after a second run")
+
+    @promise(Promise.SENTINEL, "resets", "fences")
+    def test_a_store_that_was_emptied_since_the_sentinel_was_read_gets_none(self) -> None:
+        """Otherwise the next commit would continue from nothing, silently."""
+        self.store.writer().commit(rows(1), 1)
+        late, other = self._read(), self.store.map()
+        other.reset()
+        with expect_error(*_REFUSED, what="move a sentinel from batch 1 to 2 in a store that was emptied meanwhile"):
+            self._move(late, 2)
+        expect(fenced(self.store.map(), 0).read_sentinel(), None, "the sentinel of a store that was emptied")
+
+    @promise(Promise.SENTINEL, "fences")
+    def test_a_first_sentinel_is_laid_by_one_writer_only(self) -> None:
+        """Both have read that there is none."""
+        late = self._read()
+        self.store.writer().commit(rows(1), 1)
+        with expect_error(*_REFUSED, what="lay the first sentinel where another writer laid one meanwhile"):
+            self._move(late, 2)
+
+    # ---- the sentinel of each commit ----------------------------------------------------------------------------------
 
     @promise(Promise.SENTINEL)
     def test_an_empty_partition_has_no_sentinel(self) -> None:
@@ -101,8 +168,6 @@ class FencedMapContract(SentinelContract):
     @promise(Promise.RESET, "resets")
     def test_an_emptied_partition_has_no_sentinel(self) -> None:
         """So a new incarnation begins with it."""
-        if not self.claims.resets:
-            return
         writer = self.store.writer()
         writer.commit(rows(3), 5, 5)
         emptied = self.store.map()
@@ -114,8 +179,6 @@ class FencedMapContract(SentinelContract):
     @promise(Promise.SENTINEL, "fences")
     def test_the_sentinel_never_moves_back(self) -> None:
         """An earlier batch or an earlier attempt is refused, and changes nothing."""
-        if not self._fences():
-            return
         self.store.writer().commit(rows(3), 5, 5)
         for txid, attempt in ((5, 4), (4, 5), (4, 4), (1, 0)):
             late = self.store.map()
@@ -129,8 +192,6 @@ class FencedMapContract(SentinelContract):
     @promise(Promise.SENTINEL, "fences")
     def test_when_others_see_the_sentinel(self) -> None:
         """At once; or, where sentinel and puts are one transaction, with the end of the commit."""
-        if not self._fences():
-            return
         self.store.writer().commit([], 1)
         mover = self.store.writer()
         mover.begin(2, 1)
@@ -142,19 +203,17 @@ class FencedMapContract(SentinelContract):
     @promise(Promise.FENCING, "fences")
     def test_a_writer_that_was_replaced_before_its_put_writes_nothing(self) -> None:
         """It slept after its begin."""
-        if self._fences():
-            self._replace(lambda zombie: None)
+        self._replace(lambda zombie: None)
 
     @promise(Promise.FENCING, "fences")
     def test_a_writer_that_was_replaced_between_two_puts_writes_no_more(self) -> None:
         """The first put was right; the fence must be looked at in the second one too."""
-        if self._fences():
-            self._replace(lambda zombie: zombie.put(rows(20), 2))
+        self._replace(lambda zombie: zombie.put(rows(20), 2))
 
     @promise(Promise.FENCING, "fences")
     def test_a_sentinel_that_was_laid_by_force_replaces_the_writer_too(self) -> None:
         """As after the policy that adopts a store."""
-        if not self._fences() or self.claims.moves_at_commit:
+        if self.claims.moves_at_commit:
             return
         zombie = self.store.writer()
         zombie.begin(5, 5)
@@ -166,11 +225,9 @@ class FencedMapContract(SentinelContract):
             zombie.end(5, 5)
         self.expect_rows([(key, None) for key in keys_of(rows(3))], "read after a put that was refused")
 
-    @promise(Promise.FENCING, "fences")
+    @promise(Promise.FENCING, "fences", "removes")
     def test_a_writer_that_was_replaced_deletes_nothing(self) -> None:
         """A deletion is fenced as a put is."""
-        if not self._fences() or not self.claims.removes:
-            return
         zombie, successor, pairs = self.store.writer(), self.store.writer(), rows(20)
         zombie.commit(pairs, 1)
         zombie.begin(2)
@@ -183,8 +240,6 @@ class FencedMapContract(SentinelContract):
     @promise(Promise.FENCING, "fences")
     def test_a_writer_that_is_replaced_in_the_middle_of_a_put_stops_there(self) -> None:
         """The successor begins and commits at several points inside of one put of many requests."""
-        if not self._fences():
-            return
         pairs = rows(3 * self.claims.chunk + 1)
         practice = self.store.writer("practice")
         practice.begin(1)
@@ -202,6 +257,27 @@ class FencedMapContract(SentinelContract):
                     taken += 1
                 else:
                     locked.add(point.name)
+
+    def _lay(self, place: str, sealed: bool) -> Writer:
+        writer = self.store.writer()
+        guard = fenced(writer.backing, 0)
+        guard.read_sentinel()
+        # By force it is laid at once, also where it moves with the commit.
+        guard.move_sentinel(sentinel_of(2)._replace(place=place, sealed=sealed), force=sealed)
+        return writer
+
+    def _read(self) -> BackingMap:
+        late = self.store.map()
+        late.read_sentinel()
+        return late
+
+    def _move(self, late: BackingMap, txid: int, attempt: int = 0, run: str = "") -> None:
+        late.move_sentinel(sentinel_of(txid, attempt)._replace(run=run))
+        if self.claims.moves_at_commit:
+            writer = Writer(late, self.store.kind)
+            writer.start(txid, attempt)
+            writer.put(rows(1), txid, attempt)
+            writer.end(txid, attempt)
 
     def _replace_inside(self, state: str, pairs: list[tuple[Key, int]], point: Point, grace_s: float) -> bool:
         zombie, successor = self.store.writer(state), self.store.writer(state)
@@ -261,8 +337,3 @@ class FencedMapContract(SentinelContract):
     def _end_as(self, backing: BackingMap, txid: int, attempt: int) -> None:
         if self.claims.moves_at_commit:
             Writer(backing, self.store.kind).commit([], txid, attempt)
-
-    def _fences(self) -> bool:
-        if self.claims.fences != "no" and not self.store.map().offers("move_sentinel"):
-            broken(f"Limits(fences={self.claims.fences!r}), but the map has no read_sentinel and move_sentinel")
-        return self.claims.fences != "no"

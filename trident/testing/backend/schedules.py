@@ -22,7 +22,7 @@ from trident.state.wrappers.forwarding import MicroBatchIBackingMap
 from trident.testing.backend.faulty_map import Faults, FaultyMap
 from trident.testing.backend.simulated_log import Append, Log
 from trident.testing.backend.store_under_test import Store
-from trident.testing.checks.expecting import Violation, expect
+from trident.testing.checks.contract import Violation, expect
 
 BATCHES = 8
 _MOST_TRIES = 50
@@ -62,13 +62,15 @@ class Schedule:
         self._number = 0
         self._cache = self.chance.choice([0, 2, 100])
         self._chunks = self.chance.random() < 0.3
-        self._processes = [self._start_process(), self._start_process()]
-        self._reader = self._start_reader()
+        self._processes: list[list[Any]] = []
+        self._reader: list[Any] = []
         self._sleepers: list[_Sleeper] = []
 
     def run(self) -> None:
         """Live it; raise `Violation` with the story if it ends wrong."""
         try:
+            self._processes = [self._start_process(), self._start_process()]
+            self._reader = self._start_reader()
             for _ in range(BATCHES):
                 self._run_batch()
         except Violation as error:

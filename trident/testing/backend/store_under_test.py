@@ -1,36 +1,88 @@
-"""The store under test: opens its maps as the framework does, and drives the protocol of a commit over them."""
+"""The store under test: opens its maps as the framework does, drives the protocol of a commit over them, empties them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
+from uuid import uuid4
 
-from trident.state.backing_map import BackingMap
+from trident.errors import ConfigError, FencedError
+from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.serializers import CodecSerializer
-from trident.state.interfaces import (
-    Key,
-    StateConf,
-    StateSpec,
-    StateType,
-    is_factory,
-    kind_of,
-    state_of,
-)
+from trident.state.interfaces import Key, StateConf, StateSpec, StateType, is_factory, kind_of, state_of
+from trident.state.map_state import MapStateFactory
 from trident.state.maps import map_for
 from trident.state.sentinel import ReservedKeySentinel, fenced
-from trident.state.snapshottable import SnapshottableMap
+from trident.state.snapshottable import SnapshottableMap, committed_map
 from trident.state.txid import Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.state.wrappers.forwarding import SerializedMap
 from trident.testing.backend.limits import Limits
-from trident.testing.backend.opened import backing_of, forgiving, open_backing_map, opened_factory, supplies
-from trident.testing.backend.suite_run import RUN_PREFIX, SuiteRun
+from trident.testing.checks.suite import OutOfTime
 
 INCARNATION = "contract-log"
+RUN_PREFIX = f"contract-{uuid4().hex[:8]}-"
+"""What the names of this process's topologies start with."""
+
+_AT_ONCE = 1000
 _EPOCH = 1 << 20
 _numbers = count()
+
+
+@dataclass
+class SuiteRun:
+    """One run.
+
+    `until`: the time of `time.monotonic` after which no map is opened.
+    `clean`: called with the configuration of a state whose values are no longer needed; None: the maps empty themselves.
+    `left`: how many keys stayed in the store, by state.
+    """
+
+    until: float = math.inf
+    clean: Callable[[StateConf], Any] | None = None
+    left: dict[str, int] = field(default_factory=dict)
+    _written: dict[str, set[Key]] = field(default_factory=dict)
+
+    def check_time(self) -> None:
+        """Raise `OutOfTime` if the time is over."""
+        if time.monotonic() > self.until:
+            raise OutOfTime
+
+    def note(self, conf: StateConf, backing: BackingMap) -> None:
+        """Remember what is put into a map that cannot empty itself."""
+        if self.clean is not None or backing.offers("reset"):
+            return
+        written, put = self._written.setdefault(conf.prefix, set()), backing.multi_put
+
+        def noted(keys: Iterable[Key], values: Any) -> None:
+            keys = list(keys)
+            written.update(keys)
+            put(keys, values)
+
+        with suppress(AttributeError):  # a class with __slots__: what it leaves is not known
+            backing.multi_put = noted  # type: ignore[method-assign]
+
+    def empty(self, conf: StateConf, backing: BackingMap) -> None:
+        """Remove what was written to a state."""
+        keys = list(self._written.pop(conf.prefix, ()))
+        if keys:
+            self.left[conf.prefix] = len(keys)  # until they are removed
+        if self.clean is not None:
+            self.clean(conf)
+        elif backing.offers("reset"):
+            backing.reset()
+        elif backing.offers("multi_delete"):
+            for start in range(0, len(keys), _AT_ONCE):
+                backing.multi_delete(keys[start : start + _AT_ONCE])
+        else:
+            return
+        self.left.pop(conf.prefix, None)
 
 
 class Store:
@@ -216,3 +268,65 @@ def sentinel_of(txid: int, attempt: int = 0) -> Sentinel:
 def commit_of(txid: int, attempt: int = 0) -> Txid:
     """Return the txid of a commit of the suite."""
     return Txid(txid, _EPOCH + attempt, incarnation=INCARNATION)
+
+
+def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: int) -> BackingMap:
+    """Open the backing map that a factory of any form stands for."""
+    if isinstance(factory, MapStateFactory):
+        return backing_map(factory.backing_map_factory(conf, partition, partitions))
+    if not is_factory(factory):
+        return backing_map(factory(conf, partition, partitions))
+    state = factory.make_state(conf, partition, partitions)
+    backing = backing_of(state)
+    if backing is None:
+        raise ConfigError(
+            f"{type(factory).__name__} makes a {type(state).__name__}, which is no map over a backing map; the suite "
+            "checks what map_state and map_for make"
+        )
+    return backing
+
+
+def backing_of(state: Any) -> BackingMap | None:
+    """Return the backing map under a state, None if it is no map over one."""
+    found = committed_map(state)
+    return None if found is None else found.backing
+
+
+def opened_factory(factory: Any) -> Any:
+    """Return the `BackingMapFactory` or `StateFactory` that was given, in whatever form."""
+    if supplies(factory):
+        factory = factory()
+    inner = factory.factory if isinstance(factory, StateSpec) else factory
+    if not is_factory(inner) and not callable(inner):
+        raise ConfigError(
+            f"a {type(inner).__name__} is no factory; give a function (conf, partition_index, num_partitions) -> "
+            "IBackingMap, a StateSpec, or a function without arguments that returns one of these"
+        )
+    return inner
+
+
+def supplies(factory: Any) -> bool:
+    """Whether the factory is a function without arguments that returns the store."""
+    is_instance = isinstance(factory, StateSpec) or is_factory(factory)
+    return not is_instance and _needs_nothing(factory)
+
+
+def _needs_nothing(factory: Any) -> bool:
+    if not callable(factory):
+        return False
+    try:
+        inspect.signature(factory).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+@contextmanager
+def forgiving() -> Iterator[None]:
+    """Let a store that is gone fail to close."""
+    try:
+        yield
+    except FencedError:
+        return
+    except Exception:  # noqa: BLE001 - a user's store; the verdict stands, and the next case must run
+        return

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import math
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TextIO
+from functools import partial
+from typing import Any, ClassVar, TextIO
 
-from trident.errors import describe
 from trident.state.interfaces import StateConf, StateSpec, StateType
 from trident.state.map_state import state_type
 from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.contract import StoreContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract
-from trident.testing.backend.limits import Limits, Promise
-from trident.testing.backend.map_state_contract import MapStateContract
+from trident.testing.backend.limits import Limits
 from trident.testing.backend.schedules import Schedule
-from trident.testing.backend.snapshottable_contract import SnapshottableContract
-from trident.testing.backend.store_under_test import Store
-from trident.testing.backend.suite_run import RUN_PREFIX, OutOfTime, SuiteRun
-from trident.testing.checks.expecting import Promised, Violation, promise_of
-from trident.testing.checks.findings import CheckProgress, Finding, Findings, Status
+from trident.testing.backend.state_contracts import MapStateContract, SnapshottableContract
+from trident.testing.backend.store_under_test import RUN_PREFIX, Store, SuiteRun
+from trident.testing.checks.promises import Promise, Promised
+from trident.testing.checks.suite import Findings, SuiteRunner
 
 MAP_CONTRACTS: tuple[type[StoreContract], ...] = (BackingMapContract, FencedMapContract)
 STATE_CONTRACTS: tuple[type[StoreContract], ...] = (MapStateContract, SnapshottableContract)
-_FEWEST_SCHEDULES = 6
-_MOST_SCHEDULES = 200
 
 
 def backend_suite(
@@ -72,21 +65,20 @@ def backend_suite(
     Report
         `report.ok`, `report.violated`, `report.raise_if_violated()`.
     """
-    began, report = time.monotonic(), Report(seed)
-    run = SuiteRun(math.inf if at_most is None else began + at_most, clean)
-    factories = _by_kind(factory, kinds)
-    cases = {kind: list(_cases(number == 0)) for number, kind in enumerate(factories)}
-    progress = CheckProgress(sys.stderr if out is None else None, sum(map(len, cases.values())))
+    report, factories = Report(seed), _by_kind(factory, kinds)
+    cases = {kind: list(_cases(maps_too=number == 0)) for number, kind in enumerate(factories)}
+    runner = SuiteRunner(report, sum(map(len, cases.values())), at_most, out)
+    run = SuiteRun(runner.until, clean)
     for number, (kind, one) in enumerate(factories.items(), 1):
         for contract, name in cases[kind]:
-            progress.say(len(report.findings) + 1, f"{contract.__name__}.{name}")
-            case = _subclass(contract, seed)()
+            case = type(contract.__name__, (contract,), {"seed": seed})()
             case.factory, case.kind, case.limits, case.outage, case.suite_run = one, kind, limits, outage, run
-            report.findings.append(_run_case(case, name, run))
-        _run_schedules(report, Subject(one, kind, limits, run), progress, began + seconds * number / len(factories))
-    progress.end()
-    report.seconds, report.left = time.monotonic() - began, sum(run.left.values())
-    (out or sys.stdout).write(str(report))
+            runner.check(case, name, kind.value, f"{contract.__name__}.{name}")
+        claimed = None if kind is StateType.NON_TRANSACTIONAL else Promise.EXACTLY_ONCE
+        schedule = partial(_run_schedule, partial(Store, one, kind, limits, run), f"{seed}/{kind.value}")
+        runner.run_schedules(schedule, claimed, kind.value, seconds * number / len(factories))
+    report.left = sum(run.left.values())
+    runner.end()
     return report
 
 
@@ -107,66 +99,15 @@ def _by_kind(factory: Any, kinds: Iterable[StateType | str] | None) -> dict[Stat
 
 def _cases(maps_too: bool) -> Iterator[tuple[type[StoreContract], str]]:
     for contract in (*MAP_CONTRACTS, *STATE_CONTRACTS) if maps_too else STATE_CONTRACTS:
-        names = {name: None for base in reversed(contract.__mro__) for name in vars(base) if name.startswith("test_")}
-        yield from ((contract, name) for name in names)
+        yield from ((contract, name) for name in contract.checks())
 
 
-def _subclass(contract: type[StoreContract], seed: int) -> type[StoreContract]:
-    return type(contract.__name__, (contract,), {"seed": seed})
-
-
-def _run_case(case: StoreContract, name: str, run: SuiteRun) -> Finding:
-    check, kind = getattr(case, name), case.kind
-    assert kind is not None
-    promise, where = promise_of(check), f"{type(case).__name__}.{name}"
+def _run_schedule(open_store: Callable[[], Store], seed: str, number: int) -> None:
+    store = open_store()
     try:
-        run.check_time()
-        claimed = not check.claim or case.is_claimed(check.claim)
-        check()
-    except OutOfTime:
-        return Finding(promise, kind.value, where, Status.NOT_RUN)
-    except Exception as error:  # noqa: BLE001 - a user's store may raise anything
-        detail = str(error) if isinstance(error, Violation) else f"raised {describe(error)}"
-        return Finding(promise, kind.value, where, Status.VIOLATED, detail)
+        Schedule(store, f"{seed}/{number}", store.partitions or 2).run()
     finally:
-        case.teardown_method()
-    return Finding(promise, kind.value, where, Status.OK if claimed else Status.NOT_CLAIMED)
-
-
-class Subject(NamedTuple):
-    """What the schedules run on."""
-
-    factory: Any
-    kind: StateType
-    limits: Limits | None
-    run: SuiteRun
-
-
-def _run_schedules(report: Report, subject: Subject, progress: CheckProgress, until: float) -> None:
-    """Run random schedules until the time is over, or one fails."""
-    factory, kind, limits, run = subject
-    exact = kind is not StateType.NON_TRANSACTIONAL
-    status = Status.OK if exact else Status.NOT_CLAIMED
-    for number in range(_MOST_SCHEDULES if exact else 0):
-        if number >= _FEWEST_SCHEDULES and time.monotonic() > until:
-            break
-        progress.say(len(report.findings), f"schedule {number + 1}")
-        store, seed = Store(factory, kind, limits, run), f"{report.seed}/{kind.value}/{number}"
-        try:
-            run.check_time()
-            Schedule(store, seed, store.partitions or 2).run()
-        except OutOfTime:
-            status = Status.OK if number >= _FEWEST_SCHEDULES else Status.NOT_RUN
-            break
-        except Exception as error:  # noqa: BLE001 - a user's store may raise anything
-            detail = str(error) if isinstance(error, Violation) else f"raised {describe(error)}; seed {seed!r}"
-            where = f"schedule {number}"
-            report.findings.append(Finding(Promise.EXACTLY_ONCE, kind.value, where, Status.VIOLATED, detail))
-            return
-        finally:
-            store.close()
-        report.schedules += 1
-    report.findings.append(Finding(Promise.EXACTLY_ONCE, kind.value, "random schedules", status))
+        store.close()
 
 
 @dataclass

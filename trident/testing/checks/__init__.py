@@ -1,4 +1,4 @@
-"""What the proofs of back-ends and of spouts share: promises that checks belong to, comparing, and the report.
+"""What the proofs of back-ends and of spouts share: their promises, checks as methods of contracts, and the report.
 
-Begin with `expecting.py`; `findings.py` has the report.
+Begin with `promises.py`; `contract.py` is the base of all checks, `suite.py` makes them and reports.
 """

@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from trident.testing.checks.expecting import broken
+from trident.testing.checks.contract import broken
 
 _PROCESS_TIMEOUT_S = 60.0
 

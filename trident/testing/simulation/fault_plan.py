@@ -1,10 +1,10 @@
-"""What goes wrong in a simulated run, where, and how its rows are cut into batches: all of it drawn from a seed."""
+"""What goes wrong in a simulated run, where, and how its rows are cut into batches: drawn from a seed, and made small."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 FaultKind = Literal["crash", "error", "lost_answer", "pause", "set_back", "other_cut"]
@@ -30,9 +30,13 @@ POINTS: Mapping[str, tuple[str, tuple[FaultKind, ...]]] = {
 OF_STATES = ("begin_commit", "before put", "half put", "after put", "put", "commit")
 """The points of the commit of a state."""
 
+Rows = Mapping[str, Sequence[int]]
+"""By stream, the numbers of the rows that are left."""
+
 _BATCHES = (2, 3, 4, 6, 9)
 _EMPTY = 0.05
 _MOST_FAULTS = (1, 1, 2, 2, 3, 4, 6)
+_MOST_TRIES = 400  # to make a plan smaller
 
 
 @dataclass(frozen=True)
@@ -131,3 +135,50 @@ def _places(states: Sequence[str], kinds: Collection[FaultKind]) -> dict[FaultKi
                 of_state = point in OF_STATES or kind == "set_back"
                 places.setdefault(kind, []).extend((point, state) for state in (states if of_state else ("",)))
     return {kind: there for kind, there in places.items() if there}
+
+
+def shrunk(plan: FaultPlan, rows: Rows, fails: Callable[[FaultPlan, Rows], bool]) -> tuple[FaultPlan, Rows]:
+    """Return the smallest plan and rows that were found to fail; each step keeps what `fails` says is enough."""
+    tries, found = _MOST_TRIES, True
+    while found:
+        found = False
+        for smaller in _smaller(plan, rows):
+            tries -= 1
+            if tries < 0:
+                return plan, rows
+            if fails(*smaller):
+                (plan, rows), found = smaller, True
+                break
+    return plan, rows
+
+
+def _smaller(plan: FaultPlan, rows: Rows) -> Iterator[tuple[FaultPlan, Rows]]:
+    """Iterate over what could be left out next, the largest first."""
+    faults = plan.faults
+    if len(faults) > 1:
+        yield replace(plan, faults=()), rows
+    for at in range(len(faults)):
+        yield replace(plan, faults=(*faults[:at], *faults[at + 1 :])), rows
+    if plan.recuts:
+        yield replace(plan, recuts=False), rows
+    if plan.empties:
+        yield replace(plan, empties=False), rows
+    if plan.pending > 1:
+        yield replace(plan, pending=1), rows
+    for stream, kept in rows.items():
+        size = len(kept)
+        while size := size // 2:
+            for begin in range(0, len(kept), size):
+                yield plan, {**rows, stream: [*kept[:begin], *kept[begin + size :]]}
+    for at, fault in enumerate(faults):
+        for simpler in _simpler(fault):
+            yield replace(plan, faults=(*faults[:at], simpler, *faults[at + 1 :])), rows
+
+
+def _simpler(fault: Fault) -> Iterator[Fault]:
+    if fault.txid > 1:
+        yield replace(fault, txid=fault.txid - 1)
+    if fault.kind in ("pause", "lost_answer"):
+        yield replace(fault, kind="crash")
+    if fault.batches:
+        yield replace(fault, batches=fault.batches - 1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -11,18 +12,26 @@ import pyarrow as pa
 
 from trident.config import Config
 from trident.coordination.memory_log import MemoryLog
-from trident.graph import Graph, Node, PersistNode, SpoutNode
+from trident.errors import ConfigError
+from trident.fields import Fields
+from trident.graph import Graph, Node, PersistNode, SpoutNode, StateNode
 from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.runtime.drive import Drive
 from trident.runtime.start.opened_topology import OpenedTopology
-from trident.spout.interfaces import TransactionAttempt
+from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
+from trident.state.backing_map import BackingMap, MapFacts
+from trident.state.encoding.serializers import serializer_for
+from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
+from trident.state.map_state import BackingMapFactory, MapStateFactory
+from trident.state.sentinel import is_sentinel_key
+from trident.state.txid import Sentinel
+from trident.state.wrappers.forwarding import MapWrapper, SerializedMap
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
-from trident.testing.simulation.simulated_map import SimulatedStore, watched_spec
-from trident.testing.simulation.simulated_spout import SimulatedSpout
 from trident.testing.topology.driver_points import WatchedLog
 from trident.testing.topology.driver_result import HandClock, Unheard
+from trident.testing.topology.given_rows import GivenSpout
 
 _OBSERVED = ("defined", "processed", "recorded")
 
@@ -53,23 +62,6 @@ class World(Protocol):
         """Let a successor work, while the caller is paused."""
 
 
-@dataclass(frozen=True)
-class Simulated:
-    """What all drivers of a run have in common.
-
-    `rows`: by stream.
-    `stores`: by state.
-    `opened`: what drivers have opened so far.
-    """
-
-    graph: Graph
-    config: Config
-    rows: Mapping[str, pa.Table]
-    stores: Mapping[str, SimulatedStore]
-    log: MemoryLog
-    opened: list[OpenedTopology] = field(default_factory=list)
-
-
 class Seam:
     """The points that one driver comes by: there it goes on, fails, dies, or is paused."""
 
@@ -82,9 +74,11 @@ class Seam:
         return object, ()  # a worker has no part in the simulation
 
     def rows_of(self, stream: str, txid: int) -> int:
+        """Return how many rows of a stream a batch takes, which is asked for once more."""
         return self._world.rows_of(stream, txid)
 
     def began(self, attempt: TransactionAttempt, text: str) -> None:
+        """Note what an attempt holds."""
         self._world.note(text, attempt)
 
     def observe(self, point: str, attempt: TransactionAttempt) -> None:
@@ -97,6 +91,7 @@ class Seam:
             self.reach(point, txid=attempt.txid)
 
     def is_due(self, point: str, state: str) -> bool:
+        """Whether something goes wrong at a point of a state's commit."""
         return self._attempt is not None and self._world.due(point, self._attempt.txid, state, False) is not None
 
     def reach(self, point: str, state: str = "", txid: int = 0) -> None:
@@ -123,6 +118,189 @@ class Seam:
             if fault.kind == "set_back":
                 self._world.set_back(fault)
             raise Died
+
+
+class SimulatedSpout(GivenSpout):
+    """A spout whose batches the plan cuts. Definitions are `{"from": n, "until": n}`, numbers of rows."""
+
+    def __init__(self, stream: str, fields: Fields, spout_type: SpoutType, rows: pa.Table, seam: Seam) -> None:
+        super().__init__(stream, fields, spout_type)
+        self._rows, self._seam = rows, seam
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> _WatchedEmitter:
+        return _WatchedEmitter(self._seam)
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Take the rows behind those of the batch before; None at the end."""
+        begin = 0 if previous is None else int(previous["until"])
+        if begin >= self._rows.num_rows:
+            return None
+        self._seam.reach("define", txid=txid)
+        return {"from": begin, "until": min(self._rows.num_rows, begin + self._seam.rows_of(self.stream, txid))}
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
+        """Give the rows of a definition in one part."""
+        begin, until = int(definition["from"]), int(definition["until"])
+        shown = f"rows {begin} to {until - 1}" if until > begin else "no rows"
+        self._seam.began(attempt, f"{shown} of stream {self.stream!r}")
+        return [(attempt.txid, self._rows.slice(begin, until - begin))]
+
+
+class _WatchedEmitter:
+    """Emits parts that carry their rows."""
+
+    def __init__(self, seam: Seam | None = None) -> None:
+        self._seam = seam
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _WatchedEmitter, ()  # a worker has no part in the simulation
+
+    def emit(self, part: tuple[int, pa.Table]) -> Iterable[pa.Table]:
+        txid, rows = part
+        if self._seam is not None:
+            self._seam.reach("read", txid=txid)
+        return [rows]
+
+
+class SimulatedStore:
+    """What is stored of one state; it outlives the drivers of a run.
+
+    `keys`: the keys that any map was given, for maps that cannot list theirs.
+    """
+
+    def __init__(self) -> None:
+        from states.memory.data import MemoryData
+
+        self.keys: dict[Key, None] = {}
+        self._first = first = MemoryData()
+        self._data = defaultdict[int, MemoryData](lambda: MemoryData(beside=first))
+
+    @property
+    def sentinels(self) -> dict[int, Sentinel]:
+        """The sentinels that were laid, by partition."""
+        return {partition: data.sentinel for partition, data in self._data.items() if data.sentinel is not None}
+
+    def open(self, partition: int) -> BackingMap:
+        """Return a map that fences writers, and writes the puts of a commit one by one, as most stores do."""
+        from states.memory.map import MemoryBackingMap
+
+        backing = MemoryBackingMap[Any](self._data[partition])
+        backing.facts = MapFacts(shares_keys=True)
+        return backing
+
+    def copied(self) -> SimulatedStore:
+        """Return what is stored now."""
+        copy = SimulatedStore()
+        copy.keys = self.keys
+        copy.set_to(self)
+        return copy
+
+    def set_to(self, other: SimulatedStore) -> None:
+        """Store what another one does."""
+        self._first.values.entries = dict(other._first.entries)
+        for partition in {*self._data, *other._data}:
+            self._data[partition].sentinel = other._data[partition].sentinel
+
+
+class WatchedMap(MapWrapper):
+    """A map whose puts a plan can let fail, in any of four ways; it lists its keys in any case."""
+
+    def __init__(self, inner: IBackingMap[Any], state: str, store: SimulatedStore, seam: Seam) -> None:
+        super().__init__(inner)
+        self._state, self._known, self._seam = state, store.keys, seam
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        if is_sentinel_key(keys):
+            self.inner.multi_put(keys, values)
+            return
+        self._known.update(dict.fromkeys(keys))
+        self._seam.reach("before put", self._state)
+        if self._seam.is_due("half put", self._state):
+            half = len(keys) // 2
+            if half:
+                self.inner.multi_put(keys[:half], values[:half])
+            self._seam.reach("half put", self._state)
+        self.inner.multi_put(keys, values)
+        self._seam.reach("after put", self._state)
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        return self.inner.key_pages() if self.inner.offers("key_pages") else iter([list(self._known)])
+
+    def offers(self, method: str) -> bool:
+        return method == "key_pages" or super().offers(method)
+
+
+@dataclass(frozen=True)
+class _WatchedMaps:
+    """Opens the maps of a state: those of its own factory, or simulated ones."""
+
+    given: BackingMapFactory | None
+    kind: StateType
+    by_reference: bool
+    state: str
+    store: SimulatedStore
+    seam: Seam
+
+    facts = StoreFacts(in_memory=True)
+
+    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> WatchedMap:
+        """Open a partition."""
+        inner: IBackingMap[Any]
+        if self.given is not None:
+            inner = self.given(conf, partition_index, num_partitions)
+        else:
+            inner = self.store.open(partition_index)
+            if not self.by_reference:
+                inner = SerializedMap(inner, serializer_for("codec", self.kind))
+        return WatchedMap(inner, self.state, self.store, self.seam)
+
+
+def watched_spec(node: StateNode, store: SimulatedStore, seam: Seam) -> StateSpec:
+    """Return the spec of a state with the points of a plan: over its own maps, or over simulated ones of its kind.
+
+    The state of a user's own factory stays what it is.
+
+    Raises `ConfigError`: the store is none that a map in memory can stand for.
+    """
+    spec, factory = node.spec, node.spec.factory
+    if node.static:
+        return spec
+    if isinstance(factory, MapStateFactory):
+        maps = factory.backing_map_factory
+        given = None if _is_of_a_store(maps) else maps
+        watched = _WatchedMaps(given, factory.kind, spec.facts.in_memory, node.name, store, seam)
+        return replace(spec, factory=replace(factory, backing_map_factory=watched))
+    if not _is_of_a_store(factory):
+        return spec
+    if spec.kind is None or type(factory).__module__.startswith("states.kafka."):
+        raise ConfigError(
+            f"state {node.name!r} of a {type(factory).__name__} cannot be simulated: no map in memory can stand for it; "
+            "give the topology of the test another state in its place, such as a MemoryMapState"
+        )
+    watched = _WatchedMaps(None, spec.kind, spec.facts.in_memory, node.name, store, seam)
+    return replace(spec, factory=MapStateFactory(watched, spec.kind))
+
+
+def _is_of_a_store(factory: object) -> bool:
+    """Whether a factory is one of this project's stores, or is made by its parts for stores."""
+    return type(factory).__module__.startswith(("states.", "trident.storekit."))
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What all drivers of a run have in common.
+
+    `rows`: by stream.
+    `stores`: by state.
+    `opened`: what drivers have opened so far.
+    """
+
+    graph: Graph
+    config: Config
+    rows: Mapping[str, pa.Table]
+    stores: Mapping[str, SimulatedStore]
+    log: MemoryLog
+    opened: list[OpenedTopology] = field(default_factory=list)
 
 
 class SimulatedDriver:

@@ -14,10 +14,9 @@ from trident.errors import StateError, describe
 from trident.graph import Graph
 from trident.runtime.running import new_memory_log
 from trident.spout.interfaces import TransactionAttempt
+from trident.testing.simulation.compared_values import Contents, contents_of
 from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
-from trident.testing.simulation.simulated_driver import Died, Simulated, SimulatedDriver
-from trident.testing.simulation.simulated_map import SimulatedStore
-from trident.testing.simulation.state_contents import Contents, contents_of
+from trident.testing.simulation.simulated_driver import Died, Simulated, SimulatedDriver, SimulatedStore
 
 _MOST_IDLE = 100
 _MOST_TURNS = 20_000

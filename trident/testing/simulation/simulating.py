@@ -1,14 +1,60 @@
-"""simulate: thousands of seeded runs of a topology with crashes, lost answers, paused drivers and other cuts of replays."""
+"""simulate: thousands of seeded runs of a topology with crashes, lost answers, paused drivers and other cuts of replays.
+
+Each run is judged by what one without faults leaves; one that fails is made small and told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
-from trident.errors import ConfigError
-from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind
-from trident.testing.simulation.judged_runs import Declared, GivenRows, JudgedRuns
-from trident.testing.simulation.simulation_report import SimulationReport
+import pyarrow as pa
+
+from trident.config import Config
+from trident.errors import ConfigError, StateMismatchError, TridentError
+from trident.graph import Graph
+from trident.testing.simulation.compared_values import (
+    Contents,
+    OutsideValues,
+    compared_states,
+    differences,
+    written_states,
+)
+from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, Rows, drawn_plan, shrunk
+from trident.testing.simulation.simulated_run import (
+    SimulatedOutcome,
+    SimulatedRun,
+    Unexpected,
+)
+from trident.testing.topology.given_rows import typed_rows
+from trident.topology import TridentTopology
+
+Declared = TridentTopology | Callable[[], TridentTopology]
+GivenRows = Mapping[str, Sequence[Any]] | Sequence[Any]
+
+_SETTINGS: dict[str, Any] = {
+    "engine": "in_process",
+    "poll_interval_ms": 0,
+    "retry_backoff_ms": 0,
+    "retry_backoff_max_ms": 0,
+    "max_batch_attempts": 20,
+}
+_MOST_ROWS_SHOWN = 20
+_LATER_S = 3600.0
+_NO_FAULT = (
+    "This happens without any fault: the results depend on how the rows are cut into batches. Aggregators "
+    "must give the same for any grouping of their input, and stores must keep what they are given. If that is "
+    "intended, as with a query before an update, say same_batches=True"
+)
+_RANDOM = (
+    "Two runs over the same rows differ although nothing went wrong: something depends on a clock, on random numbers, or on "
+    "what the run before has left in a variable. A replay would not repeat it. The setting verify_replays=1.0 names the step"
+)
 
 
 def simulate(
@@ -73,3 +119,275 @@ def _kinds(faults: Collection[FaultKind] | None) -> Collection[FaultKind]:
     if unknown := [kind for kind in faults or () if kind not in FAULT_KINDS]:
         raise ConfigError(f"faults {unknown}: use some of {', '.join(map(repr, FAULT_KINDS))}")
     return FAULT_KINDS if faults is None else faults
+
+
+class SimulationFailed(AssertionError):
+    """A simulated run has not left what a run without faults leaves; the text has the trace.
+
+    Attributes
+    ----------
+    seed
+        The run's seed; None if it failed without faults.
+    trace
+        What happened in the smallest run that was found to fail, line by line.
+    """
+
+    def __init__(self, text: str, seed: int | None = None, trace: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.seed, self.trace = seed, list(trace)
+
+
+@dataclass(frozen=True)
+class SimulationReport:
+    """What was simulated, and that all of it was right.
+
+    Attributes
+    ----------
+    seeds, batches, attempts
+        How many runs there were, and how many batches and attempts in them.
+    faults
+        How often each kind of fault was met.
+    seconds
+        How long it took.
+    notes
+        What could not be simulated.
+    trace
+        What happened, line by line, if a single seed was run.
+    """
+
+    seeds: int
+    batches: int
+    attempts: int
+    faults: Mapping[FaultKind, int]
+    seconds: float
+    notes: tuple[str, ...] = ()
+    trace: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        met = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(self.faults.items()))
+        runs = f"{self.seeds} runs, {self.batches} batches in {self.attempts} attempts, {self.seconds:.1f} s"
+        return "\n".join([f"{runs}; met: {met or 'no fault'}", *self.notes, *self.trace])
+
+
+class JudgedRuns:
+    """What all runs have in common: the topology, its rows, and what they must come to."""
+
+    def __init__(
+        self,
+        topology: Declared,
+        rows: GivenRows,
+        kinds: Collection[FaultKind],
+        same_batches: bool,
+        ignore: Collection[str],
+        settings: Mapping[str, Any],
+    ) -> None:
+        if refused := {"engine", "log_dir", "max_spout_pending"}.intersection(settings):
+            raise ConfigError(
+                f"simulate with {', '.join(sorted(refused))}: a simulation sets that itself; leave it out"
+            )
+        self._topology, self._kinds, self._same_batches, self._ignore = topology, kinds, same_batches, frozenset(ignore)
+        self._config = Config.of({**_SETTINGS, **settings})
+        if self._config.state_recovery != "refuse":
+            self._kinds = [kind for kind in kinds if kind != "set_back"]
+        graph = self._graph()
+        self._rows = _tables(graph, rows)
+        self._given = _listed(graph, rows)
+        self._states = written_states(graph)
+        self._compared = [name for name in compared_states(graph) if name not in self._ignore]
+        self._outside = OutsideValues(graph)
+        self._name = graph.name
+        self._wanted: dict[str, Any] = {}
+        also: dict[str, Any] = {
+            "faults": list(kinds) if set(kinds) != set(FAULT_KINDS) else None,
+            "same_batches": same_batches or None,
+        }
+        also |= {"ignore": list(ignore) or None, **settings}
+        self._also = "".join(f", {name}={value!r}" for name, value in also.items() if value is not None)
+        self._unfenced: tuple[str, ...] = ()
+
+    def _graph(self) -> Graph:
+        topology = self._topology if isinstance(self._topology, TridentTopology) else self._topology()
+        return topology.graph().of_batches()
+
+    @property
+    def _all_rows(self) -> Rows:
+        return {stream: range(table.num_rows) for stream, table in self._rows.items()}
+
+    def report(self, seeds: Sequence[int], told: bool = False) -> SimulationReport:
+        """Run seeds; `told`: with the trace of the last one.
+
+        Raises `SimulationFailed`: a run differs from one without faults, or two of these from each other.
+        """
+        began = time.monotonic()
+        self._check_repeats()
+        batches, attempts, met, trace = 0, 0, Counter[FaultKind](), [""]
+        for seed in seeds:
+            outcome = self._run_seed(seed)
+            batches, attempts, met = batches + outcome.batches, attempts + outcome.attempts, met + outcome.happened
+            trace = outcome.trace
+        took, shown = time.monotonic() - began, tuple(trace) if told else ()
+        return SimulationReport(len(seeds), batches, attempts, dict(met), took, self._notes(), shown)
+
+    def _notes(self) -> tuple[str, ...]:
+        """Return what could not be simulated."""
+        if not self._unfenced or "pause" not in self._kinds:
+            return ()
+        names = ", ".join(map(repr, self._unfenced))
+        return (
+            f"the store of {names} has no move_sentinel, and does not stop a driver that was replaced: a pause within a commit "
+            "was simulated as a crash",
+        )
+
+    # ---- runs ---------------------------------------------------------------------------------------------------------
+
+    def _run(self, plan: FaultPlan, rows: Rows) -> tuple[SimulatedOutcome, dict[str, Any]]:
+        """Run a plan; return also what all compared places hold at the end."""
+        self._outside.restore()
+        graph = self._graph()
+        outside = self._outside if isinstance(self._topology, TridentTopology) else OutsideValues(graph)
+        tables = {stream: self._rows[stream].take(pa.array(list(kept), pa.int64())) for stream, kept in rows.items()}
+        config = replace(self._config, max_spout_pending=plan.pending)
+        run = SimulatedRun(graph, config, tables, plan, self._compared)
+        try:
+            outcome = run.run()
+        except Unexpected as error:
+            raise _Wrong(str(error), run.trace) from error
+        self._unfenced = outcome.unfenced
+        found = {f"state {name!r}": contents for name, contents in outcome.contents.items()}
+        changed = {name: value for name, value in outside.changed().items() if name not in self._ignore}
+        self._outside.restore()
+        return outcome, {**found, **{f"outside of states, {name}": {(): value} for name, value in changed.items()}}
+
+    def _without_faults(self, rows: Rows, cuts: Mapping[tuple[str, int], int] | None = None) -> dict[str, Any]:
+        plan = FaultPlan(0, most=1, cuts=cuts or {(stream, 1): len(kept) for stream, kept in rows.items()})
+        try:
+            return self._run(plan, rows)[1]
+        except _Wrong as error:
+            cause = error.__cause__.__cause__ if error.__cause__ is not None else None
+            if isinstance(cause, StateMismatchError):
+                raise ConfigError(
+                    "the store of a state is not empty at the beginning of a run: give simulate a function that declares the "
+                    f"topology with stores of its own ({cause})"
+                ) from cause
+            if cause is None:
+                raise SimulationFailed(
+                    f"topology {self._name!r} without any fault: {error}", trace=error.trace
+                ) from None
+            raise cause from None
+
+    def _check_repeats(self) -> None:
+        """Run twice without faults; `SimulationFailed` if the runs differ."""
+        self._wanted = self._without_faults(self._all_rows)
+        with _later():
+            again = self._without_faults(self._all_rows)
+        if lines := differences(self._wanted, again):
+            raise SimulationFailed("\n  ".join([f"topology {self._name!r} without any fault:", *lines, _RANDOM]))
+
+    def _run_seed(self, seed: int) -> SimulatedOutcome:
+        """Run a seed; `SimulationFailed` with the smallest run that fails as well."""
+        most = max((table.num_rows for table in self._rows.values()), default=0)
+        plan = drawn_plan(seed, self._states, most, self._kinds)
+        try:
+            return self._checked(plan, self._all_rows, self._wanted)
+        except _Wrong as error:
+            raise self._failed(plan, error) from None
+
+    def _checked(self, plan: FaultPlan, rows: Rows, wanted: Mapping[str, Any] | None = None) -> SimulatedOutcome:
+        outcome, found = self._run(plan, rows)
+        if wanted is None or self._same_batches:
+            wanted = self._without_faults(rows, outcome.cuts if self._same_batches else None)
+        if lines := differences(wanted, found):
+            raise _Wrong("\n".join(lines), outcome.trace, wanted, found)
+        return outcome
+
+    # ---- a failure ----------------------------------------------------------------------------------------------------
+
+    def _failed(self, plan: FaultPlan, error: _Wrong) -> SimulationFailed:
+        last = [error]
+
+        def fails(smaller: FaultPlan, rows: Rows) -> bool:
+            try:
+                self._checked(smaller, rows)
+            except _Wrong as found:
+                last[0] = found
+                return True
+            except (TridentError, SimulationFailed):  # of the run without faults: these rows say nothing
+                return False
+            return False
+
+        small, rows = shrunk(plan, self._all_rows, fails)
+        error, said = last[0], []
+        if not small.faults and not small.recuts and error.found:
+            said = [_RANDOM if self._same_batches else _NO_FAULT]
+            error = error.without_faults()
+        left = ", ".join(
+            f"{len(kept)} of {self._rows[stream].num_rows} rows of stream {stream!r}" for stream, kept in rows.items()
+        )
+        lines = [
+            f"seed {plan.seed} of topology {self._name!r} differs from a run without faults:",
+            *(f"  {line.strip()}" for line in str(error).splitlines()),
+            f"with {len(small.faults)} of its {len(plan.faults)} faults and {left}:",
+            *self._shown(rows),
+            *(f"  {line}" for line in error.trace),
+            *said,
+            f"Run it again: simulate(topology, rows, seed={plan.seed}{self._also})",
+        ]
+        return SimulationFailed("\n".join(lines), plan.seed, error.trace)
+
+    def _shown(self, rows: Rows) -> list[str]:
+        return [
+            f"  {stream}: {[self._given[stream][at] for at in kept]!r}"
+            for stream, kept in rows.items()
+            if len(kept) <= _MOST_ROWS_SHOWN
+        ]
+
+
+@contextmanager
+def _later() -> Iterator[None]:
+    """Let code that asks `time.time` find that an hour has passed."""
+    clock, clock_ns = time.time, time.time_ns
+
+    def later() -> float:
+        return clock() + _LATER_S
+
+    def later_ns() -> int:
+        return clock_ns() + int(_LATER_S) * 10**9
+
+    with mock.patch.object(time, "time", later), mock.patch.object(time, "time_ns", later_ns):
+        yield
+
+
+class _Wrong(Exception):
+    """A run has left something wrong; the text says what."""
+
+    def __init__(
+        self, text: str, trace: Sequence[str], wanted: Contents | None = None, found: Contents | None = None
+    ) -> None:
+        super().__init__(text)
+        self.trace, self.wanted, self.found = trace, wanted or {}, found or {}
+
+    def without_faults(self) -> _Wrong:
+        """Return the same of a run without faults: neither cut into batches is the right one."""
+        return _Wrong("\n".join(differences(self.wanted, self.found, ("in one batch", "in these batches"))), self.trace)
+
+
+def _listed(graph: Graph, rows: GivenRows) -> dict[str, Sequence[Any]]:
+    """Return the rows by stream; streams that are given none have none."""
+    streams = [node.id for node in graph.spouts()]
+    if not isinstance(rows, Mapping):
+        if len(streams) != 1:
+            raise ConfigError(
+                f"a list of rows, but the topology has the streams {streams}: give a dict of rows by stream"
+            )
+        return {streams[0]: rows}
+    if unknown := [stream for stream in rows if stream not in streams]:
+        raise ConfigError(f"rows of {unknown}, but the topology has the streams {streams}")
+    return {stream: rows.get(stream, ()) for stream in streams}
+
+
+def _tables(graph: Graph, rows: GivenRows) -> dict[str, pa.Table]:
+    fields = {node.id: node.fields for node in graph.spouts()}
+    return {
+        stream: typed_rows(f"simulate, stream {stream!r}", fields[stream], given)
+        for stream, given in _listed(graph, rows).items()
+    }

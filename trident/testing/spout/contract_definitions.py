@@ -1,15 +1,19 @@
-"""What a definition is, and what a batch is that is read again, elsewhere, or by a new driver."""
+"""What a definition is; what a batch is that is read again, elsewhere, by a new driver, or while partitions come and go."""
 
 from __future__ import annotations
 
 import copy
+import time
+from unittest import SkipTest
 
 from trident.coordination.framing import decode, encode
-from trident.testing.checks.expecting import broken, expect, promise
-from trident.testing.spout.filled_source import FilledBatch
-from trident.testing.spout.source_under_test import SpoutPromise
-from trident.testing.spout.spout_checks import SpoutChecks
-from trident.testing.spout.spout_life import Life, read_in_another_process
+from trident.errors import SpoutError
+from trident.spout.interfaces import SpoutType
+from trident.testing.checks.contract import broken, expect, promise
+from trident.testing.checks.promises import SpoutPromise
+from trident.testing.spout.filled_source import FilledSource, SpoutChecks, rows_of
+from trident.testing.spout.source_under_test import LosesPartitions
+from trident.testing.spout.spout_life import FilledBatch, Life, read_in_another_process
 
 _MANY_BATCHES = 24
 _ALLOWED_BYTES = 64  # numbers become longer
@@ -17,15 +21,14 @@ _AHEAD = 3
 
 
 class DefinitionChecks(SpoutChecks):
-    """The checks of definitions and replays."""
+    """The checks of definitions, replays and partitions."""
 
     @promise(SpoutPromise.PLAIN)
     def test_a_definition_is_plain_data(self) -> None:
         """It comes back from the log as it was, and no call changes it."""
-        filled = self.filled
-        filled.fill(filled.backlog)
-        life, txid, previous = filled.live(), 1, None
-        filled.next(life, 1, None)  # which waits until there is something
+        filled, life = self.begin()
+        txid, previous = 1, None
+        filled.define_next(life)  # which waits until there is something
         while txid <= _AHEAD + 1:
             before = copy.deepcopy(previous)
             definition = life.define_here(txid, previous)
@@ -39,7 +42,7 @@ class DefinitionChecks(SpoutChecks):
             except ValueError as error:
                 broken(f"the definition of batch {txid}: {error}")
             before = copy.deepcopy(definition)
-            life.read(txid, definition)
+            life.read(FilledBatch(txid, definition))
             life.coordinator.success(txid, definition)
             expect(definition, before, f"the definition of batch {txid}, after the batch was read and committed")
             txid, previous = txid + 1, definition
@@ -56,17 +59,14 @@ class DefinitionChecks(SpoutChecks):
                 f"{sizes[largest]}: {batches[largest].definition!r}"
             )
 
-    @promise(SpoutPromise.REPLAY)
+    @promise(SpoutPromise.REPLAY, "identical replays")
     def test_a_definition_read_again_has_the_same_rows(self) -> None:
         """At once, in another attempt, after later batches were defined, and after the source has grown."""
-        self.needs_identical_replays()
-        filled = self.filled
-        filled.fill(filled.backlog)
-        life = filled.live()
+        filled, life = self.begin()
         batches = self._read_uncommitted(life)
         for attempt in (1, 2):
             for batch in batches:
-                again = life.read(batch.txid, batch.definition, attempt=attempt)
+                again = life.read(batch, attempt=attempt)
                 filled.expect_same(again, batch.rows, f"batch {batch.txid}, read again")
             if filled.source.grows:
                 filled.fill(filled.backlog)
@@ -74,43 +74,36 @@ class DefinitionChecks(SpoutChecks):
     @promise(SpoutPromise.CUTS)
     def test_a_definition_has_the_same_rows_in_any_number_of_parts(self) -> None:
         """From 1 to 64, for as many tasks."""
-        filled = self.filled
-        filled.fill(filled.backlog)
-        life = filled.live()
+        filled, life = self.begin()
         self.needs(life.rereads, "a definition is read once")
 
         def cut(batch: FilledBatch) -> None:
             for parallelism in (2, 3, 7, 64):
-                found = life.read(batch.txid, batch.definition, parallelism)
+                found = life.read(batch, parallelism)
                 filled.expect_same(found, batch.rows, f"batch {batch.txid} for {parallelism} tasks")
 
         filled.drain(life, each=cut)
 
-    @promise(SpoutPromise.ELSEWHERE)
+    @promise(SpoutPromise.ELSEWHERE, "identical replays")
     def test_another_coordinator_reads_the_same_rows(self) -> None:
         """One of a new spout in this process, and one of the pickled spout in another process."""
-        self.needs_identical_replays()
-        filled = self.filled
-        filled.fill(filled.backlog)
-        batches = self._read_uncommitted(filled.live())
+        filled, life = self.begin()
+        batches = self._read_uncommitted(life)
         other = filled.live()
         for batch in batches:
-            again = other.read(batch.txid, batch.definition)
-            filled.expect_same(again, batch.rows, f"batch {batch.txid}, read by a new coordinator")
+            filled.expect_same(other.read(batch), batch.rows, f"batch {batch.txid}, read by a new coordinator")
         if filled.source.durable:
-            defined = [(batch.txid, batch.definition) for batch in batches]
-            for batch, rows in zip(batches, read_in_another_process(filled.source.spout(), defined), strict=True):
+            for batch, rows in zip(batches, read_in_another_process(filled.source.spout(), batches), strict=True):
                 filled.expect_same(rows, batch.rows, f"batch {batch.txid}, read in another process")
 
     @promise(SpoutPromise.AHEAD)
     def test_batches_may_be_defined_ahead(self) -> None:
         """Three are defined, each from the one before; then they are read and committed, the next ones meanwhile waiting."""
-        filled = self.filled
-        filled.fill(filled.backlog)
-        life, tally, waiting, last = filled.live(), filled.tally(), list[FilledBatch](), None
+        filled, life = self.begin()
+        tally, waiting, last = filled.tally(), list[FilledBatch](), None
         while tally.may_go_on:
             while len(waiting) < _AHEAD:
-                following = self._defined_after(life, last, wait=not waiting and tally.is_short)
+                following = filled.define_next(life, last, wait=not waiting and tally.is_short)
                 if following is None:
                     break
                 waiting.append(following)
@@ -118,59 +111,88 @@ class DefinitionChecks(SpoutChecks):
             if not waiting:
                 break
             batch = waiting.pop(0)
-            tally.add(life.read(batch.txid, batch.definition))
-            life.succeeded(batch.txid, batch.definition)
+            tally.add(life.read(batch))
+            life.succeeded(batch)
         filled.expect_all(tally.rows, "batches that were defined before those before them were committed")
 
-    @promise(SpoutPromise.RETRY)
+    @promise(SpoutPromise.RETRY, "replays")
     def test_a_failed_batch_is_defined_again_from_the_same_place(self) -> None:
         """Each batch is defined and read, given up, defined again from the same definition, read and committed."""
-        self.needs_replays()
-        filled = self.filled
-        filled.fill(filled.backlog)
-        life, tally, last = filled.live(), filled.tally(), None
+        filled, life = self.begin()
+        tally, last = filled.tally(), None
         while tally.may_go_on:
-            given_up = self._defined_after(life, last, wait=tally.is_short)
+            given_up = filled.read_next(life, last, wait=tally.is_short)
             if given_up is None:
                 break
-            life.read(given_up.txid, given_up.definition)
-            last = self._defined_after(life, last, wait=tally.is_short)
+            last = filled.define_next(life, last, wait=tally.is_short)
             if last is None:
                 broken(
                     f"{given_up.definition!r} was batch {given_up.txid}; asked again, the spout says that there is nothing"
                 )
-            tally.add(life.read(last.txid, last.definition, attempt=1))
-            life.succeeded(last.txid, last.definition)
+            tally.add(life.read(last, attempt=1))
+            life.succeeded(last)
         filled.expect_all(tally.rows, "batches that were defined twice, committed once")
 
-    @promise(SpoutPromise.RESTART)
+    @promise(SpoutPromise.RESTART, "replays")
     def test_a_new_coordinator_goes_on_from_the_last_definition(self) -> None:
         """Each batch has a driver of its own, with nothing but the definition of the batch before, as the log keeps it."""
-        self.needs_replays()
         filled = self.filled
         filled.fill(filled.backlog)
         tally, last = filled.tally(), None
         while tally.may_go_on:
             life = filled.live()
-            last = self._defined_after(life, last, wait=tally.is_short)
+            last = filled.read_next(life, last, wait=tally.is_short)
             if last is None:
                 break
-            tally.add(life.read(last.txid, last.definition))
-            life.succeeded(last.txid, last.definition)
+            tally.add(last.rows)
+            life.succeeded(last)
             filled.crash(life)
         filled.expect_all(tally.rows, "batches of one driver each")
 
-    def _defined_after(self, life: Life, last: FilledBatch | None, wait: bool) -> FilledBatch | None:
-        """Have the batch after another one defined; where there is nothing, wait a while if `wait`."""
-        txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
-        definition = self.filled.next(life, txid, previous) if wait else life.define(txid, previous)
-        return None if definition is None else FilledBatch(txid, definition, [])
+    @promise(SpoutPromise.NEW_PARTITIONS, "adds_partitions")
+    def test_a_partition_that_is_added_is_read_from_its_first_row(self) -> None:
+        """One that appears while a driver runs, and one that appears between two drivers."""
+        filled, life = self.begin()
+        source, batches = filled.source, filled.drain(life)
+        for number, restarted in enumerate((False, True) if source.grows else (True,)):
+            life = filled.live() if restarted else life
+            added = source.partitions + number
+            filled.fill(5, added)
+            filled.fill(5)
+            batches += filled.drain(life, batches[-1] if batches else None, want=10)
+            missing = filled.compare(rows_of(batches), filled.rows(added)).missing
+            if missing:
+                when = "between two drivers" if restarted else "while the driver ran"
+                some = f"{len(missing)} of its 5 rows did not come, the first is {missing[0]!r}"
+                broken(f"partition {added} was added {when}: {some}")
+
+    @promise(SpoutPromise.LOST_PARTITIONS, "replays", "lost")
+    def test_the_rows_of_a_lost_partition_count_once(self) -> None:
+        """A batch that was defined before is not read in part; after the partition is back, all rows have come once."""
+        filled, life = self.begin()
+        source, lost = filled.source, filled.source.partitions - 1
+        assert isinstance(source, LosesPartitions)
+        batches, second = self._read_partition(life, lost)
+        with source.lost(lost):
+            if self.kind is SpoutType.TRANSACTIONAL:
+                self._expect_whole_or_error(life, second)
+            else:
+                batches += self._drain_what_is_there(life, batches, lost)
+        if self.kind is SpoutType.TRANSACTIONAL:
+            filled.expect_same(
+                life.read(second), second.rows, f"batch {second.txid}, read after partition {lost} was back"
+            )
+            life.succeeded(second)
+            batches.append(second)
+        want = len(filled.rows()) - len(rows_of(batches))
+        batches += filled.drain(life, batches[-1], want=want)
+        filled.expect_all(rows_of(batches), f"partition {lost} was lost and came back")
 
     def _read_uncommitted(self, life: Life) -> list[FilledBatch]:
         """Define and read the first batches, and commit none."""
         batches, last = list[FilledBatch](), None
-        while len(batches) < _AHEAD and (last := self._defined_after(life, last, wait=not batches)) is not None:
-            batches.append(last._replace(rows=life.read(last.txid, last.definition)))
+        while len(batches) < _AHEAD and (last := self.filled.read_next(life, last, wait=not batches)) is not None:
+            batches.append(last)
         return batches
 
     def _many_batches(self) -> list[FilledBatch]:
@@ -184,6 +206,64 @@ class DefinitionChecks(SpoutChecks):
             filled.fill(1)
             batches += filled.drain(life, batches[-1], want=1)
         return batches
+
+    def _read_partition(self, life: Life, partition: int) -> tuple[list[FilledBatch], FilledBatch]:
+        """Commit batches up to the first with rows of a partition; return them, and the second, which is only read."""
+        filled, batches = self.filled, list[FilledBatch]()
+        names, tally = set[str](), filled.tally(4 * filled.backlog)
+        while tally.may_go_on:
+            names.update(map(repr, filled.rows(partition)))
+            batch = filled.read_next(life, batches[-1] if batches else None)
+            if batch is None:
+                self.needs(
+                    filled.source.grows and not names.isdisjoint(_names(filled, batches)), "too few batches can be had"
+                )
+                filled.fill(filled.backlog)
+            elif not names.isdisjoint(_names(filled, [batch])) and not names.isdisjoint(_names(filled, batches)):
+                return batches, batch
+            else:
+                tally.add(batch.rows)
+                batches.append(batch)
+                life.succeeded(batch)
+        raise SkipTest("the rows of the partition are spread over too many batches")
+
+    def _expect_whole_or_error(self, life: Life, batch: FilledBatch) -> None:
+        """Read a batch while a partition is lost: it cannot be read, or it is the same."""
+        try:
+            again = life.read(batch, attempt=1)
+        except Exception:  # noqa: BLE001 - another promise says which error
+            return
+        self.filled.expect_same(again, batch.rows, f"batch {batch.txid}, read while a partition was lost")
+
+    def _drain_what_is_there(self, life: Life, done: list[FilledBatch], lost: int) -> list[FilledBatch]:
+        """Read and commit what can be read while a partition is lost; an opaque spout gives all of the others."""
+        filled, batches = self.filled, list[FilledBatch]()
+        present = [at for at in filled.stated if at != lost]
+        if filled.source.grows and present:
+            filled.fill(5, *present)
+        others = [row for at in present for row in filled.rows(at)]
+        until = time.monotonic() + 2 * filled.source.patience_s
+        while filled.compare(rows_of([*done, *batches]), others).missing:
+            if time.monotonic() > until:
+                left = filled.compare(rows_of([*done, *batches]), others).missing
+                broken(
+                    f"partition {lost} is lost, and {len(left)} rows of the others do not come, the first is {left[0]!r}"
+                )
+            batch = self._attempted(life, [*done, *batches][-1])
+            if batch is not None:
+                batches.append(batch)
+                life.succeeded(batch)
+        return batches
+
+    def _attempted(self, life: Life, last: FilledBatch) -> FilledBatch | None:
+        try:
+            return self.filled.read_next(life, last, wait=False)
+        except SpoutError:
+            return None  # the attempt failed, and the next one is defined again
+
+
+def _names(filled: FilledSource, batches: list[FilledBatch]) -> set[str]:
+    return {repr(filled.source.row_of(row)) for row in rows_of(batches)}
 
 
 def _size(batch: FilledBatch) -> int:

@@ -12,16 +12,18 @@ from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import SkipTest
 
 import cloudpickle
 
 from trident.errors import SpoutError, describe
 from trident.spout.interfaces import ITridentSpout, TransactionAttempt
 from trident.spout.spout_kinds import is_partitioned
-from trident.testing.checks.expecting import Violation, broken, promise
-from trident.testing.spout.filled_source import FilledBatch
-from trident.testing.spout.source_under_test import Changeable, GoesAway, SpoutPromise
-from trident.testing.spout.spout_checks import SpoutChecks
+from trident.testing.checks.contract import Violation, broken, promise
+from trident.testing.checks.promises import SpoutPromise
+from trident.testing.spout.filled_source import FilledSource, SpoutChecks, rows_of
+from trident.testing.spout.source_under_test import Changeable, GoesAway
+from trident.testing.spout.spout_life import FilledBatch, Life
 
 _CYCLES = 3
 _SOON_S = 1.0
@@ -48,16 +50,14 @@ class SurroundingChecks(SpoutChecks):
             broken(f"{_CYCLES} descriptions were made, and {grown}; open it in the coordinator or the emitter")
         life = filled.live()
         self._pickle(life.spout.get_emitter({}), "the emitter")
-        definition = filled.next(life, 1, None)
-        for part in () if definition is None else life.coordinator.parts(TransactionAttempt(1, 0), definition, 2):
+        batch = filled.define_next(life)
+        for part in () if batch is None else life.coordinator.parts(TransactionAttempt(1, 0), batch.definition, 2):
             self._pickle(part, "a part")
 
     @promise(SpoutPromise.SIZE)
     def test_the_size_of_a_batch_is_told_from_its_definition(self) -> None:
         """About the bytes of its rows; also by a new coordinator, and while the source is away."""
-        filled = self.filled
-        filled.fill(filled.backlog)
-        life = filled.live()
+        filled, life = self.begin()
         self.needs(life.coordinator.offers("size"), "the coordinator has no size()")
         sized, sizes = life.coordinator, list[tuple[FilledBatch, Any]]()
         for batch in filled.drain(life, each=lambda batch: sizes.append((batch, sized.size(batch.definition)))):
@@ -81,9 +81,7 @@ class SurroundingChecks(SpoutChecks):
     @promise(SpoutPromise.LAG)
     def test_the_lag_reaches_zero_and_no_server_is_asked(self) -> None:
         """It is above zero in a backlog, zero at its end, and known at once while the source is away."""
-        filled = self.filled
-        filled.fill(filled.backlog)
-        life = filled.live()
+        filled, life = self.begin()
         self.needs(life.coordinator.offers("lag"), "the coordinator has no lag()")
         lagging, lags = life.coordinator, list[Any]()
         batches = filled.drain(life, after=lambda batch: lags.append(lagging.lag(batch.definition)))
@@ -120,60 +118,55 @@ class SurroundingChecks(SpoutChecks):
         if grown:
             broken(f"{_CYCLES} drivers ended, and {grown}")
 
-    @promise(SpoutPromise.ERRORS)
+    @promise(SpoutPromise.ERRORS, "outage")
     def test_a_source_that_is_away_raises_spout_error(self) -> None:
         """Whoever opens, defines or reads; when it is back, all goes on."""
-        filled, source = self.filled, self.filled.source
-        self.needs(isinstance(source, GoesAway), "the source has no outage()")
+        filled, life, batch = self._read_first()
+        source, rows = filled.source, batch.rows
         assert isinstance(source, GoesAway)
-        filled.fill(filled.backlog)
-        life = filled.live()
-        definition = filled.next(life, 1, None)
-        self.needs(definition is not None, "the spout makes no batch")
-        rows = life.read(1, definition)
         with source.outage():
-            again = _or_spout_error(lambda: life.read(1, definition, attempt=1), "reading a batch")
+            again = _or_spout_error(lambda: life.read(batch, attempt=1), "reading a batch")
             if again is not None:
                 filled.expect_same(again, rows, "batch 1, read while the source was away (SpoutError is expected)")
-            _or_spout_error(lambda: life.define(2, definition), "defining a batch")
+            _or_spout_error(lambda: life.define(2, batch.definition), "defining a batch")
             _or_spout_error(filled.live, "opening the coordinator")
-        filled.expect_same(life.read(1, definition, attempt=2), rows, "batch 1, read after the source was back")
-        life.succeeded(1, definition)
-        rest = filled.drain(life, FilledBatch(1, definition, rows), want=len(filled.rows()) - len(rows))
-        filled.expect_all([*rows, *(row for batch in rest for row in batch.rows)], "the source was away and came back")
+        filled.expect_same(life.read(batch, attempt=2), rows, "batch 1, read after the source was back")
+        life.succeeded(batch)
+        rest = filled.drain(life, batch, want=len(filled.rows()) - len(rows))
+        filled.expect_all(rows_of([batch, *rest]), "the source was away and came back")
 
-    @promise(SpoutPromise.CHANGES)
+    @promise(SpoutPromise.CHANGES, "identical replays", "change")
     def test_a_source_that_was_changed_raises_spout_error(self) -> None:
         """Reading a definition again that no longer holds raises `ReplayMismatchError`, or another `SpoutError`."""
-        self.needs_identical_replays()
-        filled, source = self.filled, self.filled.source
-        self.needs(isinstance(source, Changeable), "the source has no change()")
+        filled, life, batch = self._read_first()
+        source = filled.source
         assert isinstance(source, Changeable)
-        filled.fill(filled.backlog)
-        life = filled.live()
-        definition = filled.next(life, 1, None)
-        self.needs(definition is not None, "the spout makes no batch")
-        rows = life.read(1, definition)
         source.change()
         for reader, whose in ((life, "the same coordinator"), (None, "a new coordinator")):
             try:
-                again = (reader or filled.live()).read(1, definition, attempt=1)
+                again = (reader or filled.live()).read(batch, attempt=1)
             except SpoutError:
                 continue
             except Exception as error:
                 raise Violation(f"{whose}: expected SpoutError, got {describe(error)}") from error
-            filled.expect_same(again, rows, f"batch 1, read by {whose} after the source was changed")
+            filled.expect_same(again, batch.rows, f"batch 1, read by {whose} after the source was changed")
             broken(f"change() changed nothing of batch 1: {whose} still reads the same rows")
 
+    def _read_first(self) -> tuple[FilledSource, Life, FilledBatch]:
+        filled, life = self.begin()
+        batch = filled.read_next(life)
+        if batch is None:
+            raise SkipTest("the spout makes no batch")
+        return filled, life, batch
+
     def _open_and_close(self) -> None:
-        filled = self.filled
-        life = filled.live()
-        definition = filled.next(life, 1, None)
-        if definition is not None:
-            for _ in islice(life.tables(1, definition), 1):  # a task that fails leaves the rest unread
+        life = self.filled.live()
+        batch = self.filled.define_next(life)
+        if batch is not None:
+            for _ in islice(life.tables(batch), 1):  # a task that fails leaves the rest unread
                 pass
-            life.read(1, definition)
-        filled.end(life)
+            life.read(batch)
+        self.filled.end(life)
 
     @staticmethod
     def _pickle(value: object, what: str) -> None:

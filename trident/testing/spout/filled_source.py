@@ -1,4 +1,4 @@
-"""The source of one check: what was filled in, who reads it, and whether all of it came out."""
+"""The source of one check of a spout: what was filled in, who reads it, and whether all of it came out."""
 
 from __future__ import annotations
 
@@ -7,24 +7,37 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
+from unittest import SkipTest
 
-from trident.spout.interfaces import Definition
-from trident.testing.checks.expecting import Violation, broken
-from trident.testing.spout.source_under_test import Row, SpoutSource
-from trident.testing.spout.spout_life import Life
+from trident.errors import ConfigError
+from trident.planner.guarantees import spout_type_of
+from trident.spout.interfaces import SpoutType
+from trident.testing.checks.contract import Contract, Violation, broken
+from trident.testing.spout.source_under_test import Changeable, GoesAway, LosesPartitions, Row, SpoutSource
+from trident.testing.spout.spout_life import FilledBatch, Life
 
 _EMPTY_IN_A_ROW = 10  # as the loop takes the end of the sources
 _PAUSE_S = 0.01
 _DEFAULT_ROWS = 43
 
+_CLAIMS: dict[str, tuple[Callable[[SpoutSource], bool], str]] = {
+    "limit": (lambda source: source.limit is not None, "the source declares no limit"),
+    "grows": (lambda source: source.grows, "an open coordinator does not find what is added"),
+    "adds_partitions": (lambda source: source.adds_partitions, "no partition can be added"),
+    "at_least_once": (lambda source: source.at_least_once, "the source says nothing of failures"),
+    "lost": (lambda source: isinstance(source, LosesPartitions), "the source has no lost()"),
+    "outage": (lambda source: isinstance(source, GoesAway), "the source has no outage()"),
+    "change": (lambda source: isinstance(source, Changeable), "the source has no change()"),
+}
+"""When a source claims what a check is about, and what is said if it does not."""
 
-class FilledBatch(NamedTuple):
-    """A batch that was read."""
-
-    txid: int
-    definition: Definition
-    rows: list[Row]
+_KINDS = {
+    "identical replays": (SpoutType.TRANSACTIONAL,),
+    "replays": (SpoutType.TRANSACTIONAL, SpoutType.OPAQUE),
+    "no replays": (SpoutType.NON_TRANSACTIONAL,),
+}
+"""Which kinds of spouts claim something of replays."""
 
 
 class Compared(NamedTuple):
@@ -125,13 +138,20 @@ class FilledSource:
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
-    def next(self, life: Life, txid: int, previous: Definition | None) -> Definition | None:
-        """Have the next batch defined; wait a while if there is nothing. None if there stays nothing."""
+    def define_next(self, life: Life, last: FilledBatch | None = None, wait: bool = True) -> FilledBatch | None:
+        """Have the batch after another one defined; where there is nothing, wait a while if `wait`."""
+        txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
         until = time.monotonic() + self.source.patience_s
-        life.look_now()
-        while (definition := life.define(txid, previous)) is None and time.monotonic() < until:
+        if wait:
+            life.look_now()
+        while (definition := life.define(txid, previous)) is None and wait and time.monotonic() < until:
             time.sleep(_PAUSE_S)  # as the loop waits before it asks again
-        return definition
+        return None if definition is None else FilledBatch(txid, definition)
+
+    def read_next(self, life: Life, last: FilledBatch | None = None, wait: bool = True) -> FilledBatch | None:
+        """Have the batch after another one defined, and read it."""
+        batch = self.define_next(life, last, wait)
+        return batch and batch._replace(rows=life.read(batch), is_read=True)
 
     def drain(
         self,
@@ -145,20 +165,15 @@ class FilledSource:
 
         `each` is called before the commit of each batch, `after` after it. Gives up where more and more comes.
         """
-        tally, batches, before = self.tally(want), list[FilledBatch](), previous
-        while tally.may_go_on:
-            txid, last = (1, None) if before is None else (before.txid + 1, before.definition)
-            definition = self.next(life, txid, last) if tally.is_short else life.define(txid, last)
-            if definition is None:
-                break
-            before = FilledBatch(txid, definition, life.read(txid, definition))
-            batches.append(before)
-            tally.add(before.rows)
+        tally, batches, last = self.tally(want), list[FilledBatch](), previous
+        while tally.may_go_on and (last := self.read_next(life, last, tally.is_short)) is not None:
+            batches.append(last)
+            tally.add(last.rows)
             if each is not None:
-                each(before)
-            life.succeeded(txid, definition)
+                each(last)
+            life.succeeded(last)
             if after is not None:
-                after(before)
+                after(last)
         return batches
 
     def tally(self, want: int | None = None) -> Tally:
@@ -201,3 +216,54 @@ class FilledSource:
 def rows_of(batches: Sequence[FilledBatch]) -> list[Row]:
     """Return the rows of batches, in their order."""
     return [row for batch in batches for row in batch.rows]
+
+
+class SpoutChecks(Contract):
+    """Base of the contract.
+
+    Attributes
+    ----------
+    source
+        The class of your `SpoutSource`, or a function without arguments that returns one; also as a method, or set by a
+        fixture. It is called for each check.
+    seed
+        The seed of the random choices.
+    """
+
+    source: Any = None
+    skips: ClassVar[bool] = True
+
+    @property
+    def filled(self) -> FilledSource:
+        """The source of this check, empty at first use."""
+        if self._subject is None:
+            source = self.given("source", hint=" to your subclass of SpoutSource, or let a fixture set it")()
+            if not isinstance(source, SpoutSource):
+                raise ConfigError(
+                    f"{type(self).__name__}.source() returned a {type(source).__name__}, expected a SpoutSource"
+                )
+            self._subject = FilledSource(source)
+        filled: FilledSource = self._subject
+        return filled
+
+    def begin(self) -> tuple[FilledSource, Life]:
+        """Fill the source with several batches, and begin the life of a driver."""
+        self.filled.fill(self.filled.backlog)
+        return self.filled, self.filled.live()
+
+    @property
+    def kind(self) -> SpoutType:
+        """What the spout promises about replays."""
+        return spout_type_of(self.filled.source.spout())
+
+    @staticmethod
+    def needs(claimed: bool, what: str) -> None:
+        """Skip the check of what is not claimed: `SkipTest`, which pytest knows."""
+        if not claimed:
+            raise SkipTest(what)
+
+    def unclaimed(self, claim: str) -> str:
+        if claim in _KINDS:
+            return "" if self.kind in _KINDS[claim] else f"the spout is {self.kind.value}"
+        is_claimed, reason = _CLAIMS[claim]
+        return "" if is_claimed(self.filled.source) else reason

@@ -1,157 +1,150 @@
-"""SpoutContract: what every spout must do.
-
-Partitions that are added, that are lost, and that come back.
-"""
+"""SpoutContract: what every spout must do. A batch holds the rows of the source, each once, within the limits, in order."""
 
 from __future__ import annotations
 
+import math
 import time
-from unittest import SkipTest
 
-from trident.errors import SpoutError
-from trident.spout.interfaces import SpoutType
-from trident.testing.checks.expecting import broken, promise
-from trident.testing.spout.contract_batches import BatchChecks
+from trident.arrow import cast_table, schema_of
+from trident.testing.checks.contract import broken, expect, promise
+from trident.testing.checks.promises import SpoutPromise
 from trident.testing.spout.contract_definitions import DefinitionChecks
 from trident.testing.spout.contract_surroundings import SurroundingChecks
-from trident.testing.spout.filled_source import FilledBatch, FilledSource, rows_of
-from trident.testing.spout.source_under_test import LosesPartitions, Row, SpoutPromise
-from trident.testing.spout.spout_checks import SpoutChecks
-from trident.testing.spout.spout_life import Life
+from trident.testing.spout.filled_source import rows_of
+from trident.testing.spout.source_under_test import Row
 from trident.testing.spout.spout_schedules import SpoutSchedule
 
-
-class PartitionChecks(SpoutChecks):
-    """The checks of sources with partitions."""
-
-    @promise(SpoutPromise.NEW_PARTITIONS)
-    def test_a_partition_that_is_added_is_read_from_its_first_row(self) -> None:
-        """One that appears while a driver runs, and one that appears between two drivers."""
-        filled, source = self.filled, self.filled.source
-        self.needs(source.adds_partitions, "no partition can be added")
-        filled.fill(filled.backlog)
-        life = filled.live()
-        batches = filled.drain(life)
-        for number, restarted in enumerate((False, True) if source.grows else (True,)):
-            life = filled.live() if restarted else life
-            added = source.partitions + number
-            filled.fill(5, added)
-            filled.fill(5)
-            batches += filled.drain(life, batches[-1] if batches else None, want=10)
-            missing = filled.compare(rows_of(batches), filled.rows(added)).missing
-            if missing:
-                when = "between two drivers" if restarted else "while the driver ran"
-                some = f"{len(missing)} of its 5 rows did not come, the first is {missing[0]!r}"
-                broken(f"partition {added} was added {when}: {some}")
-
-    @promise(SpoutPromise.LOST_PARTITIONS)
-    def test_the_rows_of_a_lost_partition_count_once(self) -> None:
-        """A batch that was defined before is not read in part; after the partition is back, all rows have come once."""
-        self.needs_replays()
-        filled, source = self.filled, self.filled.source
-        self.needs(isinstance(source, LosesPartitions), "the source has no lost()")
-        assert isinstance(source, LosesPartitions)
-        filled.fill(filled.backlog)
-        life, lost = filled.live(), source.partitions - 1
-        batches, second = self._begin(life, lost)
-        with source.lost(lost):
-            if self.kind is SpoutType.TRANSACTIONAL:
-                self._expect_whole_or_error(life, second)
-            else:
-                batches += self._drain_what_is_there(life, batches, lost)
-        if self.kind is SpoutType.TRANSACTIONAL:
-            again = life.read(second.txid, second.definition)
-            filled.expect_same(again, second.rows, f"batch {second.txid}, read after partition {lost} was back")
-            life.succeeded(second.txid, second.definition)
-            batches.append(second)
-        want = len(filled.rows()) - len(rows_of(batches))
-        batches += filled.drain(life, batches[-1], want=want)
-        filled.expect_all(rows_of(batches), f"partition {lost} was lost and came back")
-
-    def _begin(self, life: Life, partition: int) -> tuple[list[FilledBatch], FilledBatch]:
-        """Commit batches up to the first with rows of a partition; return them, and the second, which is only read."""
-        filled, batches = self.filled, list[FilledBatch]()
-        names, tally = set[str](), filled.tally(4 * filled.backlog)
-        while tally.may_go_on:
-            names.update(map(repr, filled.rows(partition)))
-            batch = self._read_batch(life, batches[-1] if batches else None)
-            if batch is None:
-                self.needs(
-                    filled.source.grows and not names.isdisjoint(_names(filled, batches)), "too few batches can be had"
-                )
-                filled.fill(filled.backlog)
-            elif not names.isdisjoint(_names(filled, [batch])) and not names.isdisjoint(_names(filled, batches)):
-                return batches, batch
-            else:
-                tally.add(batch.rows)
-                batches.append(batch)
-                life.succeeded(batch.txid, batch.definition)
-        raise SkipTest("the rows of the partition are spread over too many batches")
-
-    def _expect_whole_or_error(self, life: Life, batch: FilledBatch) -> None:
-        """Read a batch while a partition is lost: it cannot be read, or it is the same."""
-        try:
-            again = life.read(batch.txid, batch.definition, attempt=1)
-        except Exception:  # noqa: BLE001 - another promise says which error
-            return
-        self.filled.expect_same(again, batch.rows, f"batch {batch.txid}, read while a partition was lost")
-
-    def _drain_what_is_there(self, life: Life, done: list[FilledBatch], lost: int) -> list[FilledBatch]:
-        """Read and commit what can be read while a partition is lost; an opaque spout gives all of the others."""
-        filled, batches = self.filled, list[FilledBatch]()
-        present = [at for at in filled.stated if at != lost]
-        if filled.source.grows and present:
-            filled.fill(5, *present)
-        others = [row for at in present for row in filled.rows(at)]
-        until = time.monotonic() + 2 * filled.source.patience_s
-        while filled.compare(rows_of([*done, *batches]), others).missing:
-            if time.monotonic() > until:
-                left = filled.compare(rows_of([*done, *batches]), others).missing
-                broken(
-                    f"partition {lost} is lost, and {len(left)} rows of the others do not come, the first is {left[0]!r}"
-                )
-            batch = self._attempted(life, [*done, *batches][-1])
-            if batch is not None:
-                batches.append(batch)
-                life.succeeded(batch.txid, batch.definition)
-        return batches
-
-    def _attempted(self, life: Life, last: FilledBatch) -> FilledBatch | None:
-        try:
-            return self._read_batch(life, last, wait=False)
-        except SpoutError:
-            return None  # the attempt failed, and the next one is defined again
-
-    def _read_batch(self, life: Life, last: FilledBatch | None, wait: bool = True) -> FilledBatch | None:
-        txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
-        definition = self.filled.next(life, txid, previous) if wait else life.define(txid, previous)
-        return None if definition is None else FilledBatch(txid, definition, list[Row](life.read(txid, definition)))
-
-
-def _names(filled: FilledSource, batches: list[FilledBatch]) -> set[str]:
-    return {repr(filled.source.row_of(row)) for row in rows_of(batches)}
-
-
+_IDLE_CALLS = 20
+_THROTTLED_BATCHES = 3
 _SCHEDULES = 6
 
 
-class SpoutContract(BatchChecks, DefinitionChecks, PartitionChecks, SurroundingChecks):
+class SpoutContract(DefinitionChecks, SurroundingChecks):
     """What every spout must do. Subclass it, set `source`, and let pytest run it.
 
     A check of something that source and spout do not claim is skipped.
     """
 
-    @promise(SpoutPromise.AT_LEAST_ONCE)
+    @promise(SpoutPromise.FIELDS)
+    def test_what_is_emitted_has_the_names_and_types_of_the_fields(self) -> None:
+        """Other types are cast, as in a topology; what cannot be cast is wrong."""
+        filled, life = self.begin()
+        schema, batch = schema_of(life.fields), filled.define_next(life)
+        for table in life.tables(batch) if batch is not None else ():
+            expect(list(table.schema.names), list(schema.names), "the columns that are emitted")
+            cast_table(table, life.fields).validate(full=True)
+
+    @promise(SpoutPromise.VALUES)
+    def test_no_row_comes_that_the_source_does_not_hold(self) -> None:
+        """A value that is not what was filled in makes such a row."""
+        foreign = self.filled.compare(self._all_rows()).foreign
+        if foreign:
+            broken(f"{len(foreign)} rows came that the source does not hold, the first is {foreign[0]!r}")
+
+    @promise(SpoutPromise.NO_GAP)
+    def test_each_row_of_the_source_comes(self) -> None:
+        """However many batches that takes."""
+        rows = self._all_rows()
+        missing, foreign, _ = self.filled.compare(rows)
+        if len(missing) > len(foreign):  # else each of them came, as another row
+            broken(f"{len(missing)} of {len(self.filled.rows())} rows did not come, the first is {missing[0]!r}")
+
+    @promise(SpoutPromise.NO_OVERLAP)
+    def test_no_row_comes_twice(self) -> None:
+        """Neither in one batch nor in two."""
+        repeated = self.filled.compare(self._all_rows()).repeated
+        if repeated:
+            broken(f"{len(repeated)} rows came more than once, the first is {repeated[0]!r}")
+
+    @promise(SpoutPromise.ORDER)
+    def test_the_rows_of_a_partition_come_in_its_order(self) -> None:
+        """Batch after batch, and within a batch part after part, in one part and in several."""
+        filled, life = self.begin()
+        found = list[Row]()
+        filled.drain(life, each=lambda batch: found.extend(life.read(batch, 3)))
+        for partition, stated in filled.stated.items():
+            names = {repr(row): at for at, row in enumerate(stated)}
+            came = [names[name] for row in found if (name := repr(filled.source.row_of(row))) in names]
+            late = next((at for at in range(1, len(came)) if came[at] < came[at - 1]), None)
+            if late is not None:
+                before, after = stated[came[late - 1]], stated[came[late]]
+                broken(f"partition {partition}: {after!r} came after {before!r}, which is behind it in the source")
+
+    @promise(SpoutPromise.LIMIT, "limit")
+    def test_a_backlog_is_read_within_the_limit(self) -> None:
+        """No batch has more rows than the declared limit."""
+        filled, life = self.begin()
+        limit = filled.source.limit or 0
+        for batch in filled.drain(life):
+            if len(batch.rows) > limit:
+                broken(f"batch {batch.txid} has {len(batch.rows)} rows, the limit is {limit}: {batch.definition!r}")
+
+    @promise(SpoutPromise.THROTTLE, "limit")
+    def test_a_throttled_spout_makes_smaller_batches_and_goes_on(self) -> None:
+        """At half of the limit, at the smallest share, and at the whole again."""
+        filled, limit = self.filled, self.filled.source.limit or 0
+        filled.fill(3 * filled.backlog)
+        life = filled.live()
+        throttled = life.coordinator
+        self.needs(throttled.offers("throttle"), "the coordinator has no throttle()")
+        last, sizes = None, list[int]()
+        for share in (0.5, 1e-9, 0.5, 1.0):
+            throttled.throttle(share)
+            most, sizes = self._most(share), []
+            for _ in range(_THROTTLED_BATCHES):
+                if (last := filled.read_next(life, last)) is not None:
+                    life.succeeded(last)
+                sizes.append(0 if last is None else len(last.rows))
+            if not min(sizes):
+                broken(f"throttle({share}): there is a backlog, and a batch holds nothing of it")
+            if max(sizes) > most:
+                broken(
+                    f"throttle({share}): the limit is {limit}, and a batch has {max(sizes)} rows, at most {most} are due"
+                )
+        if max(sizes) <= limit / 2:
+            broken(f"throttle(1.0) after throttle(0.5): batches stay at {max(sizes)} rows, the limit is {limit}")
+
+    @promise(SpoutPromise.IDLE)
+    def test_where_there_is_nothing_there_is_no_batch(self) -> None:
+        """`initialize_transaction` returns None again and again, soon."""
+        filled, life = self.begin()
+        batches = filled.drain(life)
+        self.needs(bool(batches), "the spout reads nothing")
+        last, times = batches[-1], list[float]()
+        if not last.rows:
+            broken(f"all is read, and {last.definition!r} is a batch without rows; return None where there is nothing")
+        for _ in range(_IDLE_CALLS):
+            began = time.monotonic()
+            definition = life.define(last.txid + 1, last.definition)
+            times.append(time.monotonic() - began)
+            if definition is not None:
+                broken(f"all is read, and batch {last.txid + 1} is {definition!r}, not None")
+        usual = sorted(times)[len(times) // 2]
+        if usual > filled.source.idle_s:
+            broken(
+                f"to say that there is nothing took {usual * 1000:.0f} ms, at most {filled.source.idle_s * 1000:.0f} ms is due"
+            )
+
+    @promise(SpoutPromise.GROWTH, "grows")
+    def test_what_is_added_is_found(self) -> None:
+        """By a coordinator that has reported nothing new, more than once; and by a new one."""
+        filled, life = self.begin()
+        batches = filled.drain(life)
+        for rows in (1, filled.backlog, 2):
+            read = len(rows_of(batches))
+            filled.fill(rows)
+            batches += filled.drain(life, batches[-1] if batches else None, want=rows)
+            if len(rows_of(batches)) == read:
+                broken(f"{rows} rows were added after the end was reached, and not one of them came")
+
+    @promise(SpoutPromise.AT_LEAST_ONCE, "no replays", "at_least_once")
     def test_random_failures_lose_no_row(self) -> None:
         """A few schedules over a spout that may give rows again."""
-        self.needs(self.kind is SpoutType.NON_TRANSACTIONAL, f"the spout is {self.kind.value}")
-        self.needs(self.filled.source.at_least_once, "the source says nothing of failures")
         self.run_schedules()
 
-    @promise(SpoutPromise.EXACTLY_ONCE)
+    @promise(SpoutPromise.EXACTLY_ONCE, "replays")
     def test_random_failures_end_exact(self) -> None:
         """A few schedules; `spout_suite` runs more."""
-        self.needs_replays()
         self.run_schedules()
 
     def run_schedules(self) -> None:
@@ -163,3 +156,12 @@ class SpoutContract(BatchChecks, DefinitionChecks, PartitionChecks, SurroundingC
     def run_schedule(self, number: int) -> None:
         """Run one random schedule over an empty source."""
         SpoutSchedule(self.filled, self.kind, f"{self.seed}/{number}").run()
+
+    def _most(self, share: float) -> int:
+        """How many rows a throttled batch may have; each partition may round up."""
+        source = self.filled.source
+        return max(source.unit, math.ceil((source.limit or 0) * share)) + (source.partitions - 1) * source.unit
+
+    def _all_rows(self) -> list[Row]:
+        filled, life = self.begin()
+        return rows_of(filled.drain(life))

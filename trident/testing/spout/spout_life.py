@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import pyarrow as pa
@@ -24,6 +24,15 @@ from trident.testing.checks.another_process import answer_in_another_process
 from trident.testing.spout.source_under_test import Row
 
 _ATTEMPT = 1 << 20
+
+
+class FilledBatch(NamedTuple):
+    """A batch that was defined, with its rows if it was read."""
+
+    txid: int
+    definition: Definition
+    rows: Sequence[Row] = ()
+    is_read: bool = False
 
 
 class Life:
@@ -65,30 +74,30 @@ class Life:
         self._first[txid, repr(through_log(complete))] = tables
         return complete
 
-    def tables(self, txid: int, definition: Definition, parallelism: int = 1, attempt: int = 0) -> Iterator[pa.Table]:
+    def tables(self, batch: FilledBatch, parallelism: int = 1, attempt: int = 0) -> Iterator[pa.Table]:
         """Read a batch as the workers do; what was read to complete the definition is not read again."""
-        key = txid, repr(definition)
+        key = batch.txid, repr(batch.definition)
         first = self._first.pop(key, None) if self.rereads else self._first.get(key)
-        found = self._emitted(txid, definition, parallelism, attempt) if first is None else first
+        found = self._emitted(batch.txid, batch.definition, parallelism, attempt) if first is None else first
         yield from (one for one in found if not isinstance(one, PartitionRead))
 
-    def read(self, txid: int, definition: Definition, parallelism: int = 1, attempt: int = 0) -> list[Row]:
+    def read(self, batch: FilledBatch, parallelism: int = 1, attempt: int = 0) -> list[Row]:
         """Return the rows of a batch; columns under wrong names are taken for those that they should be."""
         schema, rows = schema_of(self.fields), list[Row]()
-        for table in self.tables(txid, definition, parallelism, attempt):
+        for table in self.tables(batch, parallelism, attempt):
             if table.schema.names != schema.names and table.num_columns >= len(schema):
                 table = table.select(range(len(schema))).rename_columns(schema.names)
             rows += rows_of_table(table if table.schema.types == schema.types else cast_table(table, self.fields))
         return rows
 
-    def commit(self, txid: int, definition: Definition, attempt: int = 0) -> None:
+    def commit(self, batch: FilledBatch, attempt: int = 0) -> None:
         """Let a spout that takes part in commits commit."""
-        self.coordinator.commit(TransactionAttempt(txid, _ATTEMPT + attempt), through_log(definition))
+        self.coordinator.commit(TransactionAttempt(batch.txid, _ATTEMPT + attempt), through_log(batch.definition))
 
-    def succeeded(self, txid: int, definition: Definition, attempt: int = 0) -> None:
+    def succeeded(self, batch: FilledBatch, attempt: int = 0) -> None:
         """Commit a batch, and say that it is committed."""
-        self.commit(txid, definition, attempt)
-        self.coordinator.success(txid, through_log(definition))
+        self.commit(batch, attempt)
+        self.coordinator.success(batch.txid, through_log(batch.definition))
 
     def look_now(self) -> None:
         """Say that someone waits for all that the source has now."""
@@ -130,14 +139,14 @@ def through_pickle(value: Any) -> Any:
         return value
 
 
-def read_in_another_process(spout: Any, defined: Sequence[tuple[int, Definition]]) -> list[list[Row]]:
-    """Return the rows of batches, each given by its txid and definition, as a new process reads them."""
+def read_in_another_process(spout: Any, batches: Sequence[FilledBatch]) -> list[list[Row]]:
+    """Return the rows of batches as a new process reads them."""
     what = "the spout cannot be read in another process"
-    rows: list[list[Row]] = answer_in_another_process(_read_here, (spout, list(defined)), what)
+    rows: list[list[Row]] = answer_in_another_process(_read_here, (spout, list(batches)), what)
     return rows
 
 
-def _read_here(request: tuple[Any, list[tuple[int, Definition]]]) -> list[list[Row]]:
-    spout, defined = request
+def _read_here(request: tuple[Any, list[FilledBatch]]) -> list[list[Row]]:
+    spout, batches = request
     life = Life(spout)
-    return [life.read(txid, definition) for txid, definition in defined]
+    return list(map(life.read, batches))

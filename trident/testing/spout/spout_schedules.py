@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import random
 from contextlib import ExitStack
-from typing import NamedTuple
 
 from trident.errors import SpoutError
 from trident.spout.interfaces import Definition, SpoutType
-from trident.testing.checks.expecting import Violation, broken
+from trident.testing.checks.contract import Violation, broken
 from trident.testing.spout.filled_source import FilledSource
 from trident.testing.spout.source_under_test import LosesPartitions, Row
-from trident.testing.spout.spout_life import Life, through_log
+from trident.testing.spout.spout_life import FilledBatch, Life, through_log
 
 _EVENTS = 100
 _AHEAD = 3
 _LAST_EVENTS = 6
 _HARD = 0.5  # of the crashes; in the others the driver was stopped
 _CRASHES_IN_COMMITS = 0.05  # after the spout has committed, and before the record
-
-
-class _Flying(NamedTuple):
-    """A batch between its definition and its record."""
-
-    txid: int
-    definition: Definition
-    rows: list[Row] | None = None
 
 
 class SpoutSchedule:
@@ -41,7 +32,7 @@ class SpoutSchedule:
         self._txid, self._last = 0, None
         self._logged: dict[int, Definition] = {}
         self._read: dict[int, list[Row]] = {}
-        self._flying: list[_Flying] = []
+        self._flying: list[FilledBatch] = []
         self._committed: list[Row] = []
         self._attempt = 0
         self._events: list[str] = []
@@ -92,36 +83,36 @@ class SpoutSchedule:
         self._note(f"batch {txid} defined")
         if self._kind is SpoutType.TRANSACTIONAL:
             self._logged[txid] = through_log(definition)
-        self._flying.append(_Flying(txid, definition))
+        self._flying.append(FilledBatch(txid, definition))
 
     def _read_one(self) -> None:
-        waiting = [at for at, batch in enumerate(self._flying) if batch.rows is None]
+        waiting = [at for at, batch in enumerate(self._flying) if not batch.is_read]
         if not waiting:
             return
         at = self._random.choice(waiting)
         batch = self._flying[at]
-        rows = self._life.read(batch.txid, batch.definition, self._random.randint(1, 5), self._attempt)
+        rows = self._life.read(batch, self._random.randint(1, 5), self._attempt)
         self._note(f"batch {batch.txid} read")
         if batch.txid in self._read:
             self._filled.expect_same(rows, self._read[batch.txid], f"batch {batch.txid}, replayed")
         if self._kind is SpoutType.TRANSACTIONAL:
             self._read[batch.txid] = rows
-        self._flying[at] = batch._replace(rows=rows)
+        self._flying[at] = batch._replace(rows=rows, is_read=True)
 
     def _commit(self) -> None:
-        if not self._flying or self._flying[0].rows is None:
+        if not self._flying or not self._flying[0].is_read:
             return
         batch = self._flying.pop(0)
         if self._random.random() < _CRASHES_IN_COMMITS:
-            self._life.commit(batch.txid, batch.definition, self._attempt)
+            self._life.commit(batch, self._attempt)
             self._crash()
             return
-        self._committed += batch.rows or []
+        self._committed += batch.rows
         self._txid, self._last = batch.txid, through_log(batch.definition)
         self._logged.pop(batch.txid, None)
         self._read.pop(batch.txid, None)
         self._note(f"batch {batch.txid} committed")
-        self._life.succeeded(batch.txid, batch.definition, self._attempt)
+        self._life.succeeded(batch, self._attempt)
 
     def _fail(self) -> None:
         if self._flying:
@@ -177,9 +168,8 @@ class SpoutSchedule:
         while tally.may_go_on:
             self._define()
             if not self._flying and tally.is_short:
-                definition = self._filled.next(self._life, self._txid + 1, self._last)
-                if definition is not None:
-                    self._flying.append(_Flying(self._txid + 1, definition))
+                last = None if self._last is None else FilledBatch(self._txid, self._last)
+                self._flying += filter(None, [self._filled.define_next(self._life, last)])
             if not self._flying:
                 break
             before = len(self._committed)

@@ -14,7 +14,7 @@ from trident.runtime.engine.worker import Order
 from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing.backend.faulty_map import InjectedFault
-from trident.testing.topology.driver_capture import Captures
+from trident.testing.topology.driver_result import Captures
 
 _POINTS = ("define", "process", "record")
 _STATE_POINTS = ("begin_commit", "put", "commit")

@@ -1,4 +1,4 @@
-"""MapStateContract: the exactly-once rules, over a real store."""
+"""MapStateContract: the exactly-once rules, over a real store; SnapshottableContract: the value of an ungrouped aggregate."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trident.errors import FencedError, StaleTransactionError, StateMismatchErro
 from trident.state.interfaces import Key
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.testing.backend.contract import StateContract, append
-from trident.testing.backend.limits import Promise
-from trident.testing.backend.simulated_log import Add, Log
+from trident.testing.backend.simulated_log import Add, Append, Log
 from trident.testing.backend.store_under_test import INCARNATION
-from trident.testing.checks.expecting import expect, expect_error, promise
+from trident.testing.checks.contract import expect, expect_error, promise
+from trident.testing.checks.promises import Promise
 
 
 class MapStateContract(StateContract):
@@ -59,8 +59,6 @@ class MapStateContract(StateContract):
     @promise(Promise.RULES, "exact")
     def test_the_same_replay_counts_once(self) -> None:
         """By this instance, and by a new one; the failed attempt had written all."""
-        if not self.exact:
-            return
         for replaying in (self.store.state(), None):
             state = replaying or self.store.state()
             before = self.read(state, [("a",)])[0] or []
@@ -74,8 +72,6 @@ class MapStateContract(StateContract):
     @promise(Promise.RULES, "opaque")
     def test_a_replay_with_other_rows_counts_only_these(self) -> None:
         """The failed attempt wrote keys and numbers that the replay does not have; the key comes back later."""
-        if not self.opaque:
-            return
         for takeover in (False, True):
             name = f"takeover {takeover}"
             state = self.store.state()
@@ -93,8 +89,6 @@ class MapStateContract(StateContract):
     @promise(Promise.RULES, "opaque")
     def test_several_failed_attempts_count_not_at_all(self) -> None:
         """Each wrote something else, each by an instance of its own."""
-        if not self.opaque:
-            return
         self.run(self.store.state(), {"a": 1})
         for number in (10, 20, 30):
             append(self.store.state(), self.log.next(), {"a": number, f"b{number}": number})
@@ -105,8 +99,6 @@ class MapStateContract(StateContract):
     @promise(Promise.RULES, "exact")
     def test_a_value_of_a_later_batch_is_an_error(self) -> None:
         """A second topology, or a lost log: nothing is written."""
-        if not self.exact:
-            return
         self.log.committed = 9
         self.run(self.store.state(), {"a": 1})
         state, early = self.store.state(), Txid(5)
@@ -143,8 +135,6 @@ class MapStateContract(StateContract):
     @promise(Promise.SNAPSHOT, "opaque")
     def test_readers_do_not_see_a_batch_that_is_not_committed(self) -> None:
         """Neither while it is written, nor after it failed, until its record is there."""
-        if not self.opaque:
-            return
         state, reader = self.store.state(), self.store.state(reads=True)
         self.run(state, {"a": 1, "b": 1})
         old = self.log.snapshot()
@@ -160,8 +150,6 @@ class MapStateContract(StateContract):
     @promise(Promise.SNAPSHOT, "opaque")
     def test_a_snapshot_that_is_too_old_is_an_error(self) -> None:
         """The value of then is no longer there; a wrong one is not given instead."""
-        if not self.opaque:
-            return
         state = self.store.state()
         self.run(state, {"a": 1})
         old = self.log.snapshot()
@@ -235,7 +223,7 @@ class MapStateContract(StateContract):
         self.run(state, {"a": 2})
         self.expect_values("read after the key came back", a=[2], b=[1])
 
-    @promise(Promise.LISTING, "lists")
+    @promise(Promise.LISTING, "lists", refusal=True)
     def test_rows_are_listed_or_the_refusal_says_so(self) -> None:
         """Key parts and value, without removed keys and without the sentinel."""
         state = self.store.state()
@@ -249,7 +237,7 @@ class MapStateContract(StateContract):
                 with expect_error(UnsupportedOperation, what="list the rows of a store that cannot"):
                     list(each.get_tuples())
 
-    @promise(Promise.RESET, "resets")
+    @promise(Promise.RESET, "resets", refusal=True)
     def test_a_state_is_emptied_or_the_refusal_says_so(self) -> None:
         """With `state_recovery="discard_totals"`."""
         self.run(self.store.state(), {"a": 1})
@@ -261,7 +249,7 @@ class MapStateContract(StateContract):
             return
         state.reset()
         self.expect_values("read after a reset", state, a=None)
-        self._log = Log()
+        self.log = Log()
         self.run(state, {"a": 5})
         self.expect_values("read in a new incarnation", state, a=[5])
 
@@ -281,3 +269,85 @@ class MapStateContract(StateContract):
         for each in (reader, self.store.state(reads=True)):
             found = each.multi_get_at([(name,) for name in wanted], snapshot)
             expect(list(found), list(wanted.values()), f"read {what}")
+
+
+class SnapshottableContract(StateContract):
+    """What a state with a single value must do: `get`, `update`, `set`, by the rule of its kind."""
+
+    def add(self, state: Any, *items: int) -> None:
+        """Run one whole batch that appends to the value."""
+        txid = self.log.next()
+        state.begin_commit(txid)
+        for item in items:
+            state.update(Append(item))
+        state.commit(txid)
+        self.log.record()
+
+    def expect_value(self, wanted: Any, what: str, *states: Any) -> None:
+        """Compare what is read, by these and by a new instance."""
+        for state in (*states, self.store.state(reads=True)):
+            found = state.get_at(self.log.snapshot()) if self.opaque else state.get()
+            expect(found, wanted, what)
+
+    @promise(Promise.SINGLE_VALUE)
+    def test_it_is_none_until_it_is_written(self) -> None:
+        """Then it stays from batch to batch and from instance to instance."""
+        state = self.store.state()
+        expect(state.get(), None, "the value of an empty state")
+        self.add(state, 1)
+        self.add(state, 2, 3)
+        self.expect_value([1, 2, 3], "the value after two batches", state)
+        self.add(self.store.state(), 4)
+        self.expect_value([1, 2, 3, 4], "the value after a batch of a new instance")
+
+    @promise(Promise.SINGLE_VALUE)
+    def test_it_can_be_replaced(self) -> None:
+        """By another type, and by None."""
+        state = self.store.state()
+        for value in (5, "text", None, 0):
+            txid = self.log.next()
+            state.begin_commit(txid)
+            state.set(value)
+            state.commit(txid)
+            self.log.record()
+            self.expect_value(value, f"the value after it was set to {value!r}", state)
+
+    @promise(Promise.SINGLE_VALUE, "exact")
+    def test_a_replay_counts_once(self) -> None:
+        """The failed attempt wrote the same or, where the kind allows it, something else."""
+        state = self.store.state()
+        self.add(state, 1)
+        txid = self.log.next()
+        state.begin_commit(txid)
+        state.update(Append(100 if self.opaque else 2))
+        state.commit(txid)
+        self.log.fail(takeover=True)
+        self.add(self.store.state(), 2)
+        self.expect_value([1, 2], "the value after a replay")
+
+    @promise(Promise.SINGLE_VALUE)
+    def test_keys_of_the_map_are_others(self) -> None:
+        """Neither hides the other."""
+        state = self.store.state()
+        self.add(state, 1)
+        self.run(state, {"a": 5, "": 6})
+        self.expect_value([1], "the value after keys were written", state)
+        found = self.store.state(reads=True).multi_get([("a",), ("",)])
+        expect(list(found), [[5], [6]], "keys beside the value")
+
+    @promise(Promise.SNAPSHOT)
+    def test_it_is_read_as_of_a_committed_batch_or_the_refusal_says_so(self) -> None:
+        """While the next batch is written."""
+        state, reader = self.store.state(), self.store.state(reads=True)
+        self.add(state, 1)
+        snapshot, txid = self.log.snapshot(), self.log.next()
+        state.begin_commit(txid)
+        state.update(Append(2))
+        if self.opaque:
+            expect(reader.get_at(snapshot), [1], "the value while a batch is written")
+        else:
+            with expect_error(UnsupportedOperation, what="read a value that keeps no earlier one as of a batch"):
+                reader.get_at(snapshot)
+        state.commit(txid)
+        self.log.record()
+        self.expect_value([1, 2], "the value after the record", state)
