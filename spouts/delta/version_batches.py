@@ -123,12 +123,6 @@ class DeltaCoordinator(BatchCoordinator):
         """Make the batches smaller; a file that is larger is still a batch of its own."""
         self._share = share
 
-    def success(self, txid: int, definition: Definition) -> None:
-        """Nothing is held for a batch, so nothing is dropped."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
     # ---- where to begin --------------------------------------------------------------------------------------------------
 
     def _first(self) -> _Place:

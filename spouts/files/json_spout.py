@@ -14,18 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import ChosenFiles, FileSettings
+from spouts.files.file_settings import ChosenFiles, FileSettings, FileSpout
 from spouts.files.json_columns import json_type, parse_json, read_json, refuse_bent
 from spouts.files.line_ends import LineFiles
-from spouts.files.row_reading import RowFileSpout, RowOptions
+from spouts.files.row_reading import LineEmitter, RowOptions
 from spouts.files.tails import Check, End
-from spouts.files.text_blocks import TextOptions
 from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 
 
-class JsonFileSpout(RowFileSpout):
+class JsonFileSpout(FileSpout):
     """Emits each object of JSON-lines files once: one object a line. Transactional.
 
     Parameters
@@ -74,8 +73,9 @@ class JsonFileSpout(RowFileSpout):
                     "struct with the members that you need"
                 )
         format_ = JsonFormat(schema_of(declared), unknown_fields)
-        text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes, rows=format_))
-        super().__init__(chosen, format_, RowOptions(text, declared, bad_lines, "file" if with_file else None))
+        lines = LineFiles.of(encoding, errors, max_line_bytes, rows=format_)
+        options = RowOptions(lines, declared, bad_lines, "file" if with_file else None)
+        super().__init__(chosen, lines, options.emitted_fields, LineEmitter(format_, options))
 
 
 # JSON lines as rows, by Arrow's parser.
