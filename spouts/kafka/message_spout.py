@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from spouts.kafka.commits import ReadLimits
-from spouts.kafka.options import KafkaOptions
-from spouts.kafka.record_functions import ByColumns
-from spouts.kafka.record_tables import emitted_fields
-from spouts.kafka.topic_queue import TopicQueue
-from spouts.kafka.value_formats import Format
+from spouts.kafka.options import KafkaOptions, ReadLimits, emitted_fields
+from spouts.kafka.value_formats import ByColumns, Format
 from spouts.messages.retry_policy import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from trident.errors import ConfigError
 from trident.redaction import redacted
 from trident.servers.avro import Avro
 from trident.storm.interfaces import TopologyContext
+
+if TYPE_CHECKING:
+    from spouts.kafka.topic_queue import TopicQueue
 
 _OF_BATCHES = {"max_batch_records": 1, "max_batch_bytes": 1, "max_batch_s": None, "partition_timeout_s": 10.0}
 
@@ -132,4 +131,6 @@ class KafkaSpout(MessageSpout):
         )
 
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> TopicQueue:
+        from spouts.kafka.topic_queue import TopicQueue
+
         return TopicQueue(self._options, context.task, context.tasks, self._dead_letters, self._limits)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from spouts.kafka.options import KafkaOptions
-from spouts.kafka.range_coordinator import KafkaCoordinator
-from spouts.kafka.record_tables import KafkaEmitter, emitted_fields
+from spouts.kafka.options import KafkaOptions, emitted_fields
 from spouts.kafka.value_formats import Format
 from trident.fields import Fields
 from trident.servers.avro import Avro
 from trident.spout.interfaces import OnNewLog, SpoutType
+
+if TYPE_CHECKING:
+    from spouts.kafka.range_coordinator import KafkaCoordinator
+    from spouts.kafka.record_tables import KafkaEmitter
 
 
 class _KafkaSpout:
@@ -57,10 +59,14 @@ class _KafkaSpout:
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> KafkaCoordinator:
         """Open the driver's side; `SpoutError` if no broker answers or a topic is not there."""
-        return KafkaCoordinator(self._options, self.spout_type, self.get_emitter(conf))
+        from spouts.kafka.range_coordinator import KafkaCoordinator
+
+        return KafkaCoordinator(self._options, self.spout_type)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> KafkaEmitter:
         """Return the worker's side."""
+        from spouts.kafka.record_tables import KafkaEmitter
+
         return KafkaEmitter(self._options)
 
 

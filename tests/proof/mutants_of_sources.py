@@ -136,7 +136,7 @@ OF_SOURCES = (
     ),
     Mutant(
         "Kafka: the offset of the highest record that is done is committed (offsets saved early)",
-        "spouts/kafka/partition_work.py",
+        "spouts/kafka/offset_commits.py",
         "        low = self.window.low\n",
         "        low = self.window.position\n",
         ("tests/spouts/kafka/test_offset_window.py",),

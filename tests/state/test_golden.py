@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from spouts.kafka.offset_notes import OffsetNotes
+from spouts.kafka.offset_commits import OffsetNotes
 from spouts.spark.chunks import Chunk
 from spouts.spark.manifests import read_manifest, write_manifest
 from states.delta.fence import CommitNote
