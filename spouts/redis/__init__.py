@@ -2,7 +2,7 @@
 
 Begin with `spout.py`: `TransactionalRedisStreamSpout` reads streams as logs, by ids; `id_ranges.py` says what a batch is.
 `rich_spout.py` emits single entries, each pending in its consumer group until its tuple tree is acknowledged;
-`stream_bolt.py` writes a stream. `stream_server.py` and `group_client.py` call Redis.
+`stream_bolt.py` writes a stream. `stream_server.py` calls Redis.
 """
 
 from spouts.redis.rich_spout import RedisStreamRichSpout

@@ -9,7 +9,6 @@ from typing import Any
 from spouts.messages.retry_policy import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from spouts.redis.entry_tables import EntryTables
-from spouts.redis.group_client import GroupClient, GroupMember
 from spouts.redis.group_queue import GroupQueue, GroupReading
 from spouts.redis.stream_server import RedisServerOptions, StreamCalls
 from trident.errors import ConfigError
@@ -97,13 +96,8 @@ class RedisStreamRichSpout(MessageSpout):
         return f"RedisStreamRichSpout({self._options!r}, {self._reading!r}, {self._policy!r})"
 
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> GroupQueue:
-        reading = self._reading
-        member = GroupMember(reading.group, f"trident-{context.component}-{context.task}")
-        if_gone = (
-            ". The group or its stream was deleted, or the server lost its data; a restart creates the group again, at "
-            f"first={reading.first!r}"
-        )
-        queue = GroupQueue(GroupClient(StreamCalls(self._options), member, if_gone), reading, self._tables, report)
+        consumer = f"trident-{context.component}-{context.task}"
+        queue = GroupQueue(StreamCalls(self._options), consumer, self._reading, self._tables, report)
         try:
             queue.prepare()
         except BaseException:
