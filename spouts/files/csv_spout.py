@@ -193,10 +193,8 @@ class WholeCsvEmitter:
         return iter(pacsv.open_csv(data, read, self._format.parse_options(True), convert))
 
     def _names(self, path: str, data: IO[bytes]) -> list[str]:
-        if self._format.header is not True:
-            return self._format.schema.names if self._format.header is False else list(self._format.header)
         with io.TextIOWrapper(data, self._options.files.encoding, "replace", newline="") as lines:
-            return self._format.names_of(path, lines)
+            return self._format.names(path, lines)
 
 
 def _may_bend(data: IO[bytes]) -> bool:

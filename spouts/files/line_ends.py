@@ -5,10 +5,13 @@ from __future__ import annotations
 import codecs
 import os
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
+
+import pyarrow as pa
 
 from spouts.files.file_coordinator import FileCut, Rest
 from spouts.files.ranges import FileRange, Position, bytes_before, check_goes_on, opened, position_at, position_in
@@ -20,14 +23,45 @@ _SHOWN = 200
 _GREATEST_LINE = 512 << 20
 
 
-class RowEnds(Protocol):
-    """What a format knows of the end of a file whose lines are rows."""
+class RowParser(ABC):
+    """Reads the lines of one file, which are rows."""
 
+    @abstractmethod
+    def parse(self, text: bytes) -> pa.Table:
+        """Make a table of lines, each with its line end; `pa.ArrowException` if one of them is no row."""
+
+    @abstractmethod
+    def is_row(self, line: bytes) -> bool:
+        """Whether a line stands for a row; an empty one does not."""
+
+    def is_open(self, line: bytes) -> bool:
+        """Whether a row that begins in this line goes on after it. By default that is no row, or fewer rows than lines."""
+        return False
+
+    @abstractmethod
+    def describe(self, error: Exception) -> str:
+        """Say what is wrong with a line, by the names of the fields."""
+
+
+class RowFormat(ABC):
+    """A format whose rows are lines."""
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line of a file is no row."""
+        return False
+
+    @abstractmethod
+    def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
+        """Return the parser of a file. `header` reads its first line."""
+
+    @abstractmethod
     def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
         """Say what a last line without a line end is; `header` reads the first line, None: it is the first one itself."""
 
     def whole_end(self, path: str, text: TextIO) -> Check:
         """Find out what the end of a file is whose rows may have several lines."""
+        yield End.MAYBE
 
 
 @dataclass(frozen=True)
@@ -44,11 +78,11 @@ class LineFiles:
     errors: str
     max_line_bytes: int
     whole: bool = False
-    rows: RowEnds | None = None
+    rows: RowFormat | None = None
 
     @staticmethod
     def of(
-        encoding: str, errors: str, max_line_bytes: int, whole: bool = False, rows: RowEnds | None = None
+        encoding: str, errors: str, max_line_bytes: int, whole: bool = False, rows: RowFormat | None = None
     ) -> LineFiles:
         """Check the options; `ValueError` if one is wrong."""
         if not 1 <= max_line_bytes <= _GREATEST_LINE:

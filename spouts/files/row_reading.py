@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from spouts.files.line_ends import LineFiles
+from spouts.files.line_ends import LineFiles, RowFormat, RowParser
 from spouts.files.ranges import Piece
 from spouts.files.text_blocks import TextBlock, line_ends, read_texts
 from trident.arrow import schema_of
@@ -22,33 +22,6 @@ from trident.fields import Fields
 _BLOCK = 1 << 20
 _NEWLINE = ord("\n")
 _SHOWN = 200
-
-
-class RowParser(Protocol):
-    """Reads the lines of one file."""
-
-    def parse(self, text: bytes) -> pa.Table:
-        """Make a table of lines, each with its line end; `pa.ArrowException` if one of them is no row."""
-
-    def is_row(self, line: bytes) -> bool:
-        """Whether a line stands for a row; an empty one does not."""
-
-    def is_open(self, line: bytes) -> bool:
-        """Whether a row that begins in this line goes on after it."""
-
-    def describe(self, error: Exception) -> str:
-        """Say what is wrong with a line, by the names of the fields."""
-
-
-class RowFormat(Protocol):
-    """A format whose rows are lines."""
-
-    @property
-    def has_header(self) -> bool:
-        """Whether the first line of a file is no row."""
-
-    def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
-        """Return the parser of a file. `header` reads its first line."""
 
 
 @dataclass(frozen=True)
