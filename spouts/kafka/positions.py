@@ -1,18 +1,28 @@
-"""Where a partition begins, and where it goes on if what comes next is gone: decided here for all Kafka spouts."""
+"""Where a partition begins, and where it goes on if what comes next is gone: decided here for all Kafka spouts.
+
+Of a spout of batches the log of the topology has the positions; a task of `KafkaSpout` takes them from its group.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from typing import Any
+from zlib import crc32
 
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.broker_view import BrokerView, OffsetBounds
+from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
+from spouts.kafka.clients import Consumer, KafkaException, TopicPartition, committed_in, explain_errors
 from spouts.kafka.lost_records import LogPosition, lost_before, truncated
+from spouts.kafka.offset_commits import OffsetNotes, Start
 from spouts.kafka.options import KafkaOptions
-from trident.errors import SpoutError
+from trident.errors import SourceAwayError, SpoutError
+from trident.servers.kafka_client import Reports
 
 _log = logging.getLogger(__name__)
+_ASK_S = 5.0
 
 
 class PartitionPositions:
@@ -85,3 +95,146 @@ class PartitionPositions:
         self.skipped += abs(position - offset)
         _log.warning("on_lost=skip: %s; reading goes on at offset %d (%d offsets skipped)", error, offset, self.skipped)
         return offset
+
+
+class OwnPartitions:
+    """Finds the partitions of one task of several: always the same ones, however many topics there are.
+
+    `options`, `view`, `reports`: what is read, who answers, and what the client reports.
+    `task`, `tasks`: the number of the task in its component, from 0, and how many there are.
+    """
+
+    def __init__(self, options: KafkaOptions, view: BrokerView, reports: Reports, task: int, tasks: int) -> None:
+        self._options, self._view, self._reports, self._task, self._tasks = options, view, reports, task, tasks
+        self._positions = PartitionPositions(options, view)
+
+    def topics(self, more: Iterable[str] = ()) -> Mapping[str, TopicView]:
+        """Return the topics that are read, and `more`; `SpoutError` if one that was named is not there."""
+        found = self._view.topics(more)
+        for name in (*self._options.topics.names, *more):
+            if name not in found:
+                raise SpoutError(
+                    f"topic {name!r} at {self._options.bootstrap_servers}: it is not there, or the user may not see it. "
+                    "Create it, or permit Describe"
+                )
+        return found
+
+    def of(self, topics: Mapping[str, TopicView], dead_letters: str | None) -> dict[Spot, bool]:
+        """Return this task's partitions, and whether each has a leader."""
+        return {
+            spot: is_led
+            for spot, is_led in sorted(self._view.led(topics).items())
+            if spot.topic != dead_letters and (crc32(spot.topic.encode()) + spot.partition) % self._tasks == self._task
+        }
+
+    def starts(
+        self, new: Mapping[Spot, bool], topics: Mapping[str, TopicView], consumer: Consumer, is_first: bool
+    ) -> dict[Spot, Start]:
+        """Return where each partition begins: where the group has committed, or as `first_poll` says.
+
+        Partitions that do not answer are left out. `is_first`: this task has not looked before.
+
+        Raises `SourceAwayError`: `first_poll` would choose another beginning later for a partition that does not answer.
+        """
+        bounds = self._view.bounds([spot for spot, is_led in new.items() if is_led])
+        names = {spot.topic for spot in new}
+        committed = self._committed([Spot(name, each) for name in names for each in topics[name].led], consumer)
+        at_first = self._at_first(new, committed, is_first)
+        silent = sorted(spot for spot in at_first if spot not in bounds)
+        if silent and self._options.first_poll != "earliest":
+            raise SourceAwayError(
+                f"no leader answers for {silent[0]} at {self._options.bootstrap_servers}: where new partitions begin "
+                f"is chosen for all of them at once (first_poll={self._options.first_poll!r})"
+            )
+        found = self._gone_on({spot: start for spot, start in committed.items() if spot in bounds}, topics, bounds)
+        # What was added later begins at its first record.
+        first = {spot: bounds[spot].low for spot in bounds if spot not in committed}
+        first.update(self._positions.choose_starts([spot for spot in at_first if spot in bounds], bounds))
+        for spot, offset in first.items():
+            found[spot] = Start(offset, OffsetNotes(), False, bounds[spot].epoch)
+        return {spot: self._noted(start, topics[spot.topic]) for spot, start in found.items()}
+
+    def _gone_on(
+        self, committed: Mapping[Spot, Start], topics: Mapping[str, TopicView], bounds: Mapping[Spot, OffsetBounds]
+    ) -> dict[Spot, Start]:
+        """Return where to go on behind what is committed, of the partitions that say whether it is still there."""
+        found = {}
+        for spot, start in committed.items():
+            if start.notes.topic_id not in ("", topics[spot.topic].id):
+                _log.warning("%s was created again; it is read from its beginning", spot)
+                found[spot] = Start(bounds[spot].low, OffsetNotes(), False, bounds[spot].epoch)
+        places = {
+            spot: LogPosition(start.notes.furthest(start.offset), start.epoch)
+            for spot, start in committed.items()
+            if spot not in found
+        }
+        for spot, cut in self._positions.find_cuts(places, bounds).items():
+            start, limits = committed[spot], bounds[spot]
+            epoch = limits.epoch if start.epoch < 0 else min(start.epoch, limits.epoch)
+            found[spot] = self._checked(spot, start._replace(epoch=epoch), limits, cut)
+        return found
+
+    def learn_leaders(self, topics: Iterable[str], consumer: Consumer) -> None:
+        """Have a consumer ask for the leaders of partitions; by itself it would do so after a second."""
+        for topic in topics:
+            with contextlib.suppress(KafkaException):  # it asks again by itself
+                consumer.list_topics(topic, _ASK_S)
+
+    def moved(self, spot: Spot, position: int, cut: int | None) -> Start | None:
+        """Return where to go on with a partition whose next records are gone; `SpoutError` if that is not permitted.
+
+        None: it does not answer. `cut`: where it was cut off, if that is known.
+        """
+        bounds = self._view.bounds([spot])
+        if spot not in bounds:
+            return None
+        return self._checked(spot, Start(position, OffsetNotes(), False, bounds[spot].epoch), bounds[spot], cut)
+
+    def _committed(self, spots: list[Spot], consumer: Consumer) -> dict[Spot, Start]:
+        doing = f"asking for the offsets of group {self._options.group_id!r}"
+        with explain_errors(doing, self._options.bootstrap_servers, self._reports):
+            answers = committed_in(consumer, [TopicPartition(*spot) for spot in spots], _ASK_S)
+        return {
+            Spot(each.topic, each.partition): Start(
+                each.offset, OffsetNotes.of(each.metadata, each.offset), True, _epoch_of(each)
+            )
+            for each in answers
+            if each.offset >= 0
+        }
+
+    def _at_first(self, new: Collection[Spot], committed: Mapping[Spot, Start], is_first: bool) -> list[Spot]:
+        """Return the partitions of which `first_poll` decides: nothing is committed, and they were not added later."""
+        before: dict[str, int] = {}
+        for spot, start in committed.items():
+            if start.notes.partitions:
+                before[spot.topic] = min(start.notes.partitions, before.get(spot.topic, start.notes.partitions))
+        is_new = is_first and not any(start.notes.partitions for spot, start in committed.items() if spot in new)
+        finds_more = (
+            self._options.topics.pattern is not None and not is_new
+        )  # a topic that the group does not know is later
+        return [
+            spot
+            for spot in new
+            if spot not in committed
+            and spot.partition < before.get(spot.topic, 0 if finds_more else spot.partition + 1)
+        ]
+
+    def _checked(self, spot: Spot, start: Start, limits: OffsetBounds, cut: int | None) -> Start:
+        """Go on where records are, if those that come next are gone, or those that were read, and that is permitted."""
+        offset = self._positions.go_on(spot, start.offset, start.notes.furthest(start.offset), limits, cut)
+        if offset is None:
+            return start
+        if cut is None and start.offset < limits.low:
+            return Start(offset, start.notes, False, limits.epoch)
+        return Start(min(start.offset, offset), start.notes.before(offset), False, limits.epoch)
+
+    @staticmethod
+    def _noted(start: Start, topic: TopicView) -> Start:
+        done: Any = [(first, end) for first, end in start.notes.done if end > start.offset]
+        notes = OffsetNotes(topic.id, start.notes.partitions or len(topic.led), done, start.notes.failures)
+        return start._replace(notes=notes)
+
+
+def _epoch_of(committed: TopicPartition) -> int:
+    epoch: int | None = committed.leader_epoch
+    return -1 if epoch is None else epoch

@@ -23,7 +23,7 @@ from spouts.kafka.clients import (
 from spouts.kafka.lost_records import assign, gone_topic, truncation_of
 from spouts.kafka.offset_commits import Commits, PartitionWork
 from spouts.kafka.options import KafkaOptions, ReadLimits
-from spouts.kafka.own_partitions import OwnPartitions
+from spouts.kafka.positions import OwnPartitions
 from spouts.kafka.record_tables import RecordValues
 from spouts.messages.queue import Message as Taken
 from spouts.messages.queue import decoded
