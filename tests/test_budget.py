@@ -15,7 +15,7 @@ SPARE = 60  # lines or, divided by 20, modules that a budget may be above what i
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (83_256, 546),
     "states": (14_377, 94),
-    "spouts": (11_939, 79),
+    "spouts": (11_479, 63),
     "tests": (125_827, 797),
     "examples": (760, 8),
     "docs": (7_242, 41),
