@@ -17,7 +17,7 @@ A definition is plain data:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from spouts.delta.change_rules import ChangeRules
@@ -79,21 +79,14 @@ class DeltaCoordinator(BatchCoordinator):
         if previous is None:
             before = self._first()
         else:
-            before = _Place(*(previous[key] for key in ("table", "version", "crc", "taken", "snapshot")))
+            before = _Place(**{one.name: previous[one.name] for one in fields(_Place)})
             if self._metadata is None:
                 self._look_at(before)
         after, commits = self._filled(before)
         if after == before and not (previous is None and after.taken == _ALL):
             return None
         self._newest = max(after.version, self._log.newest(after.version))
-        return {
-            "table": after.table,
-            "version": after.version,
-            "crc": after.crc,
-            "taken": after.taken,
-            "snapshot": after.snapshot,
-            "commits": commits,
-        }
+        return {**asdict(after), "commits": commits}
 
     def parts(
         self, attempt: TransactionAttempt, definition: Definition, parallelism: int
@@ -122,12 +115,6 @@ class DeltaCoordinator(BatchCoordinator):
     def throttle(self, share: float) -> None:
         """Make the batches smaller; a file that is larger is still a batch of its own."""
         self._share = share
-
-    def success(self, txid: int, definition: Definition) -> None:
-        """Nothing is held for a batch, so nothing is dropped."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     # ---- where to begin --------------------------------------------------------------------------------------------------
 

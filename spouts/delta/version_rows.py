@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from spouts.delta.table_log import LoggedFile
 from spouts.delta.table_place import TablePlace, not_read
-from spouts.files.column_types import read_schema
-from spouts.files.parquet_rows import Footer, batches_of, columns_as, columns_in, parquet_file
+from spouts.files.parquet_rows import Footer, parquet_file, read_groups
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, struct_type
@@ -68,14 +67,12 @@ class DeltaEmitter:
         groups = footer.groups(piece.start, piece.end)
         if not groups:
             return
-        open_as = partial(parquet_file, source, footer, not self.place.is_local)
-        file = open_as("us")
+        open_as = partial(parquet_file, source, footer, reads_ahead=not self.place.is_local)
         wanted = self._in_file(piece.file)
-        schema = read_schema(file)
-        names = columns_in(what, schema, wanted, "null")  # a column that was added later is null
-        for batch in batches_of(file, partial(open_as, "ns"), groups, names, what):
-            columns = dict(zip(wanted.names, columns_as(batch, schema, wanted, what), strict=True))
-            yield self._table(piece, columns, len(batch))
+        for columns, rows in read_groups(
+            what, open_as, groups, wanted, "null"
+        ):  # a column that was added later is null
+            yield self._table(piece, dict(zip(wanted.names, columns, strict=True)), rows)
 
     def _in_file(self, file: LoggedFile) -> pa.Schema:
         """Return the columns that the file itself has to have."""

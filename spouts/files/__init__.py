@@ -1,8 +1,8 @@
 """Files as sources: lines of text, and rows of CSV, JSON lines and Parquet, as the files grow.
 
-Begin with `text_spout.py`, `csv_spout.py`, `json_spout.py` or `parquet_spout.py`. `cutting.py` is the coordinator of all of
-them: which of the files' bytes make up a batch; `file_format.py` says what it asks of a kind of file. CSV and JSON are text
-whose lines are rows: `row_reading.py` makes tables of lines, and finds the line that cannot be read.
+Begin with `text_spout.py`, `csv_spout.py`, `json_spout.py` or `parquet_spout.py`. `file_coordinator.py` is the coordinator of
+all of them: which of the files' bytes make up a batch, and what it asks of a kind of file. CSV and JSON are text whose lines
+are rows: `row_reading.py` makes tables of lines, and finds the line that cannot be read.
 """
 
 from spouts.files.csv_spout import CsvFileSpout

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from spouts.files.column_types import is_extreme, may_be_small, refuse_bent_numbers, refuse_wide_decimals
+from spouts.files.line_ends import RowFormat, RowParser
 from spouts.files.tails import Check, End
 from trident.errors import BadDataError
 from trident.fields import names_shown
@@ -28,7 +29,7 @@ _PARSE = re.compile(r"CSV parse error: (?:Row #\d+: )?")
 
 
 @dataclass(frozen=True)
-class CsvFormat:
+class CsvFormat(RowFormat):
     """How lines are written; see `CsvFileSpout`."""
 
     schema: pa.Schema
@@ -43,18 +44,17 @@ class CsvFormat:
 
     @property
     def has_header(self) -> bool:
-        """Whether the first line of a file names the columns."""
         return self.header is True
+
+    def names(self, path: str, lines: Iterable[str]) -> list[str]:
+        """Return the names of the columns of a file; `lines` begin with its first one, if they are there."""
+        if self.header is True:
+            return self.names_of(path, lines)
+        return self.schema.names if self.header is False else list(self.header)
 
     def parser(self, path: str, header: Callable[[], bytes]) -> CsvParser:
         """Return the parser of a file; `BadDataError` if its header does not have the fields."""
-        if self.header is True:
-            return CsvParser(self, self.names_in(path, header()))
-        return CsvParser(self, self.schema.names if self.header is False else list(self.header))
-
-    def names_in(self, path: str, header: bytes) -> list[str]:
-        """Return the names that a header has."""
-        return self.names_of(path, [header.decode("utf-8", "replace")])
+        return CsvParser(self, self.names(path, [header().decode("utf-8", "replace")] if self.header is True else ()))
 
     def names_of(self, path: str, lines: Iterable[str]) -> list[str]:
         """Return the names that the first of the rows has; `BadDataError` if it does not have the fields."""
@@ -183,7 +183,7 @@ def may_bend(text: bytes) -> bool:
     return b"0x" in text or b"0X" in text or may_be_small(text)
 
 
-class CsvParser:
+class CsvParser(RowParser):
     """Reads the lines of a file whose columns are known."""
 
     def __init__(self, format_: CsvFormat, names: Sequence[str]) -> None:

@@ -9,31 +9,28 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import IO, Any, Unpack, cast
+from typing import IO, Unpack, cast
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from spouts.files.csv_lines import CsvFormat, may_bend
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import ChosenFiles, FileSettings
+from spouts.files.file_settings import ChosenFiles, FileSettings, FileSpout
 from spouts.files.line_ends import LineFiles
-from spouts.files.positions import check_unchanged
-from spouts.files.ranges import Piece, open_error, opened
-from spouts.files.row_reading import RowFileSpout, RowOptions
-from spouts.files.text_blocks import TextOptions
+from spouts.files.ranges import Piece, check_unchanged, open_error, opened
+from spouts.files.row_reading import LineEmitter, RowOptions
 from trident.arrow import schema_of
 from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
-from trident.spout.interfaces import Emitter
 
 _BLOCK = 1 << 20
 
 
-class CsvFileSpout(RowFileSpout):
+class CsvFileSpout(FileSpout):
     r"""Emits each row of CSV files once. Transactional.
 
     Parameters
@@ -103,19 +100,16 @@ class CsvFileSpout(RowFileSpout):
         chosen = ChosenFiles.of("CSV", paths, ("*.csv", "*.csv.gz"), **files)
         declared = _flat_fields(Fields(fields))
         names = header if isinstance(header, bool) else tuple(header)
-        self._csv = CsvFormat(
+        csv = CsvFormat(
             schema_of(declared), names, delimiter, quote, escape, tuple(null_values), missing_columns,
             tuple(timestamp_formats), decimal_point,
         )  # fmt: skip
         if not isinstance(header, bool):
-            self._csv.check_names("header=", list(header))
-        text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes, multiline, rows=self._csv))
-        super().__init__(chosen, self._csv, RowOptions(text, declared, bad_lines, "file" if with_file else None))
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
-        if self._options.text.files.whole:
-            return WholeCsvEmitter(self._csv, self._options)
-        return super().get_emitter(conf)
+            csv.check_names("header=", list(header))
+        lines = LineFiles.of(encoding, errors, max_line_bytes, multiline, rows=csv)
+        options = RowOptions(lines, declared, bad_lines, "file" if with_file else None)
+        emitter = WholeCsvEmitter(csv, options) if multiline else LineEmitter(csv, options)
+        super().__init__(chosen, lines, options.emitted_fields, emitter)
 
 
 def _check_marks(**marks: str | None) -> None:
@@ -164,7 +158,7 @@ class WholeCsvEmitter:
     def _batches(self, path: str, file: int) -> Iterator[pa.RecordBatch]:
         with _stream(path, file) as first:
             names = self._names(path, first)
-        longest = min(self._options.text.files.max_line_bytes, 1 << 30)
+        longest = min(self._options.files.max_line_bytes, 1 << 30)
         size = longest if path.endswith(".gz") else min(longest, os.fstat(file).st_size)
         with _stream(path, file) as data:
             read = pacsv.ReadOptions(
@@ -172,7 +166,7 @@ class WholeCsvEmitter:
                 skip_rows_after_names=int(self._format.has_header),
                 use_threads=False,
                 block_size=size + 1,
-                encoding=self._options.text.encoding,
+                encoding=self._options.files.encoding,
             )
             try:
                 with opened(path) as other, _stream(path, other) as text:  # streams of one opened file share its place
@@ -199,10 +193,8 @@ class WholeCsvEmitter:
         return iter(pacsv.open_csv(data, read, self._format.parse_options(True), convert))
 
     def _names(self, path: str, data: IO[bytes]) -> list[str]:
-        if self._format.header is not True:
-            return self._format.schema.names if self._format.header is False else list(self._format.header)
-        with io.TextIOWrapper(data, self._options.text.encoding, "replace", newline="") as lines:
-            return self._format.names_of(path, lines)
+        with io.TextIOWrapper(data, self._options.files.encoding, "replace", newline="") as lines:
+            return self._format.names(path, lines)
 
 
 def _may_bend(data: IO[bytes]) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, Protocol, TypedDict, Unpack
 
-from spouts.files.cutting import FileCoordinator
-from spouts.files.file_format import FileFormat
+import pyarrow as pa
+
+from spouts.files.file_coordinator import FileCoordinator, FileFormat
 from spouts.files.file_listing import FileSource, Paths
+from spouts.files.ranges import Piece
 from spouts.files.tails import WAIT_S, TailRule
 from trident.errors import SpoutError
+from trident.fields import Fields
+from trident.spout.interfaces import SpoutType
 
 
 class FileSettings(TypedDict, total=False):
@@ -102,3 +106,40 @@ class ChosenFiles:
         return FileCoordinator(
             format_, self.source, self.max_batch_bytes, TailRule(self.tail, self.follow, now or time.time)
         )
+
+
+class FileEmitter(Protocol):
+    """The worker's side."""
+
+    def emit(self, part: Sequence[Piece]) -> Iterator[pa.Table]:
+        """Read the pieces of files that make up a part."""
+
+
+class FileSpout:
+    """Emits what is in files once. Transactional.
+
+    Parameters
+    ----------
+    files
+        Which files, and in what batches.
+    format_
+        Where a batch may end in them.
+    fields, emitter
+        What is emitted, and the worker's side.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(self, files: ChosenFiles, format_: FileFormat, fields: Fields, emitter: FileEmitter) -> None:
+        self._files, self._format, self._fields, self._emitter = files, format_, fields, emitter
+
+    def get_output_fields(self) -> Fields:
+        return self._fields
+
+    def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
+        """Open the driver's side; `SpoutError` if there is no file to read."""
+        return self._files.coordinator(self._format, now, conf)
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> FileEmitter:
+        """Return the worker's side."""
+        return self._emitter

@@ -8,24 +8,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TextIO, Unpack
+from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import ChosenFiles, FileSettings
+from spouts.files.file_settings import ChosenFiles, FileSettings, FileSpout
 from spouts.files.json_columns import json_type, parse_json, read_json, refuse_bent
-from spouts.files.line_ends import LineFiles
-from spouts.files.row_reading import RowFileSpout, RowOptions
-from spouts.files.tails import Check, End
-from spouts.files.text_blocks import TextOptions
+from spouts.files.line_ends import LineFiles, RowFormat, RowParser
+from spouts.files.row_reading import LineEmitter, RowOptions
+from spouts.files.tails import End
 from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 
 
-class JsonFileSpout(RowFileSpout):
+class JsonFileSpout(FileSpout):
     """Emits each object of JSON-lines files once: one object a line. Transactional.
 
     Parameters
@@ -74,8 +73,9 @@ class JsonFileSpout(RowFileSpout):
                     "struct with the members that you need"
                 )
         format_ = JsonFormat(schema_of(declared), unknown_fields)
-        text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes, rows=format_))
-        super().__init__(chosen, format_, RowOptions(text, declared, bad_lines, "file" if with_file else None))
+        lines = LineFiles.of(encoding, errors, max_line_bytes, rows=format_)
+        options = RowOptions(lines, declared, bad_lines, "file" if with_file else None)
+        super().__init__(chosen, lines, options.emitted_fields, LineEmitter(format_, options))
 
 
 # JSON lines as rows, by Arrow's parser.
@@ -86,13 +86,11 @@ _WHERE = re.compile(r" in row \d+|JSON parse error: ")
 
 
 @dataclass(frozen=True)
-class JsonFormat:
+class JsonFormat(RowFormat):
     """What the objects have; see `JsonFileSpout`."""
 
     schema: pa.Schema
     unknown_fields: str
-
-    has_header = False
 
     def parser(self, path: str, header: Callable[[], bytes]) -> JsonParser:
         """Return the parser; it is the same for all files."""
@@ -106,12 +104,8 @@ class JsonFormat:
         is_closed = marks.startswith(b"{") and marks.endswith(b"}") and marks.count(b"{") == marks.count(b"}")
         return End.WHOLE if is_closed else End.MAYBE
 
-    def whole_end(self, path: str, text: TextIO) -> Check:
-        """No file is read whole but compressed ones."""
-        yield End.MAYBE
 
-
-class JsonParser:
+class JsonParser(RowParser):
     """Reads lines that are objects."""
 
     def __init__(self, schema: pa.Schema, unknown_fields: str) -> None:
@@ -134,10 +128,6 @@ class JsonParser:
 
     def is_row(self, line: bytes) -> bool:
         return bool(line.strip())
-
-    def is_open(self, line: bytes) -> bool:
-        """Return False: an object that does not end in its line is no JSON, or fewer rows than lines."""
-        return False
 
     def describe(self, error: Exception) -> str:
         return _WHERE.sub("", str(error))

@@ -1,48 +1,95 @@
-"""Finding what a batch takes of a text file: a byte range that ends at a line end and fits the batch."""
+"""Files of lines, and what a batch takes of one: a byte range that ends at a line end and fits the batch."""
 
 from __future__ import annotations
 
 import codecs
 import os
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
-from spouts.files.file_format import FileCut, Rest
-from spouts.files.positions import Position, bytes_before, check_goes_on, position_at, position_in
-from spouts.files.ranges import FileRange, opened
+import pyarrow as pa
+
+from spouts.files.file_coordinator import FileCut, Rest
+from spouts.files.ranges import FileRange, Position, bytes_before, check_goes_on, opened, position_at, position_in
 from spouts.files.tails import Check, End, Tail, gz_end
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 
 _WINDOW = 256 << 10
 _SHOWN = 200
+_GREATEST_LINE = 512 << 20
 
 
-class RowEnds(Protocol):
-    """What a format knows of the end of a file whose lines are rows."""
+class RowParser(ABC):
+    """Reads the lines of one file, which are rows."""
 
+    @abstractmethod
+    def parse(self, text: bytes) -> pa.Table:
+        """Make a table of lines, each with its line end; `pa.ArrowException` if one of them is no row."""
+
+    @abstractmethod
+    def is_row(self, line: bytes) -> bool:
+        """Whether a line stands for a row; an empty one does not."""
+
+    def is_open(self, line: bytes) -> bool:
+        """Whether a row that begins in this line goes on after it. By default that is no row, or fewer rows than lines."""
+        return False
+
+    @abstractmethod
+    def describe(self, error: Exception) -> str:
+        """Say what is wrong with a line, by the names of the fields."""
+
+
+class RowFormat(ABC):
+    """A format whose rows are lines."""
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line of a file is no row."""
+        return False
+
+    @abstractmethod
+    def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
+        """Return the parser of a file. `header` reads its first line."""
+
+    @abstractmethod
     def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
         """Say what a last line without a line end is; `header` reads the first line, None: it is the first one itself."""
 
     def whole_end(self, path: str, text: TextIO) -> Check:
         """Find out what the end of a file is whose rows may have several lines."""
+        yield End.MAYBE
 
 
 @dataclass(frozen=True)
 class LineFiles:
-    """Files of lines, for the coordinator: ranges end at line ends, and files may grow.
+    """Files of lines: for the coordinator, whose ranges end at line ends where files may grow; and how their bytes become text.
 
+    `encoding`, `errors`: see `TextFileSpout`.
     `max_line_bytes`: the greatest length of a line without its end.
     `whole`: whether each file is read whole, as `.gz` files always are: one range, and it must not grow.
     `rows`: what lines are; None: any text.
     """
 
+    encoding: str
+    errors: str
     max_line_bytes: int
     whole: bool = False
-    encoding: str = "utf-8"
-    rows: RowEnds | None = None
+    rows: RowFormat | None = None
+
+    @staticmethod
+    def of(
+        encoding: str, errors: str, max_line_bytes: int, whole: bool = False, rows: RowFormat | None = None
+    ) -> LineFiles:
+        """Check the options; `ValueError` if one is wrong."""
+        if not 1 <= max_line_bytes <= _GREATEST_LINE:
+            raise ValueError(f"max_line_bytes is {max_line_bytes}; it must be from 1 to {_GREATEST_LINE}")
+        if errors not in ("replace", "strict"):
+            raise ValueError(f'errors is {errors!r}; it must be "replace" or "strict"')
+        return LineFiles(_checked_encoding(encoding), errors, max_line_bytes, whole, rows)
 
     def is_whole(self, path: str) -> bool:
         return self.whole or path.endswith(".gz")
@@ -223,3 +270,24 @@ def _line_end_before(file: int, start: int, stop: int) -> int:
             return low + at + 1
         stop = low
     return start
+
+
+def _checked_encoding(encoding: str) -> str:
+    try:
+        name = codecs.lookup(encoding).name
+    except LookupError:
+        raise ValueError(f"encoding {encoding!r} is not known") from None
+    if not _is_ascii_superset(name):
+        raise ValueError(
+            f"encoding {encoding!r} does not write ASCII as ASCII, so line ends cannot be found in its bytes; "
+            "convert the files to UTF-8 first"
+        )
+    return "utf-8" if name == "utf-8-sig" else name
+
+
+def _is_ascii_superset(encoding: str) -> bool:
+    ascii_ = bytes(range(128))
+    try:
+        return ascii_.decode(encoding) == ascii_.decode("ascii")
+    except (UnicodeDecodeError, LookupError):  # LookupError: an encoding from bytes to bytes
+        return False

@@ -1,7 +1,5 @@
 """Parquet files: immutable and cut at row groups for the coordinator, tables of the declared types for the workers.
 
-Parquet files for the coordinator: immutable, and cut at row groups.
-
 A range is the bytes from where one row group begins to where another does; the last one goes to the end of the file. The
 checksum covers the footer, which says where each column of each row group is, with its size and statistics.
 """
@@ -20,9 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spouts.files.column_types import int96_columns, leaves, read_schema
-from spouts.files.file_format import FileCut, Rest
-from spouts.files.positions import Position
-from spouts.files.ranges import FileRange, Piece, open_error, opened
+from spouts.files.file_coordinator import FileCut, Rest
+from spouts.files.ranges import FileRange, Piece, Position, open_error, opened
 from spouts.files.tails import Tail
 from trident.alignment import align, check_readable
 from trident.arrow import schema_of
@@ -72,13 +69,10 @@ class ParquetEmitter:
         groups = footer.groups(piece.start, piece.end)
         if not groups:
             return
-        file, what = parquet_file(source, footer, reads_ahead=False), f"the Parquet file {path}"
-        schema = read_schema(file)
-        names = columns_in(what, schema, self._wanted, self._options.missing_columns)
-        for batch in batches_of(file, partial(parquet_file, source, footer, False, "ns"), groups, names, what):
-            columns = columns_as(batch, schema, self._wanted, what)
+        what, missing = f"the Parquet file {path}", self._options.missing_columns
+        for columns, rows in read_groups(what, partial(parquet_file, source, footer), groups, self._wanted, missing):
             if len(self._schema) > len(self._wanted):
-                columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), len(batch)))
+                columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), rows))
             yield pa.Table.from_arrays(columns, schema=self._schema)
 
 
@@ -91,7 +85,7 @@ def _way_out(error: Exception) -> str:
     return "Put an undamaged file there, and start again"
 
 
-def parquet_file(source: pa.NativeFile, footer: Footer, reads_ahead: bool, int96: str = "us") -> pq.ParquetFile:
+def parquet_file(source: pa.NativeFile, footer: Footer, int96: str, reads_ahead: bool = False) -> pq.ParquetFile:
     """Open a file whose footer was read. `reads_ahead`: whole row groups at once, for stores where each read takes long."""
     return pq.ParquetFile(
         source,
@@ -102,16 +96,23 @@ def parquet_file(source: pa.NativeFile, footer: Footer, reads_ahead: bool, int96
     )
 
 
-def batches_of(
-    file: pq.ParquetFile, finer: Callable[[], pq.ParquetFile], groups: list[int], names: list[str], what: str
-) -> Iterator[pa.RecordBatch]:
-    """Give the rows of row groups; `BadDataError` if a moment in INT96 is not one in microseconds.
+def read_groups(
+    what: str, open_as: Callable[[str], pq.ParquetFile], groups: list[int], wanted: pa.Schema, missing: str
+) -> Iterator[tuple[list[pa.Array], int]]:
+    """Give the wanted columns of row groups in their types, and how many rows they have; null where the file does not have one.
 
-    `finer`: opens the file so that INT96 is read in nanoseconds; called if a wanted column has it.
+    `what`: the file, for messages.
+    `open_as`: opens it, with the unit in which moments in INT96 are read.
+    `missing`: what it means if the file does not have a column: `"error"`, or `"null"`.
+
+    Raises `BadDataError`: a column is missing or of another type, or a moment in INT96 is not one in microseconds.
     """
+    file = open_as("us")
+    schema = read_schema(file)
+    names = _columns_in(what, schema, wanted, missing)
     options = {"batch_size": ROWS, "row_groups": groups, "use_threads": False}
     int96 = [name for name in int96_columns(file) if name in names]
-    exact = finer().iter_batches(columns=int96, **options) if int96 else None
+    exact = open_as("ns").iter_batches(columns=int96, **options) if int96 else None
     for batch in file.iter_batches(columns=names, **options):
         for name, column in zip(int96, () if exact is None else next(exact), strict=True):
             if any(map(_is_cut, leaves(batch[name]), leaves(column))):
@@ -119,7 +120,7 @@ def batches_of(
                     f"column {name!r} of {what} has a moment in INT96 with nanoseconds, which a timestamp does not have. Round "
                     "them to microseconds where they are written, or leave the column out"
                 )
-        yield batch
+        yield [_column_as(batch, schema, field, what) for field in wanted], len(batch)
 
 
 def _is_cut(micros: pa.Array, nanos: pa.Array) -> bool:
@@ -129,12 +130,7 @@ def _is_cut(micros: pa.Array, nanos: pa.Array) -> bool:
     return bool(pc.any(pc.not_equal(nanos.cast(pa.int64()), whole)).as_py())
 
 
-def columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) -> list[str]:
-    """Return the names of the wanted columns that a file has; `BadDataError` if one has another type, or is not there.
-
-    `what`: the file, for messages.
-    `missing`: what it means if the file does not have a column: `"error"`, or `"null"`.
-    """
+def _columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) -> list[str]:
     found = []
     for field in wanted:
         at = schema.get_field_index(field.name)
@@ -151,22 +147,15 @@ def columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) ->
     return found
 
 
-def columns_as(batch: pa.RecordBatch, schema: pa.Schema, wanted: pa.Schema, what: str) -> list[pa.Array]:
-    """Return the wanted columns in their types; null where the batch does not have one.
-
-    `schema`: what `read_schema` says of the file.
-    `what`: the file, for messages.
-    """
-    columns: list[pa.Array] = []
-    for field in wanted:
-        at = batch.schema.get_field_index(field.name)
-        column = pa.nulls(len(batch), field.type) if at < 0 else batch.column(at)
-        if at >= 0:  # moments in INT96 are local times to Arrow
-            column = (
-                column if column.type == schema.field(field.name).type else column.cast(schema.field(field.name).type)
-            )
-        columns.append(align(column, field.type, field.name, what))
-    return columns
+def _column_as(batch: pa.RecordBatch, schema: pa.Schema, field: pa.Field, what: str) -> pa.Array:
+    """Return a column in its type; `schema` is what `read_schema` says of the file."""
+    at = batch.schema.get_field_index(field.name)
+    if at < 0:
+        return align(pa.nulls(len(batch), field.type), field.type, field.name, what)
+    column, type_ = batch.column(at), schema.field(field.name).type
+    if column.type != type_:  # moments in INT96 are local times to Arrow
+        column = column.cast(type_)
+    return align(column, field.type, field.name, what)
 
 
 def _checked(range_: FileRange, source: pa.NativeFile) -> Footer:

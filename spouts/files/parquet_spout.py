@@ -14,19 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spouts.files.column_types import read_schema, typed_as
-from spouts.files.cutting import FileCoordinator
+from spouts.files.file_coordinator import FileCoordinator
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import ChosenFiles, FileSettings
+from spouts.files.file_settings import ChosenFiles, FileSettings, FileSpout
 from spouts.files.parquet_rows import ParquetEmitter, ParquetFiles, ParquetOptions
 from spouts.files.ranges import open_error
 from trident.alignment import fields_of_schema
 from trident.arrow import schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import SpoutType
 
 
-class ParquetFileSpout:
+class ParquetFileSpout(FileSpout):
     """Emits each row of Parquet files once. Files do not change; new ones may come. Transactional.
 
     Parameters
@@ -48,8 +47,6 @@ class ParquetFileSpout:
         `tail`, `allow_empty`; see `FileSettings`. A file is read as soon as it has its footer.
     """
 
-    spout_type = SpoutType.TRANSACTIONAL
-
     def __init__(
         self,
         paths: Paths,
@@ -69,20 +66,13 @@ class ParquetFileSpout:
         self._refuse_tables()
         declared = self._typed(None if fields is None else Fields(fields))
         all_fields = Fields(declared, "file: string") if with_file else declared
-        self._options = ParquetOptions(declared, all_fields, missing_columns)
-        self._bytes_per_row = self._files.max_batch_bytes / max_batch_rows if max_batch_rows else 0.0
-
-    def get_output_fields(self) -> Fields:
-        return self._options.all_fields
+        emitter = ParquetEmitter(ParquetOptions(declared, all_fields, missing_columns))
+        bytes_per_row = self._files.max_batch_bytes / max_batch_rows if max_batch_rows else 0.0
+        super().__init__(self._files, ParquetFiles(bytes_per_row), all_fields, emitter)
 
     def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
-        """Open the driver's side; `SpoutError` if there is no file to read."""
         self._refuse_tables()
-        return self._files.coordinator(ParquetFiles(self._bytes_per_row), now, conf)
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> ParquetEmitter:
-        """Return the worker's side."""
-        return ParquetEmitter(self._options)
+        return super().get_coordinator(conf, now)
 
     def _refuse_tables(self) -> None:
         for root in self._files.source.roots:

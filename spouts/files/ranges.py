@@ -1,16 +1,26 @@
-"""Byte ranges of files: what they are, and how they are cut for tasks."""
+"""Byte ranges of files, and how they are cut for tasks; how far each file was read, and whether it is still the same file."""
 
 # Files are descriptors: there may be a thousand small files in a batch, and a file object costs more than reading one.
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from trident.errors import SpoutError
+import numpy as np
+import numpy.typing as npt
+
+from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 
 _MIN_PART_BYTES = 1 << 20  # below this a Spark task costs more than what it would take over
+_SEAL_AT = 384
+_CHUNK = 256
+_HEAD = struct.Struct("<I")
+_CHECKED = 256
 
 
 class FileRange(NamedTuple):
@@ -90,3 +100,175 @@ def plain(path: str) -> str | bytes:
     except UnicodeEncodeError:
         return os.fsencode(path)
     return path
+
+
+class Position(NamedTuple):
+    """How far a file was read, and the checksum of the bytes before (see `bytes_before`). Offset 0: not at all."""
+
+    offset: int
+    crc: int
+
+
+class Positions:
+    """How far each file was read. Paths that were never read have no entry.
+
+    A file that was read to its end may still grow, be replaced or be removed, and new files may sort anywhere, also while
+    no driver runs. So a single position cannot represent the files that are done, and each has an entry of its own: path,
+    bytes read and a checksum of the bytes before that position. Entries are in the order in which they changed. The
+    older ones are in immutable chunks, which every definition repeats unchanged; only the last chunk is packed again, so the
+    work per definition does not grow with the number of files. A later entry of a path overrides an earlier one.
+    """
+
+    def __init__(self, packed: Sequence[bytes] = ()) -> None:
+        self._live: dict[str, Position] = {}
+        self._sealed: list[bytes] = list(packed[:-1])
+        self._sealed_entries = 0
+        self._tail: dict[str, Position] = {}
+        for chunk in self._sealed:
+            for path, position in _unpack(chunk):
+                self._sealed_entries += 1
+                self._put(path, position)
+        for path, position in _unpack(packed[-1]) if packed else ():
+            self.set(path, position)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._live)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._live
+
+    def get(self, path: str) -> Position | None:
+        """Return how far a file was read, None if it never was."""
+        return self._live.get(path)
+
+    def set(self, path: str, position: Position) -> None:
+        """Note how far a file was read."""
+        self._put(path, position)
+        self._tail.pop(path, None)  # to the end of the tail: what changes often is sealed last
+        self._tail[path] = position
+
+    def forget(self, path: str) -> None:
+        """Drop a file that is gone."""
+        self.set(path, Position(0, 0))
+
+    def packed(self) -> list[bytes]:
+        """Return the table as chunks of bytes; `Positions(chunks)` is an equal table."""
+        if self._sealed_entries + len(self._tail) > 2 * len(self._live) + 2 * _CHUNK:
+            self._sealed, self._sealed_entries, self._tail = [], 0, dict(self._live)
+        while len(self._tail) >= _SEAL_AT:
+            oldest = dict(islice(self._tail.items(), _CHUNK))
+            self._sealed.append(_pack(oldest))
+            self._sealed_entries += len(oldest)
+            for path in oldest:
+                del self._tail[path]
+        return [*self._sealed, _pack(self._tail)] if self._tail else list(self._sealed)
+
+    def _put(self, path: str, position: Position) -> None:
+        if position.offset:
+            self._live[path] = position
+        else:
+            self._live.pop(path, None)
+
+
+def _pack(entries: dict[str, Position]) -> bytes:
+    paths = b"\0".join(os.fsencode(path) for path in entries)
+    numbers = np.array(list(entries.values()), dtype="<u8")
+    # Byte planes: the high bytes of sizes are alike, so they vanish when the low ones do not stand between them.
+    planes = np.concatenate([_planes(numbers[:, 0], 8), _planes(numbers[:, 1], 4)])
+    return _HEAD.pack(len(entries)) + zlib.compress(planes.tobytes() + paths, 6)
+
+
+def _planes(column: npt.NDArray[np.uint64], width: int) -> npt.NDArray[np.uint8]:
+    # C-ordered copy of the little-endian bytes, transposed: all lowest bytes first.
+    return np.ascontiguousarray(column).view(np.uint8).reshape(-1, 8)[:, :width].T.reshape(-1)
+
+
+def _unpack(chunk: bytes) -> Iterator[tuple[str, Position]]:
+    try:
+        (count,) = _HEAD.unpack_from(chunk)
+        data = zlib.decompress(memoryview(chunk)[_HEAD.size :])
+        paths = data[12 * count :].split(b"\0")
+        offsets = _of_planes(data[: 8 * count], 8)
+        crcs = _of_planes(data[8 * count : 12 * count], 4)
+        yield from (
+            (os.fsdecode(path), Position(offset, crc)) for path, offset, crc in zip(paths, offsets, crcs, strict=True)
+        )
+    except (struct.error, zlib.error, ValueError) as error:
+        raise SpoutError(
+            f"the file positions in the definition of the batch before cannot be read ({error}); "
+            "the log is damaged or was written by another spout. Give the topology a log_dir of its own"
+        ) from error
+
+
+def _of_planes(data: bytes, width: int) -> list[int]:
+    planes = np.frombuffer(data, np.uint8).reshape(width, -1)
+    wide = np.zeros((planes.shape[1], 8), np.uint8)
+    wide[:, :width] = planes.T
+    column: list[int] = wide.reshape(-1).view("<u8").tolist()
+    return column
+
+
+def bytes_before(file: int, end: int) -> bytes:
+    """Return the (at most 256) bytes before a position; their checksum shows whether the file is the same."""
+    return os.pread(file, min(end, _CHECKED), max(0, end - _CHECKED))
+
+
+def position_at(path: str, offset: int) -> Position:
+    """Return the position of a file that was read up to `offset`."""
+    try:
+        with opened(path) as file:
+            return position_in(file, offset)
+    except OSError as error:
+        raise open_error(path, error, "cannot go on after a batch") from error
+
+
+def position_in(file: int, offset: int) -> Position:
+    """Return the position of an open file that was read up to `offset`."""
+    return Position(offset, zlib.crc32(bytes_before(file, offset)))
+
+
+def check_goes_on(path: str, file: int, size: int, before: Position | None) -> None:
+    """Make sure that an open file is still the one that was read up to `before`; `ReplayMismatchError` if not."""
+    if before is None:
+        return
+    if size < before.offset:
+        raise ReplayMismatchError(
+            f"the file {path} was read up to byte {before.offset} and has {size} bytes now: it was truncated or "
+            "replaced. Its lines up to there are counted already; give new content a name of its own"
+        )
+    if zlib.crc32(bytes_before(file, before.offset)) != before.crc:
+        raise ReplayMismatchError(
+            f"the file {path} was read up to byte {before.offset}, and the bytes before that are different now: it was "
+            "replaced. Give new content a name of its own"
+        )
+
+
+def went_on(path: str, end: int) -> SourceAwayError:
+    """Say that a range was defined too early; it is not in the log, and is defined again."""
+    return SourceAwayError(
+        f"the file {path} goes on after byte {end}, where it seemed to be complete; it is read again"
+    )
+
+
+def check_unchanged(file: int, range_: FileRange, whole: bool) -> None:
+    """Make sure that a range that was defined before still holds what it held; `ReplayMismatchError` if not.
+
+    A file that is read `whole` may not have grown either.
+    """
+    path, start, end, crc, is_guess = range_
+    size = os.fstat(file).st_size
+    if is_guess and whole and size > end:
+        raise went_on(path, end)
+    if size < end or (whole and size != end):
+        found = "it was truncated or replaced"
+    elif zlib.crc32(bytes_before(file, end)) != crc:
+        found = f"the bytes before {end} are different: it was replaced"
+    else:
+        return
+    raise ReplayMismatchError(
+        f"the batch was defined as bytes {start} to {end} of {path}, which has {size} bytes now, and {found}. "
+        "Put the file back as it was and start again"
+    )

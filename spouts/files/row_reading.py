@@ -1,63 +1,34 @@
-"""Lines that are rows: `RowFileSpout`, and tables from blocks of text; a bad line is named, or returned as text."""
+"""Lines that are rows: tables from blocks of text; a bad line is named, or returned as text."""
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from spouts.files.cutting import FileCoordinator
-from spouts.files.file_settings import ChosenFiles
+from spouts.files.line_ends import LineFiles, RowFormat, RowParser
 from spouts.files.ranges import Piece
-from spouts.files.text_blocks import TextBlock, TextOptions, line_ends, read_texts
+from spouts.files.text_blocks import TextBlock, line_ends, read_texts
 from trident.arrow import schema_of
 from trident.errors import BadDataError
 from trident.fields import Fields
-from trident.spout.interfaces import Emitter, SpoutType
 
 _BLOCK = 1 << 20
 _NEWLINE = ord("\n")
 _SHOWN = 200
 
 
-class RowParser(Protocol):
-    """Reads the lines of one file."""
-
-    def parse(self, text: bytes) -> pa.Table:
-        """Make a table of lines, each with its line end; `pa.ArrowException` if one of them is no row."""
-
-    def is_row(self, line: bytes) -> bool:
-        """Whether a line stands for a row; an empty one does not."""
-
-    def is_open(self, line: bytes) -> bool:
-        """Whether a row that begins in this line goes on after it."""
-
-    def describe(self, error: Exception) -> str:
-        """Say what is wrong with a line, by the names of the fields."""
-
-
-class RowFormat(Protocol):
-    """A format whose rows are lines."""
-
-    @property
-    def has_header(self) -> bool:
-        """Whether the first line of a file is no row."""
-
-    def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
-        """Return the parser of a file. `header` reads its first line."""
-
-
 @dataclass(frozen=True)
 class RowOptions:
     """What becomes of the rows: the declared fields, then the field for lines that cannot be read, then the path's."""
 
-    text: TextOptions
+    files: LineFiles
     fields: Fields
     bad_lines: str | None
     file_field: str | None
@@ -88,7 +59,7 @@ class LineEmitter:
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         path, parser = None, None
-        for text in read_texts(part, self._options.text):
+        for text in read_texts(part, self._options.files):
             if parser is None or text.path != path:
                 path, parser = text.path, self._format.parser(text.path, partial(self._header, text))
             skipped = text.text.find(b"\n") + 1 if text.is_first and self._format.has_header else 0
@@ -127,8 +98,8 @@ class LineEmitter:
         if text.is_first:
             return text.text[: text.text.find(b"\n")]
         with Path(text.path).open("rb") as file:
-            line = file.readline(self._options.text.files.max_line_bytes)
-        return line.decode(self._options.text.encoding, "replace").removeprefix("\ufeff").rstrip("\r\n").encode()
+            line = file.readline(self._options.files.max_line_bytes)
+        return line.decode(self._options.files.encoding, "replace").removeprefix("\ufeff").rstrip("\r\n").encode()
 
     def _error(self, text: TextBlock, bad: _Bad, is_after_header: bool) -> BadDataError:
         number = bad.number + is_after_header
@@ -188,33 +159,3 @@ def _line_number(path: str, offset: int) -> int:
         while left > 0 and (data := file.read(min(left, _BLOCK))):
             count, left = count + data.count(b"\n"), left - len(data)
     return count
-
-
-class RowFileSpout:
-    """Emits each row of files once. Transactional.
-
-    Parameters
-    ----------
-    files
-        Which files, and in what batches.
-    format_
-        How a line is read.
-    options
-        What becomes of the rows.
-    """
-
-    spout_type = SpoutType.TRANSACTIONAL
-
-    def __init__(self, files: ChosenFiles, format_: RowFormat, options: RowOptions) -> None:
-        self._files, self._format, self._options = files, format_, options
-
-    def get_output_fields(self) -> Fields:
-        return self._options.emitted_fields
-
-    def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
-        """Open the driver's side; `SpoutError` if there is no file to read."""
-        return self._files.coordinator(self._options.text.files, now, conf)
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
-        """Return the worker's side."""
-        return LineEmitter(self._format, self._options)

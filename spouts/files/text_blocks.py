@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import logging
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,37 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spouts.files.line_ends import LineFiles, line_end_after, too_long
-from spouts.files.positions import check_unchanged
-from spouts.files.ranges import Piece, open_error, opened
+from spouts.files.ranges import Piece, check_unchanged, open_error, opened
 from trident.errors import ReplayMismatchError, SpoutError
 
 _log = logging.getLogger(__name__)
-_GREATEST_LINE = 512 << 20
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = ord("\n")
 _warned: set[str] = set()
 
 Block = tuple[int, bytes]
-
-
-@dataclass(frozen=True)
-class TextOptions:
-    """How bytes become text; see `TextFileSpout`."""
-
-    encoding: str
-    errors: str
-    files: LineFiles
-
-    @staticmethod
-    def of(encoding: str, errors: str, files: LineFiles) -> TextOptions:
-        """Check the options; `ValueError` if one is wrong."""
-        if not 1 <= files.max_line_bytes <= _GREATEST_LINE:
-            raise ValueError(f"max_line_bytes is {files.max_line_bytes}; it must be from 1 to {_GREATEST_LINE}")
-        if errors not in ("replace", "strict"):
-            raise ValueError(f'errors is {errors!r}; it must be "replace" or "strict"')
-        encoding = _checked_encoding(encoding)
-        return TextOptions(encoding, errors, replace(files, encoding=encoding))
 
 
 class TextBlock(NamedTuple):
@@ -62,26 +39,26 @@ class TextBlock(NamedTuple):
     is_first: bool
 
 
-def read_texts(pieces: Iterable[Piece], options: TextOptions) -> Iterator[TextBlock]:
+def read_texts(pieces: Iterable[Piece], files: LineFiles) -> Iterator[TextBlock]:
     """Read pieces, as blocks of about a megabyte."""
     for piece in pieces:
         range_ = piece.range
         try:
             with opened(range_.path) as file:
-                check_unchanged(file, range_, options.files.is_whole(range_.path))
+                check_unchanged(file, range_, files.is_whole(range_.path))
                 blocks = _gz_blocks if range_.path.endswith(".gz") else _plain_blocks
-                for offset, block in blocks(file, piece, options):
+                for offset, block in blocks(file, piece, files):
                     is_first = offset == 0
-                    if is_first and options.encoding == "utf-8" and block.startswith(_BOM):
+                    if is_first and files.encoding == "utf-8" and block.startswith(_BOM):
                         offset, block = len(_BOM), block[len(_BOM) :]
                     if block:
-                        yield _text_of(range_.path, offset, block, is_first, options)
+                        yield _text_of(range_.path, offset, block, is_first, files)
         except OSError as error:
             doing = f"cannot read the batch defined as bytes {range_.start} to {range_.end}"
             raise open_error(range_.path, error, doing) from error
 
 
-def _plain_blocks(file: int, piece: Piece, options: TextOptions) -> Iterator[Block]:
+def _plain_blocks(file: int, piece: Piece, files: LineFiles) -> Iterator[Block]:
     range_ = piece.range
     start = piece.start if piece.start == range_.start else line_end_after(file, piece.start - 1, piece.end)
     end = range_.end if piece.end == range_.end else line_end_after(file, piece.end - 1, range_.end)
@@ -100,10 +77,10 @@ def _plain_blocks(file: int, piece: Piece, options: TextOptions) -> Iterator[Blo
         at += len(data)
         return data
 
-    yield from _blocks(read, start, range_.path, options.files.max_line_bytes)
+    yield from _blocks(read, start, range_.path, files.max_line_bytes)
 
 
-def _gz_blocks(file: int, piece: Piece, options: TextOptions) -> Iterator[Block]:
+def _gz_blocks(file: int, piece: Piece, files: LineFiles) -> Iterator[Block]:
     path = piece.range.path
     with os.fdopen(file, "rb", buffering=0, closefd=False) as raw, gzip.GzipFile(fileobj=raw) as unpacked:
 
@@ -116,7 +93,7 @@ def _gz_blocks(file: int, piece: Piece, options: TextOptions) -> Iterator[Block]
                     f"{piece.range.end}, {unpacked.tell()} bytes unpacked). Put a complete file there and start again"
                 ) from error
 
-        yield from _blocks(read, 0, path, options.files.max_line_bytes)
+        yield from _blocks(read, 0, path, files.max_line_bytes)
 
 
 def _blocks(read: Callable[[int], bytes], offset: int, path: str, max_line_bytes: int) -> Iterator[Block]:
@@ -139,11 +116,11 @@ def _blocks(read: Callable[[int], bytes], offset: int, path: str, max_line_bytes
         yield offset, b"".join(pending)
 
 
-def _text_of(path: str, offset: int, block: bytes, is_first: bool, options: TextOptions) -> TextBlock:
-    if len(block) > options.files.max_line_bytes:
-        _check_lengths(path, offset, line_ends(block), options.files.max_line_bytes)
+def _text_of(path: str, offset: int, block: bytes, is_first: bool, files: LineFiles) -> TextBlock:
+    if len(block) > files.max_line_bytes:
+        _check_lengths(path, offset, line_ends(block), files.max_line_bytes)
     text = block if block.endswith(b"\n") else block + b"\n"
-    text = _as_utf8(path, offset, text, options)
+    text = _as_utf8(path, offset, text, files)
     if b"\r" in text:  # much faster to look for than both bytes
         text = text.replace(b"\r\n", b"\n")
     return TextBlock(path, offset, block, text, is_first)
@@ -162,26 +139,26 @@ def _check_lengths(path: str, offset: int, ends: npt.NDArray[np.int64], limit: i
         raise too_long(path, offset + int(ends[longest] - lengths[longest]) + 1, limit)
 
 
-def _as_utf8(path: str, offset: int, text: bytes, options: TextOptions) -> bytes:
+def _as_utf8(path: str, offset: int, text: bytes, files: LineFiles) -> bytes:
     """Return the text as valid UTF-8; `errors` says what becomes of bytes that are no text in the encoding."""
-    if options.encoding == "utf-8" and (text.isascii() or _is_utf8(text)):
+    if files.encoding == "utf-8" and (text.isascii() or _is_utf8(text)):
         return text
     try:
-        return text.decode(options.encoding).encode()
+        return text.decode(files.encoding).encode()
     except UnicodeDecodeError as error:
         at = offset + error.start
-        if options.errors == "strict":
+        if files.errors == "strict":
             raise SpoutError(
-                f"byte {at} of {path} is not {options.encoding} text ({error.reason}). Give the right encoding, or "
+                f"byte {at} of {path} is not {files.encoding} text ({error.reason}). Give the right encoding, or "
                 'errors="replace" to have U+FFFD in its place'
             ) from error
     # Line by line: the decoder of some encodings takes a line end for a part of a broken character.
-    mended = "\n".join([line.decode(options.encoding, "replace") for line in text.split(b"\n")])
+    mended = "\n".join([line.decode(files.encoding, "replace") for line in text.split(b"\n")])
     if path not in _warned:
         _warned.add(path)
         _log.warning(
             "%s is not all %s text: the first broken byte seen is byte %d; %d characters around there are U+FFFD now",
-            path, options.encoding, at, mended.count("\ufffd"),
+            path, files.encoding, at, mended.count("\ufffd"),
         )  # fmt: skip
     return mended.encode()
 
@@ -199,24 +176,3 @@ def _is_utf8(text: bytes) -> bool:
 def buffer_of(numbers: npt.NDArray[np.int32]) -> pa.Buffer:
     """Return numbers as a buffer, without a copy."""
     return pa.py_buffer(numbers.data.cast("B"))
-
-
-def _checked_encoding(encoding: str) -> str:
-    try:
-        name = codecs.lookup(encoding).name
-    except LookupError:
-        raise ValueError(f"encoding {encoding!r} is not known") from None
-    if not _is_ascii_superset(name):
-        raise ValueError(
-            f"encoding {encoding!r} does not write ASCII as ASCII, so line ends cannot be found in its bytes; "
-            "convert the files to UTF-8 first"
-        )
-    return "utf-8" if name == "utf-8-sig" else name
-
-
-def _is_ascii_superset(encoding: str) -> bool:
-    ascii_ = bytes(range(128))
-    try:
-        return ascii_.decode(encoding) == ascii_.decode("ascii")
-    except (UnicodeDecodeError, LookupError):  # LookupError: an encoding from bytes to bytes
-        return False

@@ -8,7 +8,7 @@ A definition is plain data:
 ``base``
     The directory that all paths in `ranges` are relative to.
 ``done``
-    Only with `follow`: how far every file was read (see `positions.py`), packed to 4 to 12 bytes a file.
+    Only with `follow`: how far every file was read (see `ranges.py`), packed to 4 to 12 bytes a file.
 ``at``
     Only without `follow`: path, offset and checksum where the batch ends. Files are read in the order of their paths,
     so this says it all; the definition has the same size however many files there are.
@@ -16,25 +16,26 @@ A definition is plain data:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import pyarrow as pa
 
-from spouts.files.cutting import FileCoordinator
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import ChosenFiles, FileSettings
+from spouts.files.file_settings import ChosenFiles, FileSettings, FileSpout
 from spouts.files.line_ends import LineFiles
 from spouts.files.ranges import Piece
-from spouts.files.text_blocks import TextBlock, TextOptions, buffer_of, line_ends, read_texts
+from spouts.files.text_blocks import TextBlock, buffer_of, line_ends, read_texts
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.spout.interfaces import SpoutType
+
+_TABLE = 1 << 20
+_FEW_BYTES = 16 << 10
 
 
-class TextFileSpout:
+class TextFileSpout(FileSpout):
     r"""Emits each line of text files once, without its line end (`\n` or `\r\n`). Transactional.
 
     Parameters
@@ -58,8 +59,6 @@ class TextFileSpout:
         of its own.
     """
 
-    spout_type = SpoutType.TRANSACTIONAL
-
     def __init__(
         self,
         paths: Paths,
@@ -71,77 +70,47 @@ class TextFileSpout:
         max_line_bytes: int = 64 << 20,
         **files: Unpack[FileSettings],
     ) -> None:
-        self._files = ChosenFiles.of("text", paths, "*", **files)
-        self._text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes))
-        source_fields = ("file: string", "offset: bigint") if with_source else ()
-        self._fields = Fields(f"{output_field}: string", *source_fields)
-        self._with_source = with_source
-
-    def get_output_fields(self) -> Fields:
-        return self._fields
-
-    def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
-        """Open the driver's side; `SpoutError` if there is no file to read."""
-        return self._files.coordinator(self._text.files, now, conf)
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> _TextFileEmitter:
-        """Return the worker's side."""
-        return _TextFileEmitter(LineOptions(self._text, schema_of(self._fields), self._with_source))
-
-
-class _TextFileEmitter:
-    """Reads the pieces of files that make up a part."""
-
-    is_quick = True  # it never waits, so the loop may call it
-
-    def __init__(self, options: LineOptions) -> None:
-        self._options = options
-
-    def emit(self, part: Sequence[Piece]) -> Iterator[pa.Table]:
-        """Give the lines of a part, in tables of about a megabyte."""
-        return read_lines(part, self._options)
-
-
-# From text to lines, as Arrow arrays without a Python object per line.
-
-_TABLE = 1 << 20
-_FEW_BYTES = 16 << 10
+        chosen = ChosenFiles.of("text", paths, "*", **files)
+        lines = LineFiles.of(encoding, errors, max_line_bytes)
+        fields = Fields(f"{output_field}: string", *(("file: string", "offset: bigint") if with_source else ()))
+        super().__init__(chosen, lines, fields, TextEmitter(lines, schema_of(fields), with_source))
 
 
 @dataclass(frozen=True)
-class LineOptions:
-    """How lines become rows; see `TextFileSpout`."""
+class TextEmitter:
+    """Reads the pieces of files that make up a part; see `TextFileSpout`."""
 
-    text: TextOptions
+    files: LineFiles
     schema: pa.Schema
     with_source: bool
 
+    is_quick: ClassVar[bool] = True  # it never waits, so the loop may call it
 
-def read_lines(pieces: Iterable[Piece], options: LineOptions) -> Iterator[pa.Table]:
-    """Read the lines of pieces, as tables of about a megabyte; small files share one."""
-    texts: list[TextBlock] = []
-    size = 0
-    for text in read_texts(pieces, options.text):
-        texts.append(text)
-        size += len(text.text)
-        if size >= _TABLE:
-            yield _batch_of(texts, options)
-            texts, size = [], 0
-    if texts:
-        yield _batch_of(texts, options)
+    def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
+        """Give the lines of a part, in tables of about a megabyte; small files share one."""
+        texts: list[TextBlock] = []
+        size = 0
+        for text in read_texts(part, self.files):
+            texts.append(text)
+            size += len(text.text)
+            if size >= _TABLE:
+                yield self._table_of(texts)
+                texts, size = [], 0
+        if texts:
+            yield self._table_of(texts)
 
-
-def _batch_of(texts: list[TextBlock], options: LineOptions) -> pa.Table:
-    text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
-    # For a few lines a Python object each costs less than numpy needs to begin.
-    lines = _lines(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
-    columns: list[pa.Array[Any]] = [lines]
-    if options.with_source:
-        columns += _sources(texts)
-    return pa.Table.from_arrays(columns, schema=options.schema)
+    def _table_of(self, texts: list[TextBlock]) -> pa.Table:
+        text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
+        # For a few lines a Python object each costs less than numpy needs to begin.
+        lines = _lines(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
+        columns: list[pa.Array[Any]] = [lines]
+        if self.with_source:
+            columns += _sources(texts)
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
 
 def _lines(text: bytes) -> pa.StringArray:
+    """Return lines as an Arrow array, without a Python object for each."""
     ends = line_ends(text)
     count = len(ends)
     # Line ends are dropped from the data, so each line moves to the front by the number of lines before it.

@@ -1,30 +1,42 @@
 """What the driver sees of a Kafka cluster: topics with their ids and leaders, and where partitions begin and end.
 
-Measures how large records are.
+Follows the topics that are read: new ones, new partitions, leaders, topics that are gone. Measures how large records are.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.client_settings import AskingClient, consumer_settings, kafka_error
-from spouts.kafka.lost_records import LogPosition, truncations
+from spouts.kafka.clients import (
+    AskingClient,
+    ConfigResource,
+    Consumer,
+    IsolationLevel,
+    KafkaException,
+    OffsetSpec,
+    ResourceType,
+    TopicPartition,
+    committed_in,
+    consumer_settings,
+    explain_errors,
+    kafka_error,
+    new_consumer,
+)
+from spouts.kafka.lost_records import LogPosition, compacted_topic, gone_topic, truncations
 from spouts.kafka.options import KafkaOptions, Topics
 from trident.errors import SourceAwayError, SpoutError
-from trident.servers.kafka_client import Reports, error_of, is_away, kafka_package
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaException
-    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from trident.servers.kafka_client import Reports, error_of, is_away
 
 _log = logging.getLogger(__name__)
 _ASK_S = 3.0
 _START_S = 5.0
+_THERE_S = 2.0  # brokers learn of a new topic one after the other
+_PAUSE_S = 0.2
 _NONE = -1  # what a broker answers where it has no such offset
 _NO_ANSWER = -1001  # what the client says where a leader just went away, and where a group has no offset
 
@@ -49,11 +61,8 @@ class BrokerView:
     """Asks the brokers. Every call raises `SpoutError` if they do not answer."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        kafka_package()
         self._options, self._reports = options, Reports()
-        self._settings = consumer_settings(
-            options.bootstrap_servers, options.isolation, options.group_id, options.config
-        )
+        self._settings = consumer_settings(options)
         self._asking = AskingClient(self._settings, self._reports)
         self._opened: Consumer | None = None
 
@@ -68,8 +77,6 @@ class BrokerView:
 
     def wait_for_brokers(self) -> None:
         """Return when a broker answers; `SpoutError` after some seconds."""
-        from confluent_kafka import KafkaException
-
         try:
             self._asking.client.list_topics(timeout=_START_S)
         except KafkaException as error:
@@ -82,9 +89,16 @@ class BrokerView:
         names = {*choice.names, *more, *self._matching(choice)}
         return self._describe(sorted(names)) if names else {}
 
-    def _matching(self, choice: Topics) -> list[str]:
-        from confluent_kafka import KafkaException
+    def led(self, topics: Mapping[str, TopicView]) -> dict[Spot, bool]:
+        """Return the partitions to read of some topics, and whether each has a leader."""
+        return {
+            Spot(name, partition): is_led
+            for name, topic in topics.items()
+            for partition, is_led in topic.led.items()
+            if self._options.topics.hold(name, partition)
+        }
 
+    def _matching(self, choice: Topics) -> list[str]:
         if choice.pattern is None:
             return []
         try:
@@ -95,8 +109,6 @@ class BrokerView:
         return [name for name in topics if choice.hold(name)]
 
     def _describe(self, names: list[str]) -> dict[str, TopicView]:
-        from confluent_kafka import KafkaException
-
         views: dict[str, TopicView] = {}
         for name, topic in self._asking.described(names, _ASK_S).items():
             if not isinstance(topic, KafkaException):
@@ -108,9 +120,6 @@ class BrokerView:
 
     def compacted(self, names: Iterable[str]) -> list[str]:
         """Return the topics that are compacted, as far as the user may know; `SourceAwayError` if no broker answers."""
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
-
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         found = []
         for resource, future in (
@@ -132,8 +141,6 @@ class BrokerView:
 
     def bounds(self, spots: Iterable[Spot]) -> dict[Spot, OffsetBounds]:
         """Return where partitions begin and end; those that do not answer are not in the result."""
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
-
         wanted = list(spots)
         low = self._ask(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         end = self._ask(wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
@@ -146,8 +153,6 @@ class BrokerView:
 
     def high(self, spot: Spot) -> int | None:
         """Return where a partition ends, records of open transactions included; None if it does not answer."""
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
-
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         found = self._ask([spot], latest, "read_uncommitted")()
         return found[spot][0] if spot in found and found[spot][0] >= 0 else None
@@ -157,8 +162,6 @@ class BrokerView:
 
         Raises `SourceAwayError`: a partition does not answer.
         """
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
-
         wanted = list(spots)
         found = {spot: offset for spot, (offset, _) in self._ask(wanted, OffsetSpec.for_timestamp(ms))().items()}
         for spot in wanted:
@@ -180,8 +183,6 @@ class BrokerView:
     def _ask(
         self, spots: list[Spot], spec: OffsetSpec, isolation: str = ""
     ) -> Callable[[], dict[Spot, tuple[int, int]]]:
-        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-
         levels = {
             "read_committed": IsolationLevel.READ_COMMITTED,
             "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
@@ -210,21 +211,13 @@ class BrokerView:
 
     def committed(self, spots: Iterable[Spot]) -> dict[Spot, int | None]:
         """Return the offsets that the group committed; None where it has none."""
-        from confluent_kafka import KafkaException, TopicPartition
-
-        try:
-            found = self._consumer().committed([TopicPartition(*spot) for spot in spots], timeout=_START_S)
-            for each in found:
-                if each.error is not None:
-                    raise KafkaException(each.error)
-        except KafkaException as error:
-            raise self._failed(f"asking for the offsets of group {self._options.group_id!r}", error) from error
+        doing = f"asking for the offsets of group {self._options.group_id!r}"
+        with explain_errors(doing, self._options.bootstrap_servers, self._reports):
+            found = committed_in(self._consumer(), [TopicPartition(*spot) for spot in spots], _START_S)
         return {Spot(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in found}
 
     def commit(self, ends: Mapping[Spot, int]) -> None:
         """Commit offsets to the group, without waiting: they are for monitors only."""
-        from confluent_kafka import KafkaException, TopicPartition
-
         consumer = self._consumer()
         try:
             consumer.poll(0)  # hears of the last one
@@ -242,16 +235,9 @@ class BrokerView:
         return self._opened
 
     def _new_consumer(self) -> Consumer:
-        from confluent_kafka import Consumer
-
-        settings: dict[str, Any] = {
-            **self._settings,
-            "on_commit": self._committed,
-            "error_cb": self._reports.error,
-            "queued.min.messages": 1,  # it reads some records of a partition, and no more
-            "max.partition.fetch.bytes": 64 << 10,
-        }
-        return Consumer(settings, logger=self._reports)
+        # It reads some records of a partition, and no more.
+        little = {"queued.min.messages": 1, "max.partition.fetch.bytes": 64 << 10}
+        return new_consumer({**self._settings, **little}, self._reports, on_commit=self._committed)
 
     def _committed(self, error: Any, partitions: Any) -> None:
         if error is not None:
@@ -261,10 +247,76 @@ class BrokerView:
         return kafka_error(doing, self._options.bootstrap_servers, error_of(error), self._reports)
 
 
+class TopicWatch:
+    """The topics that are read, as last seen.
+
+    `refuse_compacted`: whether a compacted topic is an error.
+    """
+
+    def __init__(self, options: KafkaOptions, view: BrokerView, refuse_compacted: bool) -> None:
+        self._options, self._view, self._refuse_compacted = options, view, refuse_compacted
+        self._topics: dict[str, TopicView] = {}
+        self._looked = float("-inf")
+        self._policies: set[str] = set()
+        self._missing: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Make sure that a broker answers and that the named topics and partitions are there; `SpoutError` if not."""
+        self._view.wait_for_brokers()
+        deadline = time.monotonic() + _THERE_S
+        while missing := self._not_there():
+            if time.monotonic() > deadline:
+                raise SpoutError(
+                    f"{missing} is not there on {self._options.bootstrap_servers}, or the user may not see it. Create it, "
+                    "correct topics, or permit Describe"
+                )
+            time.sleep(_PAUSE_S)
+        if self._options.topics.pattern is not None and not self._topics:
+            _log.warning("no topic matches %s on %s yet", self._options.topics, self._options.bootstrap_servers)
+
+    def _not_there(self) -> str:
+        self._look([])
+        for name in self._options.topics.names:
+            if name not in self._topics:
+                return f"topic {name!r}"
+            for partition in self._options.topics.assigned.get(name, ()):
+                if partition not in self._topics[name].led:
+                    return str(Spot(name, partition))
+        return ""
+
+    def look_again(self) -> None:
+        """Ask the brokers at the next look."""
+        self._looked = float("-inf")
+
+    def look(self, read: Collection[str]) -> Mapping[str, TopicView]:
+        """Return the topics; asked for after some seconds, and if one that was `read` is not known.
+
+        Raises `SourceAwayError`: no broker answers, or a topic that was read is not there at the moment.
+        Raises `SpoutError`: it has not been there for seconds, or is compacted.
+        """
+        if time.monotonic() - self._looked >= self._options.refresh_s or not self._topics.keys() >= set(read):
+            self._look(list(read))
+        missing = [name for name in read if name not in self._topics]
+        self._missing = {name: self._missing.get(name, time.monotonic()) for name in missing}
+        for name, since in self._missing.items():
+            if time.monotonic() - since < _THERE_S:
+                raise SourceAwayError(f"topic {name!r} is not there at the moment")
+            if self._options.on_lost == "fail":
+                raise gone_topic(name)
+        return self._topics
+
+    def _look(self, more: list[str]) -> None:
+        topics = self._view.topics(more)
+        if self._refuse_compacted:
+            compacted = self._view.compacted(topics.keys() - self._policies)
+            if compacted:
+                raise compacted_topic(compacted[0])
+            self._policies |= topics.keys()
+        self._topics, self._looked = topics, time.monotonic()
+
+
 def mean_sizes(consumer: Consumer, starts: Mapping[Spot, int], most: int, patience_s: float) -> dict[Spot, float]:
     """Return the mean bytes of key and value of `most` records from an offset on, where any came soon."""
-    from confluent_kafka import KafkaException, TopicPartition
-
     seen: dict[Spot, list[int]] = {}
     deadline = time.monotonic() + patience_s
     try:

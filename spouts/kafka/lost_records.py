@@ -12,13 +12,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from spouts.kafka.batch_ranges import OffsetRange, Spot
+from spouts.kafka.clients import Consumer, KafkaError, KafkaException, TopicPartition
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 _CHOICES = 'Bring the records back, or let on_lost="skip" go on without them (each skip is logged and counted)'
 
@@ -131,14 +129,10 @@ class LogPosition(NamedTuple):
 
 def placed(spot: Spot, place: LogPosition, metadata: str = "") -> TopicPartition:
     """Return what a consumer is assigned so that the broker compares the epoch first, or what is committed."""
-    from confluent_kafka import TopicPartition
-
     known: dict[str, Any] = {"leader_epoch": place.epoch} if place.epoch >= 0 and place.offset > 0 else {}
-    return (
-        TopicPartition(*spot, place.offset, metadata, **known)
-        if metadata
-        else TopicPartition(*spot, place.offset, **known)
-    )
+    if metadata:
+        known["metadata"] = metadata
+    return TopicPartition(*spot, place.offset, **known)
 
 
 def truncation_of(error: KafkaError) -> int | None:
@@ -165,8 +159,6 @@ def assign(consumer: Consumer, places: Mapping[Spot, LogPosition]) -> None:
 
 
 def _seek(consumer: Consumer, place: TopicPartition) -> None:
-    from confluent_kafka import KafkaException
-
     deadline = time.monotonic() + _SEEK_S
     while True:
         try:

@@ -6,15 +6,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from spouts.kafka.record_functions import format_of
-from spouts.kafka.value_formats import Format
+from spouts.kafka.value_formats import Format, format_of
 from trident.errors import ConfigError
+from trident.fields import Fields
 from trident.redaction import Redacted
 
-COLUMNS = ("value", "key", "timestamp", "partition", "offset", "topic", "headers")
-"""What a record has."""
+COLUMNS = {
+    "value": "binary",
+    "key": "binary",
+    "timestamp": "timestamp",
+    "partition": "int",
+    "offset": "bigint",
+    "topic": "string",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""What a record has, with the types."""
 
 _OURS = {
     "bootstrap.servers": "the first argument",
@@ -145,3 +153,25 @@ class KafkaOptions(Redacted):
 
 def _wrong(name: str, value: object, right: str) -> ConfigError:
     return ConfigError(f"{name}={value!r}: give {right}")
+
+
+class ReadLimits(NamedTuple):
+    """How much of its partitions a task may hold.
+
+    `max_pending`: the most records that are taken and not acknowledged, and the most that are acknowledged and not committed:
+    if the task dies they come again.
+    `max_uncommitted`: the most offsets of a partition from the lowest that is not done on.
+    `commit_every_s`: how often is committed.
+    """
+
+    max_pending: int
+    max_uncommitted: int
+    commit_every_s: float
+
+
+def emitted_fields(options: KafkaOptions) -> Fields:
+    """Return the fields of a spout with these options."""
+    if options.value.replaces_all:
+        return options.value.fields
+    types = {**COLUMNS, "key": "string" if options.key == "text" else "binary"}
+    return Fields(*(options.value.fields if name == "value" else f"{name}: {types[name]}" for name in options.fields))

@@ -17,12 +17,13 @@ from spouts.kafka.batch_ranges import (
     ranges_of,
     records_of,
 )
-from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
-from spouts.kafka.lost_records import LogPosition, lost_before, replaced_text, topic_replaced, truncated
+from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView, TopicWatch
+from spouts.kafka.clients import consumer_settings
+from spouts.kafka.lost_records import LogPosition, replaced_text, topic_replaced
 from spouts.kafka.options import KafkaOptions
-from spouts.kafka.record_tables import READERS, KafkaEmitter
-from spouts.kafka.topic_watch import FirstPoll, TopicWatch
-from trident.errors import SourceAwayError, SpoutError
+from spouts.kafka.positions import PartitionPositions
+from spouts.kafka.range_reader import READERS
+from trident.errors import SourceAwayError
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
 _log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class _Seen(NamedTuple):
 
     `replaced`: the topics that were created again since they were read.
     `held`: how far the other partitions were read.
-    `bounds`, `cut`: of the partitions that answer: where they begin and end, and at which offset one was cut off.
+    `bounds`, `cut`: of the partitions that answer: where they begin and end, and at which offset one was cut off, if it was.
     `away`: the partitions that do not answer.
     """
 
@@ -43,7 +44,7 @@ class _Seen(NamedTuple):
     replaced: Set[str]
     held: Mapping[Spot, OffsetRange]
     bounds: Mapping[Spot, OffsetBounds]
-    cut: Mapping[Spot, int]
+    cut: Mapping[Spot, int | None]
     away: Sequence[Spot]
 
 
@@ -53,29 +54,30 @@ class KafkaCoordinator(BatchCoordinator):
     Only the definition before survives a restart; nothing else here does.
     """
 
-    def __init__(self, options: KafkaOptions, spout_type: SpoutType, emitter: KafkaEmitter) -> None:
-        self._options, self._waits, self._readers = options, spout_type is SpoutType.TRANSACTIONAL, emitter.key
+    def __init__(self, options: KafkaOptions, spout_type: SpoutType) -> None:
+        self._options, self._waits = options, spout_type is SpoutType.TRANSACTIONAL
         self._view = BrokerView(options)
         self._limits = BatchLimits(
             options.max_batch_records, options.max_batch_bytes, options.max_batch_s, self._view.sizes
         )
-        self._first = FirstPoll(options, self._view)
+        self._positions = PartitionPositions(options, self._view)
         self._watch = TopicWatch(options, self._view, refuse_compacted=self._waits)
         self._bounds: dict[Spot, OffsetBounds] = {}
         self._asked, self._txid = float("-inf"), 0
         self._complaint, self._complained = "", 0.0
         self._resting: set[Spot] = set()
         self._warned: dict[Spot, str] = {}
-        self._checked: dict[Spot, tuple[int, int]] = {}  # position and epoch under which all before it was there
-        self._ended: dict[Spot, int] = {}  # where a partition ended before what was read of it: more records hide that
         self._is_unsure = self._is_waited_for = False
-        self.skipped = 0
-        """How many offsets were left out because of `on_lost="skip"`, since the start."""
         try:
             self._watch.start()
         except BaseException:
             self._view.close()
             raise
+
+    @property
+    def skipped(self) -> int:
+        """How many offsets were left out because of `on_lost="skip"`, since the start."""
+        return self._positions.skipped
 
     # ---- a batch ------------------------------------------------------------------------------------------------------
 
@@ -104,10 +106,8 @@ class KafkaCoordinator(BatchCoordinator):
             return None
         held, bounds = seen.held, seen.bounds
         starts = {spot: held[spot].end for spot in bounds if spot in held}
-        moved = self._skip_cut(starts, seen.cut)
         chosen = self._begin(starts, seen, read, is_first)
-        moved |= self._skip_lost(starts, bounds)
-        moved |= any(spot.topic in seen.replaced for spot in starts)
+        moved = self._skip_lost(starts, seen) or any(spot.topic in seen.replaced for spot in starts)
         backlogs = {spot: bounds[spot].end - start for spot, start in starts.items() if bounds[spot].end > start}
         if chosen or moved:  # it is only written down where reading goes on: asking again may give another answer
             backlogs = {}
@@ -127,8 +127,12 @@ class KafkaCoordinator(BatchCoordinator):
         topics = self._watch.look({spot.topic for spot in held})
         replaced = self._replaced(held, topics)
         held = {spot: one for spot, one in held.items() if spot.topic not in replaced and spot.topic in topics}
-        led = {**dict.fromkeys(held, False), **self._watch.led(topics)}
-        bounds, cut = self._intact(self._ends(led, held), held)
+        led = {**dict.fromkeys(held, False), **self._view.led(topics)}
+        ends = self._ends(led, held)
+        cut = self._positions.find_cuts(
+            {spot: LogPosition(held[spot].end, held[spot].epoch) for spot in ends if spot in held}, ends
+        )
+        bounds = {spot: found for spot, found in ends.items() if spot not in held or spot in cut}
         away = [spot for spot in led if spot not in bounds]
         self._warn_away(away)
         if away and not may_leave_out:
@@ -142,16 +146,19 @@ class KafkaCoordinator(BatchCoordinator):
     def _begin(self, starts: dict[Spot, int], seen: _Seen, read: Mapping[Spot, OffsetRange], is_first: bool) -> bool:
         """Add where new partitions begin to `starts`; whether `first_poll` chose any, or that there is none yet.
 
-        It chooses for all partitions of a topic at once: one that is added later begins at its first record.
+        It chooses for all topics at first (the log knows nothing, not even that there was none), and later for one that the
+        user names: for all partitions at once. What is added to Kafka later begins at its first record.
+
+        An `"earliest"` beginning need not be logged before anything else: asking later would give no other answer.
         """
         known, incomplete = {spot.topic for spot in read}, {spot.topic for spot in seen.away}
-        bounds = seen.bounds
+        bounds, is_named = seen.bounds, self._options.topics.pattern is None
         new = [spot for spot in bounds if spot not in starts]
-        by_option = [spot for spot in new if self._first.decides(spot.topic, known, is_first)]
+        by_option = [spot for spot in new if is_first or (is_named and spot.topic not in known)]
         starts.update((spot, bounds[spot].low) for spot in new if spot not in by_option)
         complete = [spot for spot in by_option if spot.topic not in incomplete]
-        starts.update(self._first.starts(complete, bounds))
-        return self._first.moves and (is_first or bool(complete))
+        starts.update(self._positions.choose_starts(complete, bounds))
+        return self._options.first_poll != "earliest" and (is_first or bool(complete))
 
     def _ends(self, led: Mapping[Spot, bool], read: Mapping[Spot, OffsetRange]) -> Mapping[Spot, OffsetBounds]:
         """Return where the partitions begin and end, those that answer; of late, if enough for a batch waits anyway."""
@@ -213,62 +220,15 @@ class KafkaCoordinator(BatchCoordinator):
                 replaced.add(spot.topic)
         return replaced
 
-    def _intact(
-        self, bounds: Mapping[Spot, OffsetBounds], read: Mapping[Spot, OffsetRange]
-    ) -> tuple[Mapping[Spot, OffsetBounds], Mapping[Spot, int]]:
-        """Ask, where another leader leads since, whether what was read is still there.
-
-        Returns the bounds of the partitions that answer, and the offsets at which partitions were cut off.
-        """
-        doubtful = {
-            spot: LogPosition(read[spot].end, read[spot].epoch)
-            for spot, found in bounds.items()
-            if spot in read
-            and 0 <= read[spot].epoch < found.epoch
-            and read[spot].end > 0
-            and self._checked.get(spot) != (read[spot].end, found.epoch)
-        }
-        if not doubtful:
-            return bounds, {}
-        answers = self._view.truncations(doubtful)
-        for spot, cut in answers.items():
-            if cut is None:
-                self._checked[spot] = (read[spot].end, bounds[spot].epoch)
-        answered = {spot: found for spot, found in bounds.items() if spot not in doubtful or spot in answers}
-        return answered, {spot: cut for spot, cut in answers.items() if cut is not None}
-
-    def _skip_cut(self, starts: dict[Spot, int], cut: Mapping[Spot, int]) -> bool:
-        """Move positions back to where other records than those that were read begin; whether there is any."""
-        for spot, offset in cut.items():
-            error = truncated(spot, starts[spot], offset)
-            if self._options.on_lost == "fail" or offset < 0:
-                raise error
-            self._skip(starts, spot, offset, error)
-        return bool(cut)
-
-    def _skip_lost(self, starts: dict[Spot, int], bounds: Mapping[Spot, OffsetBounds]) -> bool:
+    def _skip_lost(self, starts: dict[Spot, int], seen: _Seen) -> bool:
         """Move positions to where there are records; whether any was moved."""
         moved = False
-        for spot, start in starts.items():
-            low, end = bounds[spot].low, self._ended.get(spot, bounds[spot].end)
-            if low <= start <= end:
-                continue
-            high = end if start < low or spot in self._ended else self._view.high(spot)
-            if high is None or low <= start <= high:  # behind an open transaction: the isolation was another one before
-                continue
-            error = lost_before(spot, start, low, high)
-            if self._options.on_lost == "fail":
-                if start > high:
-                    self._ended[spot] = high
-                raise error
-            self._skip(starts, spot, low if start < low else high, error)
-            moved = True
+        for spot in starts:
+            for cut in dict.fromkeys((seen.cut.get(spot), None)):  # what is there after a cut may be deleted by now
+                offset = self._positions.go_on(spot, starts[spot], starts[spot], seen.bounds[spot], cut)
+                if offset is not None:
+                    starts[spot], moved = offset, True
         return moved
-
-    def _skip(self, starts: dict[Spot, int], spot: Spot, offset: int, error: SpoutError) -> None:
-        self.skipped += abs(starts[spot] - offset)
-        starts[spot] = offset
-        _log.warning("on_lost=skip: %s; reading goes on at offset %d (%d offsets skipped)", error, offset, self.skipped)
 
     def _complain(self, text: str) -> None:
         now = time.monotonic()
@@ -313,7 +273,7 @@ class KafkaCoordinator(BatchCoordinator):
     def close(self) -> None:
         """Close the connections of the driver, its readers' too."""
         self._view.close()
-        READERS.close(self._readers)
+        READERS.close(consumer_settings(self._options))
 
 
 def _listed(spots: Sequence[Spot]) -> str:

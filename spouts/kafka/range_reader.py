@@ -1,17 +1,29 @@
-"""Reads an offset range of a partition: every record in it, and nothing else."""
+"""Reads an offset range of a partition: every record in it, and nothing else. Readers stay open between batches."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from spouts.kafka.batch_ranges import OffsetRange, Spot
-from spouts.kafka.client_settings import AskingClient, is_final, kafka_error
+from spouts.kafka.clients import (
+    AskingClient,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+    explain_errors,
+    is_final,
+    kafka_error,
+    new_consumer,
+)
 from spouts.kafka.lost_records import (
     LogPosition,
     cut_off,
@@ -25,15 +37,20 @@ from spouts.kafka.lost_records import (
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 from trident.servers.kafka_client import Reports, error_of
 
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
-
-# Keeps Python's cycle collector from running while many small objects are made of which none refers to another.
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_error = methodcaller("error")
+_STEP_S = 0.25
+_ASK_S = 3.0
+_UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
+_SHORT_S = 10.0  # how long a partition may end below the end of a range: a new leader needs some seconds
+_IDLE_S = 30.0  # then a reader that is not lent is closed
 
 
 class CollectorPause:
-    """Pauses the collector inside of it, in all threads; a third of the time of reading messages would be its own.
+    """Pauses Python's cycle collector inside of it, in all threads; a third of the time of reading messages would be its own.
 
+    For where many small objects are made of which none refers to another.
     Several threads may be inside at once: the last one to leave turns it on again, if it was on before the first.
     """
 
@@ -57,14 +74,7 @@ class CollectorPause:
                 gc.enable()
 
 
-T = TypeVar("T")
-_log = logging.getLogger(__name__)
 _PAUSE = CollectorPause()
-_error = methodcaller("error")
-_STEP_S = 0.25
-_ASK_S = 3.0
-_UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
-_SHORT_S = 10.0  # how long a partition may end below the end of a range: a new leader needs some seconds
 
 
 class RangeReader:
@@ -74,22 +84,19 @@ class RangeReader:
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        from confluent_kafka import Consumer, KafkaException
-
         self._settings, self._reports = settings, Reports()
-        try:
-            self._consumer = Consumer({**settings, "error_cb": self._reports.error}, logger=self._reports)
-        except KafkaException as error:
-            raise SpoutError(f"config: {error_of(error).str()}") from error
+        self._consumer = new_consumer(settings, self._reports)
         self._asking = AskingClient(settings, self._reports)
         # What the consumer gives next, and the epoch up to which it was checked that all before that is still there.
         self._next: tuple[Spot, LogPosition] | None = None
 
     def close(self) -> None:
+        """Close the connections."""
         self._consumer.close()
         self._asking.close()
 
     def rest(self) -> None:
+        """Stop what costs anything while it is not used."""
         if self._next is not None:
             self._next = None
             self._consumer.unassign()
@@ -99,8 +106,6 @@ class RangeReader:
 
         Call it after reading: no topic gets back an id that it had, so it was the same topic all the time.
         """
-        from confluent_kafka import KafkaException
-
         for name, found in self._asking.described(list(ids), _ASK_S).items():
             if isinstance(found, KafkaException):
                 if error_of(found).name() in _UNKNOWN:
@@ -219,8 +224,6 @@ class RangeReader:
 
     def _silent(self, one: OffsetRange, position: int, patience_s: float) -> SpoutError:
         """Say why nothing comes."""
-        from confluent_kafka import KafkaException
-
         what = f"{one.spot}, offset {position}: no record came within partition_timeout_s={patience_s:g} seconds"
         try:
             topic = self._consumer.list_topics(one.spot.topic, _ASK_S).topics[one.spot.topic]
@@ -238,16 +241,85 @@ class RangeReader:
         return SourceAwayError(f"{what}; its leader is broker {partition.leader} ({self._reports}). Check that broker")
 
     def _watermarks(self, spot: Spot) -> tuple[int, int]:
-        from confluent_kafka import KafkaException, TopicPartition
-
-        try:
+        with explain_errors(f"asking where {spot} begins and ends", self._settings["bootstrap.servers"], self._reports):
             low, high = self._consumer.get_watermark_offsets(TopicPartition(*spot), _ASK_S)
-        except KafkaException as error:
-            raise self._failed(f"asking where {spot} begins and ends", error_of(error)) from error
         return low, high
 
     def _failed(self, doing: str, error: KafkaError) -> SpoutError:
         return kafka_error(doing, self._settings["bootstrap.servers"], error, self._reports)
+
+
+class ReaderPool:
+    """Lends readers, whose consumers stay open between batches; who borrows one has it alone. Idle ones are closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[tuple[str, RangeReader, float]] = []
+        self._timer: threading.Timer | None = None
+        atexit.register(self.close)
+
+    @contextmanager
+    def borrow(self, settings: Mapping[str, Any]) -> Iterator[RangeReader]:
+        """Lend a reader with these settings; after an error it is closed, because its state is not known."""
+        key = _key_of(settings)
+        lent = self._take(key) or RangeReader(dict(settings))
+        try:
+            yield lent
+        except BaseException:
+            lent.close()
+            raise
+        with self._lock:
+            self._idle.append((key, lent, time.monotonic()))
+            self._watch()
+
+    def close(self, settings: Mapping[str, Any] | None = None) -> None:
+        """Close all idle readers, or those with some settings."""
+        key = None if settings is None else _key_of(settings)
+        self._close_if(lambda of, since: key in (None, of))
+
+    @property
+    def idle(self) -> int:
+        """How many readers are open and not lent."""
+        return len(self._idle)
+
+    def _take(self, key: str) -> RangeReader | None:
+        with self._lock:
+            for at in reversed(range(len(self._idle))):
+                if self._idle[at][0] == key:
+                    return self._idle.pop(at)[1]
+        return None
+
+    def _close_if(self, due: Callable[[str, float], bool]) -> None:
+        with self._lock:
+            closing = [one for of, one, since in self._idle if due(of, since)]
+            self._idle = [each for each in self._idle if not due(each[0], each[2])]
+            if self._timer is not None and not self._idle:
+                self._timer.cancel()
+                self._timer = None
+        for one in closing:
+            one.close()
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(_IDLE_S / 4, self._sweep)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._timer = None
+            for _, one, since in self._idle:
+                if now - since >= _IDLE_S / 4:
+                    one.rest()
+        self._close_if(lambda of, since: now - since >= _IDLE_S)
+        with self._lock:
+            if self._idle:
+                self._watch()
+
+
+def _key_of(settings: Mapping[str, Any]) -> str:
+    return repr(sorted(settings.items(), key=str))
 
 
 def _ends_short(message: Message, one: OffsetRange) -> bool:
@@ -258,3 +330,7 @@ def _ends_short(message: Message, one: OffsetRange) -> bool:
 def offset_of(message: Message) -> int:
     """Return the offset of a record."""
     return message.offset()  # type: ignore[return-value]  # each message of a consumer has one
+
+
+READERS = ReaderPool()
+"""The readers of this process."""

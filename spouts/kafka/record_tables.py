@@ -1,55 +1,28 @@
-"""Turns the records of ranges into Arrow tables: the workers' side of a Kafka spout."""
+"""Turns records into Arrow tables, the workers' side of the spouts of batches, or into the values of single tuples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spouts.kafka.batch_ranges import OffsetRange
-from spouts.kafka.client_settings import consumer_settings
-from spouts.kafka.consumer_pool import Pool
-from spouts.kafka.options import KafkaOptions
-from spouts.kafka.range_reader import RangeReader, offset_of
-from spouts.kafka.record_functions import ByColumns, ByRecord, KafkaRecord
-from spouts.kafka.value_formats import BadValue
+from spouts.kafka.clients import Message, consumer_settings
+from spouts.kafka.options import COLUMNS, KafkaOptions, emitted_fields
+from spouts.kafka.range_reader import READERS, RangeReader, offset_of
+from spouts.kafka.value_formats import BadValue, ByColumns, ByRecord, KafkaRecord
 from trident.arrow import arrow_type, beyond_python, schema_of
 from trident.errors import SpoutError
-from trident.fields import Fields
-from trident.servers.kafka_client import kafka_package
 from trident.spout.interfaces import BadRow
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message
-
-READERS = Pool()
-"""The consumers of this process."""
 
 _MESSAGES = 1000  # at a time: more at once do not stay in the processor's cache
 _ROWS, _BYTES = 32 << 10, 4 << 20  # of a table
-_TYPES = {
-    "value": "binary",
-    "key": "binary",
-    "timestamp": "timestamp",
-    "partition": "int",
-    "offset": "bigint",
-    "topic": "string",
-    "headers": "array<struct<key:string,value:binary>>",
-}
-
-
-def emitted_fields(options: KafkaOptions) -> Fields:
-    """Return the fields of a spout with these options."""
-    if options.value.replaces_all:
-        return options.value.fields
-    key = "string" if options.key == "text" else "binary"
-    types = {**_TYPES, "key": key}
-    return Fields(*(options.value.fields if name == "value" else f"{name}: {types[name]}" for name in options.fields))
 
 
 class KafkaEmitter:
@@ -59,24 +32,13 @@ class KafkaEmitter:
         self._options, self._fields = options, emitted_fields(options)
         self._columns = KafkaRecord._fields if options.value.replaces_all else options.fields
 
-    @property
-    def key(self) -> str:
-        """By what the consumers are found in `READERS`."""
-        return repr(sorted(self._settings().items(), key=str))
-
     def emit(self, part: Sequence[OffsetRange]) -> Iterator[pa.Table | BadRow]:
         """Give the records of a part, range after range, in tables of a few megabytes."""
-        kafka_package()
-        settings = self._settings()
-        with READERS.borrow(self.key, lambda: RangeReader(settings)) as reader:
+        with READERS.borrow(consumer_settings(self._options)) as reader:
             for one in part:
                 for table in self._tables(one, reader):
                     yield from self._emitted(one, table)
             reader.check_topics({one.spot.topic: one.topic_id for one in part})
-
-    def _settings(self) -> dict[str, Any]:
-        options = self._options
-        return consumer_settings(options.bootstrap_servers, options.isolation, options.group_id, options.config)
 
     def _tables(self, one: OffsetRange, reader: RangeReader) -> Iterator[pa.Table]:
         """Collect arrays of records into tables; with `offset`, to say where a bad value is."""
@@ -86,7 +48,7 @@ class KafkaEmitter:
         options = self._options
 
         def batch_of(messages: list[Message]) -> pa.RecordBatch:
-            return pa.RecordBatch.from_arrays([_COLUMNS[name](messages) for name in names], names=list(names))
+            return pa.RecordBatch.from_arrays([_column_of(name, messages) for name in names], names=list(names))
 
         may_skip = options.on_lost == "skip"
         for batch in reader.read(one, _MESSAGES, batch_of, options.partition_timeout_s, may_skip):
@@ -158,51 +120,70 @@ def _is_no_text(keys: pa.Array, at: int) -> bool:
     return False
 
 
-# ---- columns of messages ------------------------------------------------------------------------------------------------
+class RecordValues:
+    """Reads records for single tuples, as the options say."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+
+    def __call__(self, records: Sequence[Message]) -> list[Sequence[Any]]:
+        """Return the values of each record, empty if a function leaves it out; `SpoutError` for one that cannot be read."""
+        if isinstance(self._options.value, ByRecord):
+            return [self._translated(self._options.value, each) for each in records]
+        columns: list[list[Any]] = []
+        for name in self._options.fields:
+            found = [_READ[name](each) for each in records]
+            if name == "value":
+                columns += self._options.value.lists(found)
+            elif name == "key" and self._options.key == "text":
+                columns.append([each.decode() if isinstance(each, bytes) else each for each in found])
+            else:
+                columns.append(found)
+        return list(zip(*columns, strict=True))
+
+    @staticmethod
+    def _translated(by_record: ByRecord, record: Message) -> Sequence[Any]:
+        try:
+            row = by_record.function(KafkaRecord(*(_READ[name](record) for name in KafkaRecord._fields)))
+        except Exception as error:
+            raise SpoutError(f"the function of ByRecord raised {type(error).__name__}: {error}") from error
+        return () if row is None else tuple(row)
 
 
-_value, _key = methodcaller("value"), methodcaller("key")
+# ---- what messages have -------------------------------------------------------------------------------------------------
 
 
-def _values(messages: list[Message]) -> pa.Array:
-    return pa.array(list(map(_value, messages)), pa.binary())
+def _timestamp(record: Message) -> datetime | None:
+    kind, ms = record.timestamp()
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC) if kind else None
+    except (ValueError, OverflowError, OSError) as error:
+        raise SpoutError(f"its timestamp is {ms} ms since 1970, which no year from 1 to 9999 has") from error
 
 
-def _keys(messages: list[Message]) -> pa.Array:
-    return pa.array(list(map(_key, messages)), pa.binary())
+def _headers(record: Message) -> list[dict[str, Any]]:
+    return [{"key": each[0], "value": each[1]} for each in record.headers() or ()]
 
 
-def _timestamps(messages: list[Message]) -> pa.Array:
-    ms = pa.array([ms if kind else None for kind, ms in (each.timestamp() for each in messages)], pa.int64())
-    return ms.cast(pa.timestamp("ms", tz="UTC"))
+_READ: dict[str, Callable[[Message], Any]] = {
+    **{name: methodcaller(name) for name in COLUMNS}, "timestamp": _timestamp, "headers": _headers
+}  # fmt: skip
+_ARROW = {name: arrow_type(type_) for name, type_ in COLUMNS.items()}
 
 
-def _partitions(messages: list[Message]) -> pa.Array:
-    return pa.array(np.full(len(messages), messages[0].partition(), np.int32))
-
-
-def _offsets(messages: list[Message]) -> pa.Array:
-    first, last = offset_of(messages[0]), offset_of(messages[-1])
-    if last - first == len(messages) - 1:
-        return pa.array(np.arange(first, last + 1, dtype=np.int64))
-    return pa.array([each.offset() for each in messages], pa.int64())
-
-
-def _topics(messages: list[Message]) -> pa.Array:
-    return pa.repeat(pa.scalar(messages[0].topic(), pa.string()), len(messages))
-
-
-def _headers(messages: list[Message]) -> pa.Array:
-    rows = [[{"key": each[0], "value": each[1]} for each in one.headers() or ()] for one in messages]
-    return pa.array(rows, arrow_type(_TYPES["headers"]))
-
-
-_COLUMNS: dict[str, Callable[[list[Message]], pa.Array]] = {
-    "value": _values,
-    "key": _keys,
-    "timestamp": _timestamps,
-    "partition": _partitions,
-    "offset": _offsets,
-    "topic": _topics,
-    "headers": _headers,
-}
+def _column_of(name: str, messages: list[Message]) -> pa.Array:
+    """Return what messages of one partition have; a call a message only for what differs."""
+    match name:
+        case "timestamp":
+            ms = pa.array([ms if kind else None for kind, ms in (each.timestamp() for each in messages)], pa.int64())
+            return ms.cast(pa.timestamp("ms", tz="UTC"))
+        case "partition" | "topic":
+            return pa.repeat(pa.scalar(_READ[name](messages[0]), _ARROW[name]), len(messages))
+        case "offset":
+            first, last = offset_of(messages[0]), offset_of(messages[-1])
+            if last - first == len(messages) - 1:
+                return pa.array(np.arange(first, last + 1, dtype=np.int64))
+        case "headers":
+            rows = [[{"key": each[0], "value": each[1]} for each in one.headers() or ()] for one in messages]
+            return pa.array(rows, _ARROW[name])
+    return pa.array(list(map(_READ[name], messages)), _ARROW[name])

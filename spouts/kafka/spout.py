@@ -1,18 +1,28 @@
-"""The two Kafka spouts: what a user gives, checked, and the promise of each."""
+"""The Kafka spouts, of batches and of single records: what a user gives, checked, and the promise of each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from spouts.kafka.options import KafkaOptions
-from spouts.kafka.range_coordinator import KafkaCoordinator
-from spouts.kafka.record_tables import KafkaEmitter, emitted_fields
-from spouts.kafka.value_formats import Format
+from spouts.kafka.options import KafkaOptions, ReadLimits, emitted_fields
+from spouts.kafka.value_formats import ByColumns, Format
+from spouts.messages.retry_policy import RetryPolicy
+from spouts.messages.spout import MessageSpout
+from trident.errors import ConfigError
 from trident.fields import Fields
+from trident.redaction import redacted
 from trident.servers.avro import Avro
 from trident.spout.interfaces import OnNewLog, SpoutType
+from trident.storm.interfaces import TopologyContext
+
+if TYPE_CHECKING:
+    from spouts.kafka.range_coordinator import KafkaCoordinator
+    from spouts.kafka.record_tables import KafkaEmitter
+    from spouts.kafka.topic_queue import TopicQueue
+
+_OF_BATCHES = {"max_batch_records": 1, "max_batch_bytes": 1, "max_batch_s": None, "partition_timeout_s": 10.0}
 
 
 class _KafkaSpout:
@@ -57,10 +67,14 @@ class _KafkaSpout:
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> KafkaCoordinator:
         """Open the driver's side; `SpoutError` if no broker answers or a topic is not there."""
-        return KafkaCoordinator(self._options, self.spout_type, self.get_emitter(conf))
+        from spouts.kafka.range_coordinator import KafkaCoordinator
+
+        return KafkaCoordinator(self._options, self.spout_type)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> KafkaEmitter:
         """Return the worker's side."""
+        from spouts.kafka.record_tables import KafkaEmitter
+
         return KafkaEmitter(self._options)
 
 
@@ -120,3 +134,118 @@ class TransactionalTridentKafkaSpout(_KafkaSpout):
     """
 
     spout_type = SpoutType.TRANSACTIONAL
+
+
+class KafkaSpout(MessageSpout):
+    """Emits the records of Kafka topics one by one; an offset is committed once every record before it is acknowledged.
+
+    A task reads the same partitions at each start, so no group is rebalanced. The order is that of each partition, but for
+    records that are tried again. What is acknowledged behind the committed offset is committed with it in its metadata, so
+    that a restart does not emit it again.
+
+    Parameters
+    ----------
+    bootstrap_servers
+        `"host:port"`, several with commas.
+    topics
+        A topic's name, a list of names, `re.compile(...)` for all topics whose whole name matches, or the partitions of
+        each topic, `{"orders": [0, 2]}`.
+    group_id
+        The consumer group that offsets are committed to. One topology per group, and no other consumers in it.
+    value
+        `"bytes"`, `"text"` (UTF-8), `Json("account: string, amount: bigint")`, `Avro(schema)`, or a function of yours:
+        `ByRecord(fields, function)`. JSON and Avro emit their fields in the place of `value`.
+    key
+        `"bytes"` or `"text"`.
+    fields
+        What is emitted, in this order: any of `value`, `key`, `timestamp`, `partition`, `offset`, `topic`, `headers`.
+    first_poll
+        Where a partition begins for which the group has no offset: `"earliest"`, `"latest"`, or a `datetime`. One that
+        is added to a topic later begins at its first record.
+    max_pending
+        The most records that a task holds before they are acknowledged.
+    max_uncommitted
+        The most offsets of a partition from the lowest unacknowledged one on. Then the partition waits for that one.
+    commit_every_s
+        How often offsets are committed; also whenever `max_pending` more records are done.
+    max_failures
+        After so many failures a record is given up. None: never, or after 10 if there are `dead_letters`.
+    first_pause_s, longest_pause_s
+        Seconds before the first retry; each further pause is twice as long, up to the longest.
+    dead_letters
+        The topic that gets records that are given up, with the reason in headers; it must exist. None: the log gets them.
+    isolation
+        `"read_committed"` leaves out the records of transactions that were aborted or are open; `"read_uncommitted"`.
+    refresh_s
+        Seconds between searches for new partitions and topics.
+    on_lost
+        What happens if records that come next are gone (retention, an unclean election): `"fail"`, or `"skip"` goes on
+        without them and logs it.
+    config
+        Any settings of librdkafka, as for TLS and SASL.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topics: Any,
+        *,
+        group_id: str,
+        value: Literal["bytes", "text"] | Avro | Format = "bytes",
+        key: Literal["bytes", "text"] = "bytes",
+        fields: str | Sequence[str] = "value",
+        first_poll: Literal["earliest", "latest"] | datetime = "earliest",
+        max_pending: int = 1000,
+        max_uncommitted: int = 100_000,
+        commit_every_s: float = 1.0,
+        max_failures: int | None = None,
+        first_pause_s: float = 0.2,
+        longest_pause_s: float = 60.0,
+        dead_letters: str | None = None,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        refresh_s: float = 5.0,
+        on_lost: Literal["fail", "skip"] = "fail",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        given = {
+            **_OF_BATCHES, "value": value, "key": key, "fields": fields, "first_poll": first_poll, "isolation": isolation,
+            "group_id": group_id, "refresh_s": refresh_s, "on_lost": on_lost, "on_bad": "fail", "config": config,
+        }  # fmt: skip
+        self._options = KafkaOptions.of(bootstrap_servers, topics, given)
+        self._dead_letters, self._limits = dead_letters, ReadLimits(max_pending, max_uncommitted, commit_every_s)
+        self._check()
+        policy = RetryPolicy(max_failures, first_pause_s, longest_pause_s, dead_letters)
+        super().__init__(emitted_fields(self._options), policy, max_pending)
+
+    def _check(self) -> None:
+        options = self._options
+        if not isinstance(options.group_id, str) or not options.group_id:
+            raise ConfigError(
+                f"group_id={options.group_id!r}: give the name of the group that offsets are committed to"
+            )
+        if options.first_poll == "committed":
+            raise ConfigError(
+                'first_poll="committed": committed offsets are used in any case; say where to begin without them'
+            )
+        if isinstance(options.value, ByColumns):
+            raise ConfigError("value=ByColumns(...): a spout of single records takes ByRecord(fields, function)")
+        if self._dead_letters in options.topics.names:
+            raise ConfigError(
+                f"dead_letters={self._dead_letters!r} is a topic that is read: dead letters would come again"
+            )
+        for name, number in zip(("max_uncommitted", "commit_every_s"), self._limits[1:], strict=True):
+            if not number > 0:
+                raise ConfigError(f"{name}={number!r}: give a number above 0")
+
+    def __repr__(self) -> str:
+        """Show the options without secrets."""
+        options = self._options
+        return (
+            f"KafkaSpout({redacted(options.bootstrap_servers)!r}, {options.topics}, group_id={options.group_id!r}, "
+            f"value={options.value!r}, config={sorted(options.config)}, {self._policy!r})"
+        )
+
+    def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> TopicQueue:
+        from spouts.kafka.topic_queue import TopicQueue
+
+        return TopicQueue(self._options, context.task, context.tasks, self._dead_letters, self._limits)

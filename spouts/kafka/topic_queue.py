@@ -5,25 +5,30 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import BrokerView
-from spouts.kafka.client_settings import consumer_settings, is_final, kafka_error
-from spouts.kafka.commits import Commits, ReadLimits
-from spouts.kafka.dead_topic import DeadTopic
+from spouts.kafka.clients import (
+    DeadTopic,
+    KafkaError,
+    Message,
+    TopicPartition,
+    consumer_settings,
+    explain_errors,
+    is_final,
+    kafka_error,
+    new_consumer,
+)
 from spouts.kafka.lost_records import assign, gone_topic, truncation_of
-from spouts.kafka.options import KafkaOptions
-from spouts.kafka.own_partitions import OwnPartitions
-from spouts.kafka.partition_work import PartitionWork
-from spouts.kafka.record_values import RecordValues
+from spouts.kafka.offset_commits import Commits, PartitionWork
+from spouts.kafka.options import KafkaOptions, ReadLimits
+from spouts.kafka.positions import OwnPartitions
+from spouts.kafka.record_tables import RecordValues
 from spouts.messages.queue import Message as Taken
 from spouts.messages.queue import decoded
 from trident.errors import SourceAwayError, SpoutError
-from trident.servers.kafka_client import Reports, error_of, kafka_package
-
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
+from trident.servers.kafka_client import Reports
 
 _log = logging.getLogger(__name__)
 _ASK_EVERY_S = 5.0
@@ -47,7 +52,6 @@ class TopicQueue:
     def __init__(
         self, options: KafkaOptions, task: int, tasks: int, dead_letters: str | None, limits: ReadLimits
     ) -> None:
-        kafka_package()
         self.place = f"Kafka at {options.bootstrap_servers}"
         self._options, self._dead_letters = options, dead_letters
         self._max_uncommitted = limits.max_uncommitted
@@ -57,13 +61,12 @@ class TopicQueue:
         self._ends: dict[Spot, int] | None = {}  # that are waited for; None: they are to be asked for
         self._ask_at = 0.0
         self._is_first, self._silent = True, set[Spot]()
-        self._settings = consumer_settings(
-            options.bootstrap_servers, options.isolation, options.group_id, options.config
-        )
+        self._settings = consumer_settings(options)
         self._work: dict[Spot, PartitionWork] = {}
         self._commits = Commits(self._work, limits)
         self._dead: DeadTopic | None = None
-        self._consumer = self._opened()
+        own = {"error_cb": self._error, "on_commit": self._commits.answered}
+        self._consumer: Any = new_consumer(self._settings, self._reports, **own)
         self._view = BrokerView(options)
         self._own = OwnPartitions(options, self._view, self._reports, task, tasks)
         try:
@@ -72,15 +75,6 @@ class TopicQueue:
         except BaseException:
             self._release()
             raise
-
-    def _opened(self) -> Any:
-        from confluent_kafka import Consumer, KafkaException
-
-        own = {**self._settings, "error_cb": self._error, "on_commit": self._commits.answered}
-        try:
-            return Consumer(own, logger=self._reports)
-        except KafkaException as error:
-            raise SpoutError(f"config: {error_of(error).str()}") from error
 
     # ---- what a queue does --------------------------------------------------------------------------------------------
 
@@ -189,13 +183,9 @@ class TopicQueue:
 
     def _begin(self, work: Mapping[Spot, PartitionWork]) -> None:
         """Read more partitions, once it is safe where they begin: so a restart begins where this start did."""
-        from confluent_kafka import KafkaException
-
-        try:
+        doing = f"committing where reading begins to group {self._options.group_id!r}"
+        with explain_errors(doing, self._options.bootstrap_servers, self._reports):
             self._commits.begin(self._consumer, work)
-        except KafkaException as error:
-            doing = f"committing where reading begins to group {self._options.group_id!r}"
-            raise kafka_error(doing, self._options.bootstrap_servers, error_of(error), self._reports) from error
         self._work.update(work)
         self._assign()
 
@@ -228,8 +218,6 @@ class TopicQueue:
 
     def _permitted(self) -> int:
         """Stop reading partitions whose lowest record takes too long; return how many records of others may come."""
-        from confluent_kafka import TopicPartition
-
         least = self._max_uncommitted
         for spot, work in self._work.items():
             room = self._max_uncommitted - work.window.gap

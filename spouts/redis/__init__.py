@@ -1,12 +1,11 @@
 """Redis Streams as sources, in batches for Trident, or entry by entry for bolts.
 
 Begin with `spout.py`: `TransactionalRedisStreamSpout` reads streams as logs, by ids; `id_ranges.py` says what a batch is.
-`rich_spout.py` emits single entries, each pending in its consumer group until its tuple tree is acknowledged;
-`stream_bolt.py` writes a stream. `stream_server.py` and `group_client.py` call Redis.
+`RedisStreamRichSpout` emits single entries, each pending in its consumer group until its tuple tree is acknowledged:
+`group_queue.py`. `stream_bolt.py` writes a stream. `stream_server.py` calls Redis.
 """
 
-from spouts.redis.rich_spout import RedisStreamRichSpout
-from spouts.redis.spout import TransactionalRedisStreamSpout
+from spouts.redis.spout import RedisStreamRichSpout, TransactionalRedisStreamSpout
 from spouts.redis.stream_bolt import RedisStreamBolt
 
 __all__ = ["RedisStreamBolt", "RedisStreamRichSpout", "TransactionalRedisStreamSpout"]

@@ -10,15 +10,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from spouts.messages.queue import Message, decoded
 from spouts.redis.entry_tables import EntryTables
-from spouts.redis.group_client import GroupClient
-from spouts.redis.stream_server import NOTHING, Entry
+from spouts.redis.stream_server import NOTHING, Entry, StreamCalls, order_of
 from trident.arrow import python_of
 from trident.errors import SpoutError
+
+T = TypeVar("T")
+_AT_ONCE = 10_000  # ids in one command
 
 
 @dataclass(frozen=True)
@@ -35,16 +38,23 @@ class GroupReading:
 class GroupQueue:
     """One consumer of a group over one or several streams.
 
-    `client`, `reading`: the consumer, and what it reads.
+    `server`, `consumer`, `reading`: where it calls, its name in the group, and what it reads.
     `tables`: reads the fields of entries.
     `report`: takes errors to show.
     """
 
     def __init__(
-        self, client: GroupClient, reading: GroupReading, tables: EntryTables, report: Callable[[BaseException], None]
+        self,
+        server: StreamCalls,
+        consumer: str,
+        reading: GroupReading,
+        tables: EntryTables,
+        report: Callable[[BaseException], None],
     ) -> None:
-        self.place = f"Redis at {client.server.place}"
-        self._client, self._reading, self._tables, self._report = client, reading, tables, report
+        self.place = f"Redis at {server.place}"
+        self._server, self._consumer, self._reading = server, consumer, reading
+        self._tables, self._report = tables, report
+        self._whose = f"the consumer {consumer!r} of the group {reading.group!r}"
         self._turns = deque(reading.streams)  # whose turn it is, if there is not room for an entry of each
         self._own = dict.fromkeys(reading.streams, NOTHING)  # up to where this consumer's own pending entries are read
         self._held: dict[str, dict[str, None]] = {stream: {} for stream in reading.streams}
@@ -53,15 +63,21 @@ class GroupQueue:
 
     def prepare(self) -> None:
         """Create the group where it is not there yet; `SpoutError` for a key that is no stream."""
+        group, first = self._reading.group, self._reading.first
         for stream in self._reading.streams:
-            self._client.server.is_there(stream)
-            self._client.create(stream, self._reading.first)
+            self._server.is_there(stream)
+            try:
+                doing = f"creating the group {group!r} of the stream {stream!r}"
+                self._call(doing, lambda client, stream=stream: client.xgroup_create(stream, group, first, True))  # type: ignore[misc]
+            except SpoutError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
         if self._reading.dead_letters is not None:
-            self._client.server.is_there(self._reading.dead_letters)
+            self._server.is_there(self._reading.dead_letters)
 
     def reconnect(self) -> None:
         """Ask for a sign of life; the client connects by itself."""
-        self._client.server.call("asking for a sign of life", lambda client: client.ping())
+        self._server.call("asking for a sign of life", lambda client: client.ping())
 
     def describe(self, message: Message) -> str:
         return f"entry {message.raw.id} of the stream {message.raw.stream!r}"
@@ -80,13 +96,21 @@ class GroupQueue:
 
     def acknowledge(self, done: Sequence[Message]) -> None:
         for stream, ids in _by_stream(message.raw for message in done):
-            self._client.acknowledge(stream, ids)
+            self._take_off(stream, ids)
             for each in ids:
                 self._held[stream].pop(each, None)
 
     def note_failures(self, failed: Sequence[Message]) -> None:
-        """Have Redis know how often each has failed."""
-        self._client.set_deliveries({message.raw.key: message.failures + 1 for message in failed})
+        """Have Redis know how often each has failed, also for the consumer that takes them over."""
+
+        def write(client: Any) -> None:
+            with client.pipeline(transaction=False) as commands:
+                for message in failed:
+                    stream, id_ = message.raw.key
+                    self._claim_own(commands, stream, [id_], retrycount=message.failures + 1)
+                commands.execute()
+
+        self._call(f"noting failures of {self._whose}", write)
 
     def bury(self, message: Message, reason: str) -> None:
         """Add the entry to the stream of dead letters, and only then acknowledge it."""
@@ -96,9 +120,7 @@ class GroupQueue:
             **entry.fields, "dead_letter.reason": reason, "dead_letter.failures": message.failures,
             "dead_letter.stream": entry.stream, "dead_letter.id": entry.id, "dead_letter.group": self._reading.group,
         }  # fmt: skip
-        self._client.server.call(
-            f"adding a dead letter to the stream {place!r}", lambda client: client.xadd(place, letter)
-        )
+        self._server.call(f"adding a dead letter to the stream {place!r}", lambda client: client.xadd(place, letter))
         self.acknowledge([message])
 
     def tend(self) -> None:
@@ -107,21 +129,23 @@ class GroupQueue:
         if now >= self._sign_at:
             self._sign_at = now + self._reading.claim_idle_s / 3
             for stream, held in self._held.items():
-                self._client.keep(stream, list(held))
+                for some in _cut(list(held)):
+                    doing = f"keeping {len(some)} entries of {stream!r} pending for {self._whose}"
+                    self._call(doing, partial(self._claim_own, stream=stream, ids=some))
 
     def rest(self) -> None:
         """Nothing to do: Redis knows what is done."""
 
     def close(self) -> None:
         """Close the connections; what is pending stays so, for this consumer's next start or for others."""
-        self._client.server.close()
+        self._server.close()
 
     # ---- reading ------------------------------------------------------------------------------------------------------
 
     def _own_pending(self, room: int) -> list[Message]:
         """Read what was pending for this consumer when it started, stream after stream."""
         stream, after = next(iter(self._own.items()))
-        entries = self._client.read({stream: after}, room, "pending entries")
+        entries = self._read({stream: after}, room, "pending entries")
         if not entries:
             del self._own[stream]
             return []
@@ -133,16 +157,14 @@ class GroupQueue:
         for stream in self._reading.streams:
             if len(messages) < room:
                 # Its own that it holds are never among them: `tend` came before.
-                messages += self._delivered_again(
-                    self._client.claim(stream, self._reading.claim_idle_s, room - len(messages))
-                )
+                messages += self._delivered_again(self._claim(stream, room - len(messages)))
         return messages
 
     def _new(self, room: int) -> list[Message]:
         chosen = [self._turns[at] for at in range(min(room, len(self._turns)))]
         self._turns.rotate(-len(chosen))
         # The number that Redis is given holds for each stream.
-        entries = self._client.read(dict.fromkeys(chosen, ">"), room // len(chosen), "new entries")
+        entries = self._read(dict.fromkeys(chosen, ">"), room // len(chosen), "new entries")
         return self._messages(entries, {})
 
     def _delivered_again(self, entries: list[Entry]) -> list[Message]:
@@ -151,8 +173,7 @@ class GroupQueue:
         if not there:
             return []
         most = len(entries) + len(self._held[there[0].stream])
-        counts = self._client.deliveries(there, most)
-        return self._messages(there, {id_: count - 1 for id_, count in counts.items()})
+        return self._messages(there, self._failures_of(there, most))
 
     def _still_there(self, entries: list[Entry]) -> list[Entry]:
         """Leave out entries that were trimmed or deleted while they were pending, and report them."""
@@ -161,11 +182,11 @@ class GroupQueue:
             self._report(
                 SpoutError(
                     f"{len(gone)} entries of the stream {gone[0].stream!r} on {self.place}, {gone[0].id} the first, were "
-                    f"trimmed or deleted while they were pending for {self._client.whose}: they are lost. Let "
+                    f"trimmed or deleted while they were pending for {self._whose}: they are lost. Let "
                     "fewer entries be trimmed (MAXLEN, MINID)"
                 )
             )
-            self._client.acknowledge(gone[0].stream, [entry.id for entry in gone])
+            self._take_off(gone[0].stream, [entry.id for entry in gone])
         return [entry for entry in entries if entry.fields]
 
     def _messages(self, entries: Sequence[Entry], failures: Mapping[str, int]) -> list[Message]:
@@ -179,6 +200,63 @@ class GroupQueue:
 
     def _rows(self, entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
         return list(zip(*map(python_of, self._tables.table(entries).columns), strict=True))
+
+    # ---- calls --------------------------------------------------------------------------------------------------------
+
+    def _read(self, positions: dict[str, str], count: int, what: str) -> list[Entry]:
+        """Read entries, at most `count` of each stream: new ones behind `>`, this consumer's pending ones behind an id."""
+        answer = self._call(
+            f"reading {what} for {self._whose} from {', '.join(map(repr, positions))}",
+            lambda client: client.xreadgroup(self._reading.group, self._consumer, positions, count),
+        )
+        return [
+            Entry(stream.decode(), id_.decode(), fields or {}) for stream, entries in answer for id_, fields in entries
+        ]
+
+    def _claim(self, stream: str, count: int) -> list[Entry]:
+        """Take over entries that have been pending for long for another consumer; those deleted have no fields."""
+        idle_ms, group = int(self._reading.claim_idle_s * 1000), self._reading.group
+        _, claimed, deleted = self._call(
+            f"taking over entries of {stream!r} for {self._whose}",
+            lambda client: client.xautoclaim(stream, group, self._consumer, idle_ms, NOTHING, count),
+        )
+        found = [*claimed, *((id_, None) for id_ in deleted)]
+        return [Entry(stream, id_.decode(), fields or {}) for id_, fields in found]
+
+    def _claim_own(self, client: Any, stream: str, ids: Sequence[str], **counts: int) -> None:
+        """Have entries count as just delivered, so that no other consumer takes them over."""
+        client.xclaim(stream, self._reading.group, self._consumer, 0, ids, justid=True, **counts)
+
+    def _failures_of(self, entries: Sequence[Entry], most: int) -> dict[str, int]:
+        """Return by id how often entries of one stream failed, `most` pending ones between the first and the last."""
+        stream, ids = entries[0].stream, sorted((entry.id for entry in entries), key=order_of)
+        pending = self._call(
+            f"asking how often entries of {stream!r} were delivered to {self._whose}",
+            lambda client: client.xpending_range(stream, self._reading.group, ids[0], ids[-1], most, self._consumer),
+        )
+        return {each["message_id"].decode(): each["times_delivered"] - 1 for each in pending}
+
+    def _take_off(self, stream: str, ids: Sequence[str]) -> None:
+        """Take entries off the list of pending ones."""
+        for some in _cut(ids):
+            doing = f"acknowledging {len(some)} entries of {stream!r} for {self._whose}"
+            self._call(doing, lambda client, some=some: client.xack(stream, self._reading.group, *some))  # type: ignore[misc]
+
+    def _call(self, doing: str, function: Callable[[Any], T]) -> T:
+        """Call; `Away` if the server does not answer, `SpoutError` that says what was tried for anything else."""
+        try:
+            return self._server.call(doing, function)
+        except SpoutError as error:
+            if "NOGROUP" in str(error):
+                raise SpoutError(
+                    f"{error}. The group or its stream was deleted, or the server lost its data; a restart creates the group "
+                    f"again, at first={self._reading.first!r}"
+                ) from error
+            raise
+
+
+def _cut(ids: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE))
 
 
 def _by_stream(entries: Iterable[Entry]) -> list[tuple[str, list[str]]]:

@@ -155,9 +155,6 @@ class RangeCoordinator(BatchCoordinator):
         size = -(-len(pieces) // max(1, parallelism))
         return list(_joined(pieces, size))
 
-    def success(self, txid: int, definition: Definition) -> None:
-        """Nothing is held for a batch, so nothing is dropped."""
-
     def size(self, definition: Definition) -> int:
         return int(definition["bytes"])
 
@@ -173,9 +170,6 @@ class RangeCoordinator(BatchCoordinator):
     def throttle(self, share: float) -> None:
         """Let batches have this share of `max_entries`, one entry of a stream at least."""
         self._share = share
-
-    def look_now(self) -> None:
-        """Nothing to do: entries are looked for at each call."""
 
     def is_preparing(self) -> bool:
         """Whether entries may be there that cannot be read now, because the server is away."""

@@ -145,12 +145,6 @@ class _FixedBatchCoordinator(BatchCoordinator):
         """Say how many rows come after a batch; None if they begin again after the last."""
         return None if self._cycle else Lag(max(0, self._rows - int(definition["end"])), "records")
 
-    def success(self, txid: int, definition: Definition) -> None:
-        """Nothing is held for a batch, so nothing is dropped."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 def _flat(given: Sequence[Any]) -> list[Any]:
     rows: list[Any] = []

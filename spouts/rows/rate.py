@@ -186,12 +186,6 @@ class _RateCoordinator(BatchCoordinator):
         """Make the batches smaller; what is due then waits, and the lag says how much that is."""
         self._share = share
 
-    def success(self, txid: int, definition: Definition) -> None:
-        """Nothing is held for a batch, so nothing is dropped."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
     def _continued(self, start: int, previous: Definition | None) -> RowSchedule:
         """Return the schedule of the row `start`: the one before, or a new one if there was none or the rate changed."""
         if not self._rate:

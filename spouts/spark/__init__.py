@@ -1,10 +1,9 @@
 """DataFrames of Spark as sources, whose rows stay in Spark.
 
-Begin with `dataframe_spout.py`, or `streaming_spout.py` for streaming ones. `chunks.py` has the form in which rows stay: files
-that tasks write and tasks read.
+Begin with `dataframe_spout.py`, which has both spouts; `dataframe_batches.py` and `query_batches.py` are their drivers' sides.
+`chunks.py` has the form in which rows stay: files that tasks write and tasks read.
 """
 
-from spouts.spark.dataframe_spout import DataFrameSpout
-from spouts.spark.streaming_spout import StructuredStreamingSpout
+from spouts.spark.dataframe_spout import DataFrameSpout, StructuredStreamingSpout
 
 __all__ = ["DataFrameSpout", "StructuredStreamingSpout"]

@@ -1,27 +1,31 @@
 """Chunks: rows of a DataFrame as files that Spark's tasks write, and that the tasks of a topology read.
 
 The driver gets one line for each chunk and never the rows. A task that Spark runs twice writes its files twice, under
-different names, and only the files of the run that counts are named in its result.
+different names, and only the files of the run that counts are named in its result. A manifest says which chunks belong
+together, and whose they are. A folder has one; it only changes to "the rows are deleted".
 
 What Spark says when something fails, in one line.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from trident.alignment import align
 from trident.arrow import schema_of
-from trident.errors import ReplayMismatchError, SpoutError, describe
+from trident.errors import CheckpointMismatchError, ReplayMismatchError, SpoutError, describe
 from trident.fields import Fields
 
 if TYPE_CHECKING:
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
 
 _COMPRESSION = "zstd"
 _WRITTEN = "partition int, number int, file string, rows bigint, bytes bigint, length bigint, crc bigint"
+_VERSION = 1
+_NAME = "manifest.json"
+_ROWS = "rows-"
+_LONGEST = 500
 
 
 class Chunk(NamedTuple):
@@ -63,11 +71,17 @@ class ChunkPart(NamedTuple):
 # ---- writing --------------------------------------------------------------------------------------------------------
 
 
-def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits) -> list[Chunk]:
-    """Let Spark write a DataFrame into a folder, which all its machines see; return the chunks in the DataFrame's order.
+def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits, owner: str) -> Manifest:
+    """Let Spark write a DataFrame into a folder, which all its machines see; return its manifest, or that of a faster process.
 
     Raises `SpoutError`: this process does not see what the tasks wrote.
     """
+    id_, rows_folder = new_rows_folder(folder)
+    return write_manifest(folder, id_, fields, _write_rows(df, rows_folder, fields, limits), owner)
+
+
+def _write_rows(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits) -> list[Chunk]:
+    """Return the chunks in the DataFrame's order."""
     Path(folder).mkdir(parents=True, exist_ok=True)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -77,8 +91,7 @@ def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLim
         return write_chunks(folder, fields, limits, 0 if context is None else context.partitionId(), batches)
 
     columns = df.select(*("`" + name.replace("`", "``") + "`" for name in fields.names))
-    rows = sorted(columns.mapInArrow(write, _WRITTEN).collect())
-    chunks = [Chunk(*row[2:]) for row in rows]
+    chunks = [Chunk(*row[2:]) for row in sorted(columns.mapInArrow(write, _WRITTEN).collect())]
     for chunk in chunks:
         _check_seen(folder, chunk)
     sync_folder(folder)
@@ -91,7 +104,7 @@ def write_chunks(
     """Write the rows of one task; give a row that describes each chunk."""
     run, schema = uuid.uuid4().hex[:12], schema_of(fields)
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for number, table in zip(count(), _pieces(batches, schema, limits), strict=False):
+    for number, table in enumerate(_pieces(batches, schema, limits)):
         file = f"{partition}-{number}-{run}.arrow"
         length, crc = _write(Path(folder, file), table)
         yield pa.RecordBatch.from_arrays(
@@ -134,11 +147,15 @@ def _write(path: Path, table: pa.Table) -> tuple[int, int]:
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=_COMPRESSION)) as writer:
         writer.write_table(table)
     data = sink.getvalue()
+    _write_durably(path, data)
+    return data.size, zlib.crc32(data)
+
+
+def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
     with path.open("xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    return data.size, zlib.crc32(data)
 
 
 def _check_seen(folder: str, chunk: Chunk) -> None:
@@ -202,7 +219,128 @@ def _read(path: Path, chunk: Chunk) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
-_LONGEST = 500
+# ---- manifests ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The rows of a DataFrame, as they were written once.
+
+    `id`: unique; also in the name of the folder of the chunks.
+    `fields`: names and types, as text.
+    `consumed`: whether all rows were committed and deleted.
+    `owner`: whose rows they are, as `owner_of` says it; empty if a coordinator was opened by hand.
+    """
+
+    id: str
+    fields: tuple[str, ...]
+    chunks: tuple[Chunk, ...]
+    consumed: bool = False
+    owner: str = ""
+
+    @property
+    def rows(self) -> int:
+        """The number of all rows."""
+        return sum(chunk.rows for chunk in self.chunks)
+
+    def rows_folder(self, folder: str) -> str:
+        """Return where the chunks are."""
+        return str(Path(folder, _ROWS + self.id))
+
+
+def new_rows_folder(folder: str) -> tuple[str, str]:
+    """Return a new id, and the folder for its chunks."""
+    id_ = uuid.uuid4().hex
+    return id_, str(Path(folder, _ROWS + id_))
+
+
+def fields_as_text(fields: Fields) -> tuple[str, ...]:
+    """Return fields as a manifest keeps them."""
+    return tuple(f"{name}: {type_}" for name, type_ in zip(fields.names, fields.types, strict=True))
+
+
+def owner_of(conf: Mapping[str, Any]) -> str:
+    """Return the stream and the topology that a coordinator was opened for; empty if it was opened by hand."""
+    return f"the stream {conf['stream']!r} of the topology {conf['topology']!r}" if "topology" in conf else ""
+
+
+def check_owner(folder: str, manifest: Manifest, owner: str) -> None:
+    """Raise `CheckpointMismatchError` for rows of another stream."""
+    if manifest.owner and owner and manifest.owner != owner:
+        raise CheckpointMismatchError(
+            f"the rows in {folder} belong to {manifest.owner}, and this is {owner}: it would read them in place of its own. "
+            "Give each stream a folder of its own; or remove this one, if its rows are no longer needed"
+        )
+
+
+def read_manifest(folder: str) -> Manifest | None:
+    """Return the manifest of a folder, None if it has none."""
+    path = Path(folder, _NAME)
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if values["version"] != _VERSION:
+            raise ValueError(
+                f"it is of version {values['version']}; this version of the software reads version {_VERSION}"
+            )
+        chunks = tuple(Chunk(*chunk) for chunk in values["chunks"])
+        return Manifest(values["id"], tuple(values["fields"]), chunks, values["consumed"], values["owner"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpoutError(
+            f"{path} cannot be read as the manifest of a DataFrame's rows: {describe(error)}. Restore it, or begin again "
+            "with a new folder, a new log_dir and empty states"
+        ) from error
+
+
+def write_manifest(folder: str, id_: str, fields: Fields, chunks: Sequence[Chunk], owner: str = "") -> Manifest:
+    """Write the manifest of a folder and return it; if another process was faster, return that one's and delete these rows.
+
+    The rows of others stay: a driver that was replaced does not know which ones its successor is writing.
+    """
+    made = Manifest(id_, fields_as_text(fields), tuple(chunks), owner=owner)
+    with suppress(FileExistsError):
+        _put(folder, made)
+    sync_folder(folder)
+    manifest = read_manifest(folder) or made
+    if manifest.id != id_:
+        shutil.rmtree(made.rows_folder(folder), ignore_errors=True)
+    return manifest
+
+
+def _put(folder: str, manifest: Manifest) -> None:
+    """Write a manifest where there is none; `FileExistsError` if there is one."""
+    new, path = _write_beside(folder, manifest), Path(folder, _NAME)
+    try:
+        path.hardlink_to(new)  # it is there whole or not at all, and unlike a rename this fails if there is one
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links here, as on many shared folders: a crash in this instant leaves one that is cut
+        _write_durably(path, new.read_bytes())
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def remove_others(folder: str, id_: str) -> None:
+    """Delete the rows of starts that ended before they had written a manifest, once a log has committed rows of this one."""
+    for other in Path(folder).glob(f"{_ROWS}*"):
+        if other.name != _ROWS + id_:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def remove_rows(folder: str, manifest: Manifest) -> None:
+    """Delete the chunks, because all are committed; first the manifest says so, for a later start."""
+    if not manifest.consumed:
+        _write_beside(folder, replace(manifest, consumed=True)).replace(Path(folder, _NAME))
+        sync_folder(folder)
+    shutil.rmtree(manifest.rows_folder(folder), ignore_errors=True)
+
+
+def _write_beside(folder: str, manifest: Manifest) -> Path:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    path = Path(folder, f".{_NAME}.{uuid.uuid4().hex}")
+    _write_durably(path, json.dumps({"version": _VERSION, **vars(manifest)}).encode())
+    return path
 
 
 def said_by_spark(error: BaseException) -> str:

@@ -12,16 +12,18 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from spouts.spark.chunks import ChunkLimits, ChunkPart, cut_chunks, said_by_spark, write_dataframe
-from spouts.spark.manifests import (
+from spouts.spark.chunks import (
+    ChunkLimits,
+    ChunkPart,
     Manifest,
     check_owner,
+    cut_chunks,
     fields_as_text,
-    new_rows_folder,
     read_manifest,
     remove_others,
     remove_rows,
-    write_manifest,
+    said_by_spark,
+    write_dataframe,
 )
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields
@@ -121,9 +123,6 @@ class DataFrameCoordinator(BatchCoordinator):
     def throttle(self, share: float) -> None:
         self._share = share
 
-    def look_now(self) -> None:
-        """Do nothing: the rows that there are were fixed when they were written."""
-
     def runs_spark_jobs(self) -> bool:
         return True
 
@@ -160,9 +159,7 @@ class DataFrameCoordinator(BatchCoordinator):
 
     def _written(self, df: DataFrame) -> Manifest:
         limits = ChunkLimits(*(max(1, limit // CHUNKS_PER_BATCH) for limit in self._limits))
-        id_, rows_folder = new_rows_folder(self._folder)
-        chunks = write_dataframe(df, rows_folder, self._fields, limits)
-        manifest = write_manifest(self._folder, id_, self._fields, chunks, self._owner)
+        manifest = write_dataframe(df, self._folder, self._fields, limits, self._owner)
         _log.info("wrote %d rows in %d chunks to %s", manifest.rows, len(manifest.chunks), self._folder)
         return manifest
 

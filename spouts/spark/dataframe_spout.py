@@ -1,4 +1,7 @@
-"""DataFrameSpout: a batch DataFrame, a table or the result of a query, in transactional batches."""
+"""DataFrameSpout: a batch DataFrame, a table or the result of a query, in transactional batches.
+
+StructuredStreamingSpout: any streaming DataFrame, batch by batch, through `foreachBatch`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spouts.spark.chunks import ChunkEmitter, ChunkLimits
+from spouts.spark.chunks import ChunkEmitter, ChunkLimits, owner_of
 from spouts.spark.dataframe_batches import DataFrameCoordinator
-from spouts.spark.manifests import owner_of
+from spouts.spark.query_batches import QueryCoordinator, QuerySettings
 from trident.arrow import schema_of
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike
@@ -27,7 +30,30 @@ _NOT_ON_CONNECT = (
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
-class DataFrameSpout:
+class _DataFrameSource:
+    """What a spout over a DataFrame has of any kind."""
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(self, source: Any, fields: FieldsLike | None, streams: bool) -> None:
+        self._fields = fields_of_source(source, fields, type(self).__name__, streams)
+        self._source, self._streams = source, streams
+
+    def get_output_fields(self) -> Fields:
+        return self._fields
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> ChunkEmitter:
+        """Return the worker's side."""
+        return ChunkEmitter()
+
+    def _open_dataframe(self) -> DataFrame:
+        return dataframe_of(self._source, self._fields, self._streams)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_source": None if is_dataframe(self._source) else self._source}
+
+
+class DataFrameSpout(_DataFrameSource):
     """Emits the rows of a DataFrame once, in batches. Transactional, whatever the query.
 
     The query runs once: Spark's tasks write its rows into `folder`, without passing them through the driver, and every
@@ -50,7 +76,6 @@ class DataFrameSpout:
         Keep the rows in `folder` after the last batch. To read the DataFrame again, remove the folder or name another.
     """
 
-    spout_type = SpoutType.TRANSACTIONAL
     on_new_log: OnNewLog = "elsewhere"
 
     def __init__(
@@ -66,31 +91,68 @@ class DataFrameSpout:
         for name, limit in (("max_batch_rows", max_batch_rows), ("max_batch_bytes", max_batch_bytes)):
             if limit < 1:
                 raise ValueError(f"{name} is {limit}; it must be at least 1")
-        self._fields = fields_of_source(source, fields, "DataFrameSpout", streams=False)
-        self._source: Any = source
+        super().__init__(source, fields, streams=False)
         self._folder, self._keep = checked_folder("folder", folder), keep
         self._limits = ChunkLimits(max_batch_rows, max_batch_bytes)
-
-    def get_output_fields(self) -> Fields:
-        return self._fields
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> DataFrameCoordinator:
         """Open the driver's side."""
         return DataFrameCoordinator(
-            lambda: dataframe_of(self._source, self._fields),
-            self._folder,
-            self._fields,
-            self._limits,
-            self._keep,
-            owner_of(conf),
+            self._open_dataframe, self._folder, self._fields, self._limits, self._keep, owner_of(conf)
         )
 
-    def get_emitter(self, conf: Mapping[str, Any]) -> ChunkEmitter:
-        """Return the worker's side."""
-        return ChunkEmitter()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_source": None if is_dataframe(self._source) else self._source}
+class StructuredStreamingSpout(_DataFrameSource):
+    """Emits the batches of a streaming DataFrame, one batch of the topology for each batch of Spark. Transactional.
+
+    Spark plans a batch, its tasks write the rows into `rows_dir`, the topology reads them there, and when the batch is
+    recorded Spark completes it and plans the next. So a batch is one on both sides, and a replay has the same rows.
+
+    Parameters
+    ----------
+    source
+        The streaming DataFrame (`spark.readStream…`), or a function that makes it of the `SparkSession` when the topology
+        runs, so that the declaration needs no Spark.
+    checkpoint
+        The folder of Spark's checkpoint: it says how far the source was read. It belongs to this stream of this topology
+        alone, and to its log.
+    fields
+        Only with a function: names and types of the columns.
+    rows_dir
+        Where the rows of a batch are from its plan to its record; all machines of Spark must see it under this path.
+        Default: a folder in the checkpoint.
+    trigger
+        As for `DataStreamWriter.trigger`, such as `{"processingTime": "10 seconds"}` or `{"availableNow": True}`.
+        Default: a batch as soon as there are rows.
+    adopt_checkpoint
+        Take the checkpoint as it is, although it does not belong to the log. For one start, if you know what the states
+        have.
+    """
+
+    on_new_log: OnNewLog = "checkpoint"
+
+    def __init__(
+        self,
+        source: DataFrame | Callable[[SparkSession], DataFrame],
+        checkpoint: str | os.PathLike[str],
+        *,
+        fields: FieldsLike | None = None,
+        rows_dir: str | os.PathLike[str] | None = None,
+        trigger: Mapping[str, Any] | None = None,
+        adopt_checkpoint: bool = False,
+    ) -> None:
+        super().__init__(source, fields, streams=True)
+        place = os.fspath(checkpoint)
+        if _URL.match(place) is None:
+            place = str(Path(place).absolute())
+        elif rows_dir is None:
+            raise ValueError(f"checkpoint is {place!r}; give rows_dir too, a folder that all machines see as a path")
+        rows = checked_folder("rows_dir", Path(place, "trident-rows") if rows_dir is None else rows_dir)
+        self._settings = QuerySettings(self._fields, place, rows, trigger or {}, adopt_checkpoint)
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> QueryCoordinator:
+        """Open the driver's side. The query is started when the first batch is asked for."""
+        return QueryCoordinator(self._open_dataframe, self._settings, owner_of(conf))
 
 
 def checked_folder(name: str, folder: str | os.PathLike[str]) -> str:

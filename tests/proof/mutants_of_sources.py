@@ -81,7 +81,7 @@ OF_SOURCES = (
     ),
     Mutant(
         "files: a replay goes on where the failed attempt had ended",
-        "spouts/files/cutting.py",
+        "spouts/files/file_coordinator.py",
         "if not self._loaded or previous != self._last:",
         "if not self._loaded:",
         (
@@ -90,21 +90,21 @@ OF_SOURCES = (
     ),
     Mutant(
         "files: what was found before an error is lost (a position saved early)",
-        "spouts/files/cutting.py",
+        "spouts/files/file_coordinator.py",
         "            self._loaded = False  # no definition has what was found before the error, so start again from `previous`\n",
         "",
         ("tests/spouts/files/test_text_errors.py::test_an_error_while_a_batch_is_defined_loses_nothing",),
     ),
     Mutant(
         "files: a restart begins at the beginning",
-        "spouts/files/cutting.py",
+        "spouts/files/file_coordinator.py",
         'self._positions, self._by_cursor = Positions(previous["done"]), False',
         "self._positions, self._by_cursor = Positions(), False",
         ("tests/spouts/files/test_text_files.py::test_a_file_of_several_names_is_read_once_also_as_names_come_and_go",),
     ),
     Mutant(
         "files: a file that was replaced is read on",
-        "spouts/files/cutting.py",
+        "spouts/files/file_coordinator.py",
         "                    self._format.check_same(path, size, position)\n",
         "                    pass\n",
         (
@@ -136,7 +136,7 @@ OF_SOURCES = (
     ),
     Mutant(
         "Kafka: the offset of the highest record that is done is committed (offsets saved early)",
-        "spouts/kafka/partition_work.py",
+        "spouts/kafka/offset_commits.py",
         "        low = self.window.low\n",
         "        low = self.window.position\n",
         ("tests/spouts/kafka/test_offset_window.py",),

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from spouts import DataFrameSpout, FeederBatchSpout, FixedBatchSpout, RateSpout
-from spouts.spark.chunks import ChunkLimits
-from spouts.spark.manifests import new_rows_folder, write_manifest
+from spouts.spark.chunks import ChunkLimits, new_rows_folder, write_manifest
 from tests.spout.partition_source import Source
 from tests.spouts.file_sources import Folder, Lines
 from tests.spouts.spark.written_rows import FIELDS, batch_of, chunks_of

@@ -16,9 +16,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from spouts.kafka.offset_notes import OffsetNotes
-from spouts.spark.chunks import Chunk
-from spouts.spark.manifests import read_manifest, write_manifest
+from spouts.kafka.offset_commits import OffsetNotes
+from spouts.spark.chunks import Chunk, read_manifest, write_manifest
 from states.delta.fence import CommitNote
 from tests.harness.crashing_stores import DictMap
 from tests.state.samples import same

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spouts import CsvFileSpout, JsonFileSpout, TextFileSpout
-from spouts.files.cutting import FileCoordinator
+from spouts.files.file_coordinator import FileCoordinator
 from tests.spouts.files.test_text_files import LONG_AGO, append, write
 from tests.spouts.reading import Row, definitions, rows_of
 from trident.errors import BadDataError, ReplayMismatchError, SourceAwayError, SpoutError

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import TextFileSpout
-from spouts.files.positions import Position, Positions
+from spouts.files.ranges import Position, Positions
 from tests.spouts.files.test_text_files import append, write
 from tests.spouts.reading import rows_of
 from trident.spout import Definition

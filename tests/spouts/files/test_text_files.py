@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spouts import TextFileSpout
-from spouts.files.cutting import FileCoordinator
+from spouts.files.file_coordinator import FileCoordinator
 from spouts.files.ranges import FileRange, cut
 from tests.spouts.reading import definitions, is_plain, rows_of
 from trident.spout import Definition, ITridentSpout, SpoutType, TransactionAttempt

@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from spouts.kafka.batch_ranges import BatchLimits
-from spouts.kafka.record_tables import READERS
+from spouts.kafka.range_reader import READERS
 from states.memory import MemoryMapState
 from tests.harness.kafka_topics import Record, Topics
 from tests.spouts.kafka.kafka_batches import Batches, batches, spans

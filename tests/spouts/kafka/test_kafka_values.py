@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from spouts.kafka import Avro, ByColumns, ByRecord, Json, OpaqueTridentKafkaSpout
-from spouts.kafka.record_functions import KafkaRecord, format_of
-from spouts.kafka.value_formats import AvroRecords, BadValue, Format, TextFormat
+from spouts.kafka.value_formats import AvroRecords, BadValue, Format, KafkaRecord, TextFormat, format_of
 from tests.harness import kafka_topics as written
 from tests.harness.kafka_topics import Topics
 from tests.harness.topology_runs import keep, start

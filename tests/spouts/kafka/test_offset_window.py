@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.offset_notes import OffsetNotes
-from spouts.kafka.own_partitions import Start
-from spouts.kafka.partition_work import OffsetWindow, PartitionWork
+from spouts.kafka.offset_commits import OffsetNotes, OffsetWindow, PartitionWork, Start
 
 _RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)))
 

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from spouts.spark.chunks import ChunkEmitter, ChunkLimits, ChunkPart, cut_chunks
-from spouts.spark.manifests import new_rows_folder, read_manifest, remove_rows, write_manifest
+from spouts.spark.chunks import (
+    ChunkEmitter,
+    ChunkLimits,
+    ChunkPart,
+    cut_chunks,
+    new_rows_folder,
+    read_manifest,
+    remove_rows,
+    write_manifest,
+)
 from tests.spouts.reading import tuple_rows
 from tests.spouts.spark.written_rows import FIELDS, batch_of, chunks_of, written
 from trident.errors import ReplayMismatchError, SpoutError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spouts import DataFrameSpout
-from spouts.spark.manifests import read_manifest
+from spouts.spark.chunks import read_manifest
 from tests.harness.topology_runs import keep, run_all, start
 from tests.spouts.reading import definitions, is_plain, rows_of
 from tests.spouts.spark.written_rows import FIELDS, written

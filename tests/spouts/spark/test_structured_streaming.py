@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spouts import StructuredStreamingSpout
-from spouts.spark import query_batches
-from spouts.spark.chunks import Chunk, ChunkLimits
-from spouts.spark.manifests import Manifest, read_manifest
+from spouts.spark import chunks, query_batches
+from spouts.spark.chunks import Chunk, ChunkLimits, Manifest, read_manifest
 from tests.harness.commands import environment, last_txid, until
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import keep, start
@@ -179,7 +178,7 @@ def test_a_driver_that_was_replaced_does_not_remove_the_rows_that_its_successor_
         return chunks_of(Path(folder), [batch_of(0, 10)], limits)
 
     monkeypatch.setattr(query_batches, "read_batch", lambda spark, path, batch: ("query", "digest"))
-    monkeypatch.setattr(query_batches, "write_dataframe", rows)
+    monkeypatch.setattr(chunks, "_write_rows", rows)
     spout = StructuredStreamingSpout(lambda spark: spark.table("t"), tmp_path, fields=FIELDS)
     replaced, successor = (spout.get_coordinator({}) for _ in range(2))
     written: list[Any] = []

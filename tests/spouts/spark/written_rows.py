@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spouts.spark.chunks import Chunk, ChunkLimits, write_chunks
-from spouts.spark.manifests import Manifest, new_rows_folder, write_manifest
+from spouts.spark.chunks import Chunk, ChunkLimits, Manifest, new_rows_folder, write_chunks, write_manifest
 from trident.arrow import schema_of
 from trident.fields import Fields
 

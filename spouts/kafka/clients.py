@@ -1,16 +1,42 @@
-"""librdkafka's clients as spouts need them: their settings and errors, and one that is replaced when a broker is silent."""
+"""librdkafka's clients as spouts need them. No other module imports them, and this one is imported where a spout is opened.
+
+Their settings and errors, a client for questions that is replaced when a broker is silent, and one that writes dead letters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+from spouts.kafka.options import KafkaOptions
 from trident.errors import SourceAwayError, SpoutError
+from trident.extras import needs_package
 from trident.servers.kafka_client import STRANGER, Reports, error_of, is_away
 
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import AdminClient
+with needs_package("Kafka", "kafka", "confluent-kafka", "confluent_kafka"):
+    from confluent_kafka import (
+        Consumer,
+        IsolationLevel,
+        KafkaError,
+        KafkaException,
+        Message,
+        Producer,
+        TopicCollection,
+        TopicPartition,
+    )
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AdminClient,
+        ConfigResource,
+        OffsetSpec,
+        ResourceType,
+    )
+
+__all__ = [
+    "AskingClient", "ConfigResource", "Consumer", "DeadTopic", "IsolationLevel", "KafkaError", "KafkaException", "Message",
+    "OffsetSpec", "ResourceType", "TopicPartition", "committed_in", "consumer_settings", "explain_errors", "is_final",
+    "kafka_error", "new_consumer",
+]  # fmt: skip
 
 _FETCHING = {
     "fetch.wait.max.ms": 10,  # how long the end of a range is waited for that is no record (a transaction's marker)
@@ -18,20 +44,21 @@ _FETCHING = {
     "fetch.error.backoff.ms": 50,
     "queued.max.messages.kbytes": 16 << 10,  # what a task may hold beyond the table that it gives out
 }
+_WRITE_S = 5.0  # that a dead letter may take
 _QUICK_METADATA = {"topic.metadata.refresh.interval.ms": 10_000, "reconnect.backoff.max.ms": 1000}
 
 _FORBIDDEN = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
 
 
-def consumer_settings(servers: str, isolation: str, group: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
+def consumer_settings(options: KafkaOptions) -> dict[str, Any]:
     """Return the settings of a consumer whose partitions are assigned, and which never commits by itself."""
     return {
         **_QUICK_METADATA,
         **_FETCHING,
-        **config,
-        "bootstrap.servers": servers,
-        "isolation.level": isolation,
-        "group.id": group or "trident",  # must be there; the consumer joins no group
+        **options.config,
+        "bootstrap.servers": options.bootstrap_servers,
+        "isolation.level": options.isolation,
+        "group.id": options.group_id or "trident",  # must be there; the consumer joins no group
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
@@ -39,11 +66,34 @@ def consumer_settings(servers: str, isolation: str, group: str | None, config: M
     }
 
 
-def asking_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _asking_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a consumer that also suit a client that reads no records."""
     consumers_only = {*_FETCHING, "group.id", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset"}
     consumers_only |= {"enable.partition.eof", "isolation.level"}
     return {name: value for name, value in settings.items() if name not in consumers_only}
+
+
+def new_consumer(settings: Mapping[str, Any], reports: Reports, **own: Any) -> Consumer:
+    """Open a consumer; `SpoutError` for a setting that librdkafka does not take."""
+    with _refuse_settings():
+        return Consumer({**settings, "error_cb": reports.error, **own}, logger=reports)
+
+
+def committed_in(consumer: Consumer, asked: Sequence[TopicPartition], timeout_s: float) -> list[TopicPartition]:
+    """Return what is committed to the consumer's group; `KafkaException` if of any partition that is not known."""
+    found = consumer.committed(list(asked), timeout=timeout_s) if asked else []
+    for each in found:
+        if each.error is not None:
+            raise KafkaException(each.error)
+    return found
+
+
+@contextmanager
+def _refuse_settings() -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        raise SpoutError(f"config: {error_of(error).str()}") from error
 
 
 def is_final(error: KafkaError) -> bool:
@@ -65,6 +115,15 @@ def kafka_error(doing: str, servers: str, error: KafkaError, reports: Reports) -
     return SpoutError(f"{cause} ({reports})")
 
 
+@contextmanager
+def explain_errors(doing: str, servers: str, reports: Reports) -> Iterator[None]:
+    """Raise an error of a client inside of this as `kafka_error` does."""
+    try:
+        yield
+    except KafkaException as error:
+        raise kafka_error(doing, servers, error_of(error), reports) from error
+
+
 class AskingClient:
     """Opens librdkafka's client for questions, and another one after an answer that did not come.
 
@@ -83,17 +142,12 @@ class AskingClient:
     @property
     def client(self) -> AdminClient:
         """Return the client; another one if the last one waited for an answer in vain."""
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
-
         if self._is_silent:
             self.close()
         if self._opened is None:
-            own: dict[str, Any] = {**asking_settings(self._settings), "error_cb": self._reports.error}
-            try:
+            own: dict[str, Any] = {**_asking_settings(self._settings), "error_cb": self._reports.error}
+            with _refuse_settings():
                 self._opened = AdminClient(own, logger=self._reports)
-            except KafkaException as error:
-                raise SpoutError(f"config: {error_of(error).str()}") from error
         return self._opened
 
     def close(self) -> None:
@@ -116,8 +170,6 @@ class AskingClient:
         return self._described(names, timeout_s) if self._is_silent else found
 
     def _described(self, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
-        from confluent_kafka import KafkaException, TopicCollection
-
         found: dict[str, Any] = {}
         asked = self.client.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
         for name, future in asked.items():
@@ -127,3 +179,43 @@ class AskingClient:
                 self.heed(error)
                 found[name] = error
         return found
+
+
+class DeadTopic:
+    """Writes dead letters: a record as it was, and in its headers why it is there. All replicas have it when a call returns.
+
+    `topic`: its name.
+    `settings`, `reports`: of the consumer, and what the client reports.
+    """
+
+    def __init__(self, topic: str, settings: Mapping[str, Any], reports: Reports) -> None:
+        self._topic, self._reports, self._servers = topic, reports, settings["bootstrap.servers"]
+        own = {
+            **_asking_settings(settings), "acks": "all", "enable.idempotence": True, "linger.ms": 0,
+            "error_cb": reports.error,
+        }  # fmt: skip
+        with _refuse_settings():
+            self._producer = Producer(own, logger=reports)
+
+    def write(self, record: Message, why: Mapping[str, str]) -> None:
+        """Write a record with more headers; `SourceAwayError` if no broker takes it in time."""
+        ended: list[Any] = []
+        headers = [*(record.headers() or ()), *((name, text.encode()) for name, text in why.items())]
+        self._producer.produce(
+            self._topic, record.value(), record.key(), headers=headers, on_delivery=lambda error, _: ended.append(error)
+        )
+        self._producer.flush(_WRITE_S)
+        doing = f"writing a dead letter to topic {self._topic!r}"
+        if not ended:
+            self._producer.purge()
+            self._producer.flush(0)
+            raise SourceAwayError(
+                f"{doing} at {self._servers}: no broker took it in {_WRITE_S:g} seconds ({self._reports})"
+            )
+        if ended[0] is not None:
+            raise kafka_error(doing, self._servers, ended[0], self._reports)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._producer.purge()
+        self._producer.flush(0)

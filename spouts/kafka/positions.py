@@ -1,37 +1,100 @@
-"""Which partitions a task reads, and where it begins with each."""
+"""Where a partition begins, and where it goes on if what comes next is gone: decided here for all Kafka spouts.
+
+Of a spout of batches the log of the topology has the positions; a task of `KafkaSpout` takes them from its group.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
-from spouts.kafka.client_settings import kafka_error
+from spouts.kafka.clients import Consumer, KafkaException, TopicPartition, committed_in, explain_errors
 from spouts.kafka.lost_records import LogPosition, lost_before, truncated
-from spouts.kafka.offset_notes import OffsetNotes
+from spouts.kafka.offset_commits import OffsetNotes, Start
 from spouts.kafka.options import KafkaOptions
 from trident.errors import SourceAwayError, SpoutError
-from trident.servers.kafka_client import Reports, error_of
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, TopicPartition
+from trident.servers.kafka_client import Reports
 
 _log = logging.getLogger(__name__)
 _ASK_S = 5.0
 
 
-class Start(NamedTuple):
-    """Where reading of a partition begins, and what is known beside; no record that was read is of a later leader's `epoch`."""
+class PartitionPositions:
+    """Decides where partitions are read, and asks the brokers what it has to know for that.
 
-    offset: int
-    notes: OffsetNotes
-    is_committed: bool
-    epoch: int
+    `skipped`: how many offsets were left out because of `on_lost="skip"`.
+    """
+
+    def __init__(self, options: KafkaOptions, view: BrokerView) -> None:
+        self._options, self._view, self.skipped = options, view, 0
+        self._intact: dict[Spot, LogPosition] = {}  # with the epoch under which all before it was there
+        self._ended: dict[Spot, int] = {}  # where a partition ended before what was read of it: more records hide that
+
+    def choose_starts(self, spots: Collection[Spot], bounds: Mapping[Spot, OffsetBounds]) -> dict[Spot, int]:
+        """Return where partitions begin of which `first_poll` decides; `SourceAwayError` if that is not answered."""
+        first, starts = self._options.first_poll, {spot: bounds[spot].low for spot in spots}
+        if first == "latest":
+            return {spot: bounds[spot].end for spot in spots}
+        if first == "committed" and spots:
+            committed = self._view.committed(spots)
+            starts.update((spot, offset) for spot, offset in committed.items() if offset is not None)
+        if isinstance(first, datetime) and spots:
+            found = self._view.at(spots, int(first.timestamp() * 1000))
+            return {spot: bounds[spot].end if offset is None else offset for spot, offset in found.items()}
+        return starts
+
+    def find_cuts(
+        self, read: Mapping[Spot, LogPosition], bounds: Mapping[Spot, OffsetBounds]
+    ) -> dict[Spot, int | None]:
+        """Ask, where another leader leads since, at which offset partitions were cut off before what was read of them.
+
+        None: all of it is still there. Partitions that do not say so are left out.
+        """
+        doubtful = {
+            spot: place
+            for spot, place in read.items()
+            if 0 <= place.epoch < bounds[spot].epoch
+            and place.offset > 0
+            and self._intact.get(spot) != LogPosition(place.offset, bounds[spot].epoch)
+        }
+        answers = self._view.truncations(doubtful) if doubtful else {}
+        for spot, cut in answers.items():
+            if cut is None:
+                self._intact[spot] = LogPosition(read[spot].offset, bounds[spot].epoch)
+        return {**{spot: None for spot in read if spot not in doubtful}, **answers}
+
+    def go_on(self, spot: Spot, position: int, furthest: int, bounds: OffsetBounds, cut: int | None) -> int | None:
+        """Return where records are, if those that come next are gone, or some that were read; None: reading goes on.
+
+        `position`, `furthest`: what comes next, and what is behind all that was read.
+        `cut`: where the partition was cut off, if that is known.
+
+        Raises `SpoutError`: `on_lost` does not permit to leave anything out.
+        """
+        error: SpoutError
+        if cut is not None:
+            offset, error = cut, truncated(spot, furthest, cut)
+        elif position < bounds.low:
+            offset, error = bounds.low, lost_before(spot, position, bounds.low, bounds.end)
+        else:
+            end = self._ended.get(spot, bounds.end)
+            high = end if furthest <= end or spot in self._ended else self._view.high(spot)
+            if high is None or furthest <= high:  # behind an open transaction: the isolation was another one before
+                return None
+            offset, error = high, lost_before(spot, furthest, bounds.low, high)
+            if self._options.on_lost == "fail":
+                self._ended[spot] = high
+        if self._options.on_lost == "fail" or offset < 0:
+            raise error
+        self.skipped += abs(position - offset)
+        _log.warning("on_lost=skip: %s; reading goes on at offset %d (%d offsets skipped)", error, offset, self.skipped)
+        return offset
 
 
 class OwnPartitions:
@@ -43,6 +106,7 @@ class OwnPartitions:
 
     def __init__(self, options: KafkaOptions, view: BrokerView, reports: Reports, task: int, tasks: int) -> None:
         self._options, self._view, self._reports, self._task, self._tasks = options, view, reports, task, tasks
+        self._positions = PartitionPositions(options, view)
 
     def topics(self, more: Iterable[str] = ()) -> Mapping[str, TopicView]:
         """Return the topics that are read, and `more`; `SpoutError` if one that was named is not there."""
@@ -58,15 +122,10 @@ class OwnPartitions:
     def of(self, topics: Mapping[str, TopicView], dead_letters: str | None) -> dict[Spot, bool]:
         """Return this task's partitions, and whether each has a leader."""
         return {
-            Spot(name, partition): is_led
-            for name, topic in sorted(topics.items())
-            if name != dead_letters
-            for partition, is_led in sorted(topic.led.items())
-            if self._options.topics.hold(name, partition) and self._is_own(name, partition)
+            spot: is_led
+            for spot, is_led in sorted(self._view.led(topics).items())
+            if spot.topic != dead_letters and (crc32(spot.topic.encode()) + spot.partition) % self._tasks == self._task
         }
-
-    def _is_own(self, topic: str, partition: int) -> bool:
-        return (crc32(topic.encode()) + partition) % self._tasks == self._task
 
     def starts(
         self, new: Mapping[Spot, bool], topics: Mapping[str, TopicView], consumer: Consumer, is_first: bool
@@ -88,8 +147,11 @@ class OwnPartitions:
                 f"is chosen for all of them at once (first_poll={self._options.first_poll!r})"
             )
         found = self._gone_on({spot: start for spot, start in committed.items() if spot in bounds}, topics, bounds)
-        fresh = [spot for spot in bounds if spot not in committed]
-        found.update(self._first(fresh, [spot for spot in at_first if spot in bounds], bounds))
+        # What was added later begins at its first record.
+        first = {spot: bounds[spot].low for spot in bounds if spot not in committed}
+        first.update(self._positions.choose_starts([spot for spot in at_first if spot in bounds], bounds))
+        for spot, offset in first.items():
+            found[spot] = Start(offset, OffsetNotes(), False, bounds[spot].epoch)
         return {spot: self._noted(start, topics[spot.topic]) for spot, start in found.items()}
 
     def _gone_on(
@@ -104,19 +166,16 @@ class OwnPartitions:
         places = {
             spot: LogPosition(start.notes.furthest(start.offset), start.epoch)
             for spot, start in committed.items()
-            if spot not in found and 0 <= start.epoch < bounds[spot].epoch
+            if spot not in found
         }
-        cuts = self._view.truncations(places) if places else {}
-        for spot, start in committed.items():
-            if spot not in found and (spot not in places or spot in cuts):
-                epoch = start.epoch if spot in places else bounds[spot].epoch
-                found[spot] = self._checked(spot, start._replace(epoch=epoch), bounds[spot], cuts.get(spot))
+        for spot, cut in self._positions.find_cuts(places, bounds).items():
+            start, limits = committed[spot], bounds[spot]
+            epoch = limits.epoch if start.epoch < 0 else min(start.epoch, limits.epoch)
+            found[spot] = self._checked(spot, start._replace(epoch=epoch), limits, cut)
         return found
 
     def learn_leaders(self, topics: Iterable[str], consumer: Consumer) -> None:
         """Have a consumer ask for the leaders of partitions; by itself it would do so after a second."""
-        from confluent_kafka import KafkaException
-
         for topic in topics:
             with contextlib.suppress(KafkaException):  # it asks again by itself
                 consumer.list_topics(topic, _ASK_S)
@@ -132,16 +191,9 @@ class OwnPartitions:
         return self._checked(spot, Start(position, OffsetNotes(), False, bounds[spot].epoch), bounds[spot], cut)
 
     def _committed(self, spots: list[Spot], consumer: Consumer) -> dict[Spot, Start]:
-        from confluent_kafka import KafkaException, TopicPartition
-
-        try:
-            answers = consumer.committed([TopicPartition(*spot) for spot in spots], timeout=_ASK_S) if spots else []
-            for each in answers:
-                if each.error is not None:
-                    raise KafkaException(each.error)
-        except KafkaException as error:
-            doing = f"asking for the offsets of group {self._options.group_id!r}"
-            raise kafka_error(doing, self._options.bootstrap_servers, error_of(error), self._reports) from error
+        doing = f"asking for the offsets of group {self._options.group_id!r}"
+        with explain_errors(doing, self._options.bootstrap_servers, self._reports):
+            answers = committed_in(consumer, [TopicPartition(*spot) for spot in spots], _ASK_S)
         return {
             Spot(each.topic, each.partition): Start(
                 each.offset, OffsetNotes.of(each.metadata, each.offset), True, _epoch_of(each)
@@ -167,35 +219,12 @@ class OwnPartitions:
             and spot.partition < before.get(spot.topic, 0 if finds_more else spot.partition + 1)
         ]
 
-    def _first(
-        self, fresh: Sequence[Spot], at_first: Sequence[Spot], bounds: Mapping[Spot, OffsetBounds]
-    ) -> dict[Spot, Start]:
-        """Begin with partitions of which nothing is committed; those added later begin at their first record."""
-        offsets = {spot: bounds[spot].low for spot in fresh}
-        first = self._options.first_poll
-        if first == "latest":
-            offsets.update({spot: bounds[spot].end for spot in at_first})
-        elif isinstance(first, datetime) and at_first:
-            for spot, offset in self._view.at(at_first, int(first.timestamp() * 1000)).items():
-                offsets[spot] = bounds[spot].end if offset is None else offset
-        return {spot: Start(offset, OffsetNotes(), False, bounds[spot].epoch) for spot, offset in offsets.items()}
-
     def _checked(self, spot: Spot, start: Start, limits: OffsetBounds, cut: int | None) -> Start:
         """Go on where records are, if those that come next are gone, or those that were read, and that is permitted."""
-        furthest, is_deleted = start.notes.furthest(start.offset), cut is None and start.offset < limits.low
-        if cut is not None:
-            offset, error = cut, truncated(spot, furthest, cut)
-        elif is_deleted:
-            offset, error = limits.low, lost_before(spot, start.offset, limits.low, limits.end)
-        else:
-            high = limits.end if furthest <= limits.end else self._view.high(spot)
-            if high is None or furthest <= high:
-                return start
-            offset, error = high, lost_before(spot, furthest, limits.low, high)
-        if self._options.on_lost == "fail" or offset < 0:
-            raise error
-        _log.warning("on_lost=skip: %s", error)
-        if is_deleted:
+        offset = self._positions.go_on(spot, start.offset, start.notes.furthest(start.offset), limits, cut)
+        if offset is None:
+            return start
+        if cut is None and start.offset < limits.low:
             return Start(offset, start.notes, False, limits.epoch)
         return Start(min(start.offset, offset), start.notes.before(offset), False, limits.epoch)
 

@@ -1,0 +1,304 @@
+"""What of the partitions of a task is done, in whatever order, and what of that is committed to its group.
+
+An offset is committed from time to time, as far as everything before it is done, with notes on what is done behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from spouts.kafka.batch_ranges import Spot
+from spouts.kafka.clients import Consumer, KafkaError, KafkaException, committed_in
+from spouts.kafka.lost_records import LogPosition, placed
+from spouts.kafka.options import ReadLimits
+from trident.errors import SourceAwayError
+from trident.servers.kafka_client import error_of
+
+_log = logging.getLogger(__name__)
+_MOST_BYTES = 3800
+_MOST_FAILURES = 60
+_ASK_S = 5.0
+_RENEW_S = (
+    3600.0  # Kafka forgets an offset that was committed long ago, however quiet it is (offsets.retention.minutes)
+)
+
+
+@dataclass(frozen=True)
+class OffsetNotes:
+    """What is known beside the committed offset of a partition, and is committed with it.
+
+    Kafka keeps a text with each committed offset, of up to 4,096 bytes. After a restart what it names is not emitted again.
+
+    `topic_id`: the id of the topic: another one of the same name has other records under these offsets.
+    `partitions`: how many partitions the topic had when the group began with it.
+    `done`: ranges behind the offset that are done, each (first, end).
+    `failures`: by offset how often a record failed that is not done.
+    """
+
+    topic_id: str = ""
+    partitions: int = 0
+    done: Sequence[tuple[int, int]] = ()
+    failures: Mapping[int, int] = field(default_factory=dict)
+
+    def furthest(self, offset: int) -> int:
+        """Return the offset behind all that is done, given the committed one."""
+        return max([offset, *(end for _, end in self.done)])
+
+    def before(self, offset: int) -> OffsetNotes:
+        """Return the notes on records before an offset: from there on the numbers belong to other records."""
+        done = [(first, min(end, offset)) for first, end in self.done if first < offset]
+        failures = {at: count for at, count in self.failures.items() if at < offset}
+        return replace(self, done=done, failures=failures)
+
+    def text(self, offset: int) -> str:
+        """Write as much as there is room for, what is nearest to the offset first."""
+        failures = [[at - offset, self.failures[at]] for at in sorted(self.failures)[:_MOST_FAILURES]]
+        found: dict[str, Any] = {
+            "trident": 1,
+            "topic": self.topic_id,
+            "partitions": self.partitions,
+            "failures": failures,
+        }
+        room = _MOST_BYTES - len(_json({**found, "done": []}))
+        done: list[int] = []
+        before = offset
+        for first, end in self.done:  # each as its distance from the one before, and its length
+            pair = (first - before, end - first)
+            room -= len(f"{pair[0]},{pair[1]},")
+            if room < 0:
+                break
+            done += pair
+            before = end
+        return _json({**found, "done": done})
+
+    @classmethod
+    def of(cls, text: str | None, offset: int) -> OffsetNotes:
+        """Read a text; what another program has committed says nothing."""
+        try:
+            found = json.loads(text or "")
+            if found["trident"] != 1:
+                return cls()
+            numbers, done, before = iter(found["done"]), [], offset
+            for distance in numbers:
+                first = before + distance
+                before = first + next(numbers)
+                done.append((first, before))
+            failures = {offset + at: count for at, count in found["failures"]}
+            return cls(found["topic"], found["partitions"], done, failures)
+        except (ValueError, TypeError, KeyError, StopIteration):
+            return cls()
+
+
+class Start(NamedTuple):
+    """Where reading of a partition begins, and what is known beside; no record that was read is of a later leader's `epoch`."""
+
+    offset: int
+    notes: OffsetNotes
+    is_committed: bool
+    epoch: int
+
+
+class OffsetWindow:
+    """The offsets of a partition from the lowest that is not done to the one that comes next.
+
+    Records are acknowledged in any order, so what is done are ranges, and not single offsets.
+
+    `low`: the lowest offset that is not done: what may be committed.
+    `position`: the offset that comes next from the broker.
+    `start`: where reading begins.
+    `done`: ranges behind it that are done already, each (first, end).
+    """
+
+    def __init__(self, start: int, done: Iterable[tuple[int, int]] = ()) -> None:
+        self.low = self.position = start
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for first, end in done:
+            self.finish(first, end)
+
+    @property
+    def gap(self) -> int:
+        """How many offsets lie between the lowest that is not done and the next one to come."""
+        return max(0, self.position - self.low)
+
+    @property
+    def done(self) -> list[tuple[int, int]]:
+        """The ranges behind `low` that are done, each (first, end), in order; no two touch each other."""
+        return list(zip(self._starts, self._ends, strict=True))
+
+    def arrive(self, offset: int) -> bool:
+        """Note that a record came; whether it is to be processed.
+
+        Offsets in front of it that did not come are no records: they were compacted away, or belong to transactions.
+        """
+        if offset < self.position:
+            return False
+        self.skip_to(offset)
+        self.position = offset + 1
+        at = bisect_right(self._starts, offset) - 1
+        return offset >= self.low and (at < 0 or offset >= self._ends[at])
+
+    def skip_to(self, offset: int) -> None:
+        """Note that there is nothing from the position up to an offset."""
+        self.finish(self.position, offset)
+        self.position = max(self.position, offset)
+
+    def cut(self, offset: int) -> None:
+        """Forget everything from an offset on: it is about other records than those that have these numbers now."""
+        done = [(first, min(end, offset)) for first, end in self.done if first < offset]
+        self.low, self.position = min(self.low, offset), offset
+        self._starts, self._ends = [first for first, _ in done], [end for _, end in done]
+
+    def finish(self, first: int, end: int) -> None:
+        """Note that the offsets from `first` to before `end` are done."""
+        first = max(first, self.low)
+        if first >= end:
+            return
+        left, right = bisect_left(self._ends, first), bisect_right(self._starts, end)
+        if left < right:  # they touch it or overlap with it
+            first, end = min(first, self._starts[left]), max(end, self._ends[right - 1])
+        self._starts[left:right], self._ends[left:right] = [first], [end]
+        if self._starts[0] <= self.low:
+            self.low = self._ends[0]
+            del self._starts[0], self._ends[0]
+
+
+class PartitionWork:
+    """The work on a partition.
+
+    `window`: which offsets are done.
+    `failures`: by offset how often a record failed that is not done.
+    `is_paused`: whether the client was asked to read nothing more of it for now.
+    `epoch`: the latest epoch of a leader that a record was read from, or of the one that said where reading begins.
+    """
+
+    def __init__(self, start: Start) -> None:
+        self.window = OffsetWindow(start.offset, start.notes.done)
+        self.failures = {offset: count for offset, count in start.notes.failures.items() if offset >= self.window.low}
+        self.is_paused = False
+        self.epoch = start.epoch
+        self._notes = start.notes
+        self._committed = self._state() if start.is_committed else None
+
+    @property
+    def place(self) -> LogPosition:
+        """What comes next from the broker."""
+        return LogPosition(self.window.position, self.epoch)
+
+    def arrive(self, offset: int, epoch: int | None) -> bool:
+        """Note that a record came; whether it is to be processed."""
+        if epoch is not None and epoch > self.epoch:
+            self.epoch = epoch
+        return self.window.arrive(offset)
+
+    def finish(self, offset: int) -> None:
+        """Note that a record is done."""
+        self.window.finish(offset, offset + 1)
+        self.failures.pop(offset, None)
+
+    def move(self, start: Start) -> None:
+        """Go on at another offset: what is between is gone, or what was read from there on is."""
+        self.epoch = start.epoch
+        if start.offset > self.window.position:
+            self.window.skip_to(start.offset)
+        else:
+            self.window.cut(start.offset)
+            self.failures = {offset: count for offset, count in self.failures.items() if offset < start.offset}
+
+    def to_commit(self, spot: Spot) -> Any | None:
+        """Return what to commit, None if that was committed already."""
+        state = self._state()
+        if state == self._committed:
+            return None
+        self._committed = state
+        low, text = state
+        return placed(spot, LogPosition(low, self.epoch), text)
+
+    def commit_again(self) -> None:
+        """The last commit did not succeed."""
+        self._committed = None
+
+    def _state(self) -> tuple[int, str]:
+        low = self.window.low
+        notes = OffsetNotes(self._notes.topic_id, self._notes.partitions, self.window.done, self.failures)
+        return low, notes.text(low)
+
+
+class Commits:
+    """The commits of one task."""
+
+    def __init__(self, work: Mapping[Spot, PartitionWork], limits: ReadLimits) -> None:
+        self._work, self._every_s, self._most, self._done = work, limits.commit_every_s, limits.max_pending, 0
+        self._renewed = time.monotonic()
+        self._due = self._renewed + self._every_s
+        self.succeeded = False
+        """Whether a commit has succeeded; the reader sets it back."""
+
+    def done(self, count: int) -> None:
+        """Note that so many more records are done."""
+        self._done += count
+
+    def if_due(self, consumer: Consumer) -> None:
+        """Commit, without waiting for the answer, if it is time to."""
+        now = time.monotonic()
+        if now >= self._renewed + _RENEW_S:
+            self._renewed = now
+            for work in self._work.values():
+                work.commit_again()
+        if now >= self._due or self._done >= self._most:
+            self._due, self._done = now + self._every_s, 0
+            self.now(consumer, waits=False)
+
+    def begin(self, consumer: Consumer, begun: Mapping[Spot, PartitionWork]) -> None:
+        """Commit where partitions begin that are read from now on, and return once that is safe.
+
+        The answer to a commit does not cover each partition, so it is read back.
+
+        Raises `KafkaException`: the commit failed, or what was committed cannot be read.
+        Raises `SourceAwayError`: another offset is committed.
+        """
+        offsets = {spot: offset for spot, each in begun.items() if (offset := each.to_commit(spot)) is not None}
+        if not offsets:
+            return
+        consumer.commit(offsets=list(offsets.values()), asynchronous=False)
+        for each in committed_in(consumer, list(offsets.values()), _ASK_S):
+            spot = Spot(each.topic, each.partition)
+            if each.offset != offsets[spot].offset:
+                raise SourceAwayError(
+                    f"committing where reading of {spot} begins: offset {offsets[spot].offset} was committed, and "
+                    f"{'none' if each.offset < 0 else each.offset} was read back"
+                )
+
+    def now(self, consumer: Consumer, waits: bool) -> None:
+        """Commit what was not committed yet."""
+        offsets = [offset for spot, work in self._work.items() if (offset := work.to_commit(spot)) is not None]
+        if not offsets:
+            return
+        try:
+            if waits:
+                consumer.commit(offsets=offsets, asynchronous=False)
+            else:
+                consumer.commit(offsets=offsets, asynchronous=True)
+        except KafkaException as error:
+            self.answered(error_of(error), offsets)
+
+    def answered(self, error: KafkaError | None, offsets: Sequence[Any]) -> None:
+        """Take the answer to a commit, which comes in a later call of the consumer."""
+        failed = [each for each in offsets if error is not None or each.error is not None]
+        self.succeeded |= len(failed) < len(offsets)
+        if not failed:
+            return
+        _log.warning("offsets were not committed, which is tried again: %s", (error or failed[0].error).str())
+        for each in failed:
+            if (work := self._work.get(Spot(each.topic, each.partition))) is not None:
+                work.commit_again()
+
+
+def _json(notes: Mapping[str, Any]) -> str:
+    return json.dumps(notes, separators=(",", ":"))
