@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, TextIO
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import typer
 
 from trident.errors import FencedError, TridentError
+from trident.http.strangers import is_loopback
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +33,8 @@ REPLACED = 3
 PIPE_WIDTH = 10_000
 """The width of what goes into a file or a pipe: it has no screen to fit."""
 _TIME = "%Y-%m-%d %H:%M:%S"
+_LOOK_S = 0.2
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NARROW = 80  # on a narrower screen the lines of a box take the space of words
 
 
@@ -47,6 +51,14 @@ def problems() -> Console:
 def say(text: str, style: str = "", console: Console | None = None) -> None:
     """Print a line as it is: unwrapped, so that it can be searched, and without markup."""
     (console or results()).print(text, style=style, soft_wrap=True, markup=False, highlight=False)
+
+
+def say_page(name: str, host: str, url: str) -> None:
+    """Say where a page is, and warn if it is for more than this machine."""
+    say(f"{name}: page at {url}")
+    if not is_loopback(host):
+        text = f"anyone who reaches {url} may read the page, values of states included; only actions need the token"
+        say(f"warning: {text}", "yellow", problems())
 
 
 def is_wide(console: Console) -> bool:
@@ -196,6 +208,13 @@ class Signals:
         self.received = signum
         self._say(self._first)
 
+    def wait(self) -> int:
+        """Wait for a signal; returns the exit code that it asks for."""
+        waiting = threading.Event()
+        while self.received is None:
+            waiting.wait(_LOOK_S)
+        return 128 + self.received
+
     def _say(self, text: str) -> None:
         # Past the log, whose lock the interrupted code may hold. The line break ends what a terminal shows of Ctrl-C.
         line = json_line(text) if self._as_json else f"\n{text}"
@@ -206,7 +225,7 @@ class Signals:
 def ending_signals(first: str, second: str, as_json: bool) -> Iterator[Signals]:
     """Notice signals in the block, see `Signals`."""
     signals = Signals(first, second, as_json)
-    before = {signum: signal.signal(signum, signals.handle) for signum in (signal.SIGINT, signal.SIGTERM)}
+    before = {signum: signal.signal(signum, signals.handle) for signum in _SIGNALS}
     try:
         yield signals
     finally:
@@ -228,3 +247,21 @@ def unwinding_on_signals() -> Iterator[None]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+@contextmanager
+def until_a_signal() -> Iterator[Callable[[], int]]:
+    """Give a function that waits for the first signal. Signals are blocked before any thread starts, so no thread gets them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+    def wait() -> int:
+        received = signal.sigwait(_SIGNALS)
+        for signum in _SIGNALS:
+            signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return int(received)
+
+    try:
+        yield wait
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

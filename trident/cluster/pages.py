@@ -27,8 +27,6 @@ from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages
 from trident.ui.http_pages import HttpTopologyPages
 from trident.ui.one_topology import topology_row
 
-_ACTION_TIMEOUT_S = 30.0
-
 
 class ClusterOverview:
     """`ClusterPages` of a cluster. Threads may share it.
@@ -176,21 +174,15 @@ def open_cluster_pages(address: str, token: str | None, session_timeout_s: float
     `token`: of the cluster. Without it nothing can be changed, and drivers show nothing beyond their heartbeats.
     """
     cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
+
+    def forward(storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
+        leader = leader_of(cluster.state)
+        if leader is None:
+            raise NoLeader("no Nimbus leads the cluster just now; try again")
+        with HttpTopologyPages(leader["url"], token, storm_id) as nimbus:
+            return nimbus.act(action, parameters)
+
     try:
-        yield ClusterOverview(cluster, token, None if token is None else _Forward(cluster, token))
+        yield ClusterOverview(cluster, token, None if token is None else forward)
     finally:
         cluster.disconnect()
-
-
-class _Forward:
-    """Passes an action on to the Nimbus that leads."""
-
-    def __init__(self, cluster: StormClusterState, token: str) -> None:
-        self._cluster, self._token = cluster, token
-
-    def __call__(self, storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
-        leader = leader_of(self._cluster.state)
-        if leader is None:
-            raise NoLeader("no Nimbus leads the cluster just now; nothing was done")
-        with HttpTopologyPages(leader["url"], self._token, storm_id, timeout_s=_ACTION_TIMEOUT_S) as nimbus:
-            return nimbus.act(action, parameters)

@@ -23,6 +23,7 @@ from trident.ui.cluster_pages import Action, Page
 
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
+    from trident.storm.spark.running_storm import RunningStormTopology
 
 logger = logging.getLogger(__name__)
 
@@ -252,6 +253,15 @@ class TridentPages(RunningPages):
             view = self._topology.state(state)
             value = view.multi_get([typed])[0] if typed else view.get()
             return {"state": state, "key": list(typed), "value": value, "found": value is not None, "txid": view.txid}
+
+
+def pages_of(running: RunningTopology | RunningStormTopology, topology_id: str | None = None) -> RunningPages:
+    """Return the pages of a running topology, of either kind."""
+    from trident.runtime.running import RunningTopology
+
+    if isinstance(running, RunningTopology):
+        return TridentPages(running, topology_id)
+    return StormPages(running, topology_id)
 
 
 def _typed(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from trident.extras import needs_package
 from trident.http.server_thread import listening, url_of
-from trident.ui.cluster_pages import TopologyPages
 from trident.ui.one_topology import OneTopology
 from trident.ui.recent_log import RecentLog
-from trident.ui.running_pages import TridentPages
+from trident.ui.running_pages import pages_of
 from trident.ui.ui_server import UIServer
 
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
+    from trident.storm.spark.running_storm import RunningStormTopology
 
 
 class TopologyPage:
@@ -43,13 +43,9 @@ class TopologyPage:
         """The address of the page."""
         return url_of(self.host, self.port)
 
-    def show(self, running: RunningTopology) -> None:
+    def show(self, running: RunningTopology | RunningStormTopology) -> None:
         """Answer with the pages of a running topology from now on."""
-        self.serve(running.name, TridentPages(running))
-
-    def serve(self, name: str, pages: TopologyPages) -> None:
-        """Answer with these pages from now on."""
-        one = OneTopology(name, pages, self._log.page)
+        one = OneTopology(running.name, pages_of(running), self._log.page)
         self._server = UIServer(one, self.host, self.port, self._token, listener=self._listener)
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from trident.storm import StormConfig, StormTopology
 from trident.storm.builder import start_on_spark
 from trident.topology import TridentTopology
 from trident.ui.cluster_pages import TopologyPages
-from trident.ui.running_pages import StormPages, TridentPages
+from trident.ui.running_pages import pages_of
 
 if TYPE_CHECKING:
     from trident.storm.spark.running_storm import RunningStormTopology
@@ -51,11 +51,7 @@ class TopologyHandle:
     ) -> None:
         self.running = running
         self._errors = ErrorFeed(running)
-        self._pages: TopologyPages
-        if isinstance(running, RunningTopology):
-            self._pages = TridentPages(running, storm_id)
-        else:
-            self._pages = StormPages(running, storm_id)
+        self._pages: TopologyPages = pages_of(running, storm_id)
         self._numbers, self._epoch_before = numbers, epoch_before
 
     @property
