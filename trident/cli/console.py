@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
@@ -19,7 +20,6 @@ from trident.http.strangers import is_loopback
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 logger = logging.getLogger("trident.cli")
 starting = logging.getLogger("trident.spark.session")  # says that Spark starts, which takes some seconds
@@ -66,18 +66,45 @@ def is_wide(console: Console) -> bool:
     return console.width >= _NARROW
 
 
-def table(console: Console, *columns: str, title: str | None = None) -> Table:
-    """Return a table for a console: in a box on a screen that is wide enough, else plain text."""
+def show(
+    rows: Iterable[Sequence[str]],
+    *columns: str,
+    right: Collection[int] = (),
+    title: str | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print rows as a table: in a box on a screen that is wide enough, else as plain text.
+
+    `right`: the numbers of the columns that stand at the right.
+    """
     from rich import box
     from rich.table import Table
 
+    console = console or results()
     plain = not (console.is_terminal and is_wide(console))
-    made = Table(title=title, title_justify="left", box=None if plain else box.HEAVY_HEAD, padding=(0, 1))
+    table = Table(title=title, title_justify="left", box=None if plain else box.HEAVY_HEAD, padding=(0, 1))
     if plain:
-        made.padding, made.pad_edge = (0, 2, 0, 0), False
-    for name in columns:
-        made.add_column(name, overflow="fold")  # long values continue in the next line; nothing is cut
-    return made
+        table.padding, table.pad_edge = (0, 2, 0, 0), False
+    for number, name in enumerate(columns):  # long values continue in the next line; nothing is cut
+        table.add_column(name, overflow="fold", justify="right" if number in right else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, markup=False)
+
+
+def show_facts(facts: Mapping[str, str], console: Console | None = None) -> None:
+    """Print what is known of one thing, a line for each fact."""
+    from rich.table import Column, Table
+
+    grid = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
+    for name, value in facts.items():
+        grid.add_row(name, value)
+    (console or results()).print(grid, markup=False)
+
+
+def print_json(value: Any) -> None:
+    """Print plain data as one line of JSON."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
 
 
 @contextmanager

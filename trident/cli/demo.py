@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from trident.cli.console import results, say, table
+from trident.cli.console import results, say, show
 from trident.cli.demo_crash import Kill, run_with_kills
 from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text, standard_library
 from trident.cli.run import drive
@@ -195,12 +195,7 @@ def _show(
     """Print the result and compare it; returns the exit code."""
     top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_TOP]
     say(f"the {len(top)} most frequent of {len(counts):,} words")
-    console = results()
-    rows = table(console, "word", "count")
-    rows.columns[1].justify = "right"
-    for word, count in top:
-        rows.add_row(word, f"{count:,}")
-    console.print(rows, markup=False)
+    show([(word, f"{count:,}") for word, count in top], "word", "count", right=[1])
     _show_speed(before, after, sum(counts.values()), seconds)
     words = [word for word, _ in top if word.isalpha()][:2] or [top[0][0]]
     say(f"ask for more: {shlex.join(folder.command(*words))}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,9 +9,8 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from trident.cli.console import results, say, table
+from trident.cli.console import print_json, results, say, show
 from trident.config import Config
 from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
 from trident.http.plain_json import plain
@@ -55,29 +53,28 @@ class LookupAnswer:
     more: bool | None = None
     results: Sequence[str] = ()
 
-    def to_json(self) -> str:
-        """Return the answer as one JSON object."""
+    def plain(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
         head: dict[str, Any] = {"topology": self.topology, "state": self.state.name, "txid": self.txid}
         if self.keys is None:
-            return json.dumps({**head, "value": plain(self.values[0])}, ensure_ascii=False)
+            return {**head, "value": plain(self.values[0])}
         if self.more is not None:
             head["more"] = self.more
         pairs = [{"key": plain(key), "value": plain(value)} for key, value in zip(self.keys, self.values, strict=True)]
-        return json.dumps({**head, "values": pairs}, ensure_ascii=False)
+        return {**head, "values": pairs}
 
-    def to_table(self, console: Console) -> Table:
-        """Return the answer as a table for a console."""
+    def show(self, console: Console) -> None:
+        """Print the answer as a table."""
         parts = len(self.keys[0]) if self.keys else 0
         names = self.state.key_fields.names or ["key"] * parts
         results = self.results or [", ".join(self.state.value.names) or "value"]
-        rows = table(console, *names, *results)
-        for column in rows.columns[len(names) :]:
-            column.justify = "right"
+        rows = []
         for key, value in zip([()] if self.keys is None else self.keys, self.values, strict=True):
             cells = [value[name] for name in self.results] if value is not None and self.results else [value]
             absent = ["–"] * (len(names) + len(results) - len(key) - len(cells))
-            rows.add_row(*map(_shown, key), *absent, *("–" if cell is None else _shown(cell) for cell in cells))
-        return rows
+            rows.append([*map(_shown, key), *absent, *("–" if cell is None else _shown(cell) for cell in cells)])
+        at_right = range(len(names), len(names) + len(results))
+        show(rows, *names, *results, right=at_right, console=console)
 
 
 def get(
@@ -91,10 +88,9 @@ def get(
     """Print the values of some keys of a state, of the keys that are listed, or its single value."""
     answer = read(topology, config, name, texts, listing)
     if as_json:
-        typer.echo(answer.to_json())
+        print_json(answer.plain())
     else:
-        console = results()
-        console.print(answer.to_table(console), markup=False)
+        answer.show(results())
         more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
         say(f"{answer.topology}, state {name}, after batch {answer.txid}{more}")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from trident.cli.arguments import AsJson, Conf, Debug, LogDir, SubmittedName, Target, argument, option
-from trident.cli.console import problems, reporting, results, say, table
+from trident.cli.console import print_json, problems, reporting, say, show
 from trident.http.plain_json import plain
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
@@ -175,7 +175,7 @@ def diff_command(
             compared = _compared(former, declared)
         if as_json:
             shown = {"taken": compared.taken, "refused": [one._asdict() for one in compared.refused]}
-            typer.echo(json.dumps({**shown, "added": compared.added, "dropped": compared.dropped}, ensure_ascii=False))
+            print_json({**shown, "added": compared.added, "dropped": compared.dropped})
         else:
             _print_changes(compared, declared.name)
     raise typer.Exit(WRONG if compared.refused else 0)
@@ -245,7 +245,7 @@ def _print_verified(done: Verified, as_json: bool) -> None:
         wrong = [
             {"key": plain(key), "found": plain(a), "expected": plain(b), "since": c} for key, a, b, c in done.wrong
         ]
-        typer.echo(json.dumps({**vars(done), "wrong": wrong}, ensure_ascii=False))
+        print_json({**vars(done), "wrong": wrong})
         return
     if done.refused:
         say(f"{done.state}: not verified: {done.refused}")
@@ -261,7 +261,7 @@ def _print_verified(done: Verified, as_json: bool) -> None:
 def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
     if as_json:
         changed = [{name: plain(value) for name, value in row._asdict().items()} for row in done.changed]
-        typer.echo(json.dumps({**vars(done), "changed": changed}, ensure_ascii=False))
+        print_json({**vars(done), "changed": changed})
         return
     if done.refused:
         say(f"{done.state}: not compared: {done.refused}")
@@ -276,11 +276,8 @@ def _print_keys(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None
     """Print some keys as a table, nothing if there are none."""
     if not rows:
         return
-    console = results()
-    shown = table(console, *columns)
-    for key, *values in rows[:_SHOWN]:
-        shown.add_row(_shown(key[0] if len(key) == 1 else key or None), *(_shown(value) for value in values))
-    console.print(shown, markup=False)
+    keys = [(key[0] if len(key) == 1 else key or None, *values) for key, *values in rows[:_SHOWN]]
+    show(([*map(_shown, row)] for row in keys), *columns)
     if len(rows) > _SHOWN:
         say(f"and {len(rows) - _SHOWN:,} more; --json has all of them")
 
@@ -290,7 +287,7 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
 
     if as_json:
         facts = {name: plain(value) for name, value in vars(origin).items() if name != "batch"}
-        typer.echo(json.dumps({**commit_as_json(origin.batch), **facts}, ensure_ascii=False))
+        print_json({**commit_as_json(origin.batch), **facts})
         return
     what = f"{_shown(origin.before)} -> {_shown(origin.after)} ({_made_of(origin)})"
     typer.echo(commit_line(origin.batch, what, wide))

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from trident.cli.cluster_output import print_json
-from trident.cli.console import INTERRUPTED, problems, say
+from trident.cli.console import INTERRUPTED, print_json, problems, say
 from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.code.package_archive import unpack_into
