@@ -16,7 +16,7 @@ from trident import TridentTopology
 from trident.cluster.machine.machine_folder import MachineFolder
 from trident.cluster.machine.supervisor_daemon import MachinePages
 from trident.cluster.nimbus.leadership import Leadership
-from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.nimbus.submissions import TopologyNames
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
 from trident.cluster.state.beat_records import (
     DRIVER,

@@ -17,7 +17,7 @@ from tests.ui.page_servers import get, until
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
 from trident.cli.cluster_output import print_topology
 from trident.cluster.client.topology_overviews import overview
-from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.nimbus.submissions import TopologyNames
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state

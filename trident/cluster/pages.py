@@ -9,7 +9,7 @@ from typing import Any
 
 from trident import __version__
 from trident.cluster.nimbus.leadership import hosts_of, leader_of
-from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.nimbus.submissions import TopologyNames
 from trident.cluster.state.beat_records import WorkerHeartbeat, all_deaths, machine_names
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState

@@ -43,7 +43,7 @@ from starlette.staticfiles import StaticFiles
 
 from trident import __version__
 from trident.http.guard import Guard
-from trident.ui.answers import PageError, RawPaths, answer, body_of, problem, rules_of_pages
+from trident.ui.answers import PageError, RawPaths, awaiting, body_of, problem, replying, rules_of_pages
 from trident.ui.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
 from trident.ui.log_search import LEVELS, ReadLog, end_of_log, matching
 
@@ -105,8 +105,8 @@ class _Rest:
             _TOPOLOGY + "/log": self._log,
         }
         return [
-            *(Route(path, _endpoint(ask), methods=["GET"]) for path, ask in reading.items()),
-            Route(_TOPOLOGY + "/log/download", _endpoint(self._download, lambda made: made), methods=["GET"]),
+            *(Route(path, replying(ask), methods=["GET"]) for path, ask in reading.items()),
+            Route(_TOPOLOGY + "/log/download", replying(self._download, lambda made: made), methods=["GET"]),
             *(
                 Route(f"{_TOPOLOGY}/{each}", self._acting(each), methods=["POST"])
                 for each in ("activate", "deactivate", "dead-letters")
@@ -165,27 +165,14 @@ class _Rest:
         return lambda offset: self._pages.log(topology_id, offset, named)
 
     def _acting(self, action: Action) -> Callable[[Request], Awaitable[Response]]:
-        async def act(request: Request) -> Response:
-            try:
-                if self._pages.read_only:
-                    raise PageError(403, "this server can only be read")
-                parameters, topology_id = await _parameters(request, action), _named(request, "topology_id")
-                done = await run_in_threadpool(lambda: self._pages.of_topology(topology_id).act(action, parameters))
-            except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
-                return problem(request, error)
-            return answer({"topologyOperation": action, "topologyId": topology_id, "status": "success", **(done or {})})
+        async def act(request: Request) -> Page:
+            if self._pages.read_only:
+                raise PageError(403, "this server can only be read")
+            parameters, topology_id = await _parameters(request, action), _named(request, "topology_id")
+            done = await run_in_threadpool(lambda: self._pages.of_topology(topology_id).act(action, parameters))
+            return {"topologyOperation": action, "topologyId": topology_id, "status": "success", **(done or {})}
 
-        return act
-
-
-def _endpoint(ask: Callable[[Request], Any], made: Callable[[Any], Response] = answer) -> Callable[[Request], Any]:
-    def reply(request: Request) -> Response:  # not async: Starlette calls it in a thread of its pool
-        try:
-            return made(ask(request))
-        except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
-            return problem(request, error)
-
-    return reply
+        return awaiting(act)
 
 
 async def _index(request: Request) -> Response:

@@ -11,8 +11,7 @@ from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_of_cluster import facts, first_line, why_waiting
-from trident.cluster_errors import NoSuchTopology
+from trident.cluster.topology_of_cluster import facts, find_topology, first_line, why_waiting
 from trident.observe.verdict import verdict
 from trident.redaction import shown_settings
 
@@ -100,24 +99,9 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     )
 
 
-def find_topology(cluster: StormClusterState, topology: str) -> tuple[str, StormBase]:
-    """Return the id and the record of a topology, by its id or its name; of several of one name, the one that does not end.
-
-    Raises `NoSuchTopology`: there is none; the message names those that there are.
-    """
-    bases = cluster.all_bases()
-    if topology in bases:
-        return topology, bases[topology]
-    matches = [(storm_id, base) for storm_id, base in bases.items() if base.storm_name == topology]
-    if not matches:
-        names = ", ".join(sorted(base.storm_name for base in bases.values())) or "none"
-        raise NoSuchTopology(f"there is no topology {topology!r} in this cluster; its topologies are: {names}")
-    return max(matches, key=lambda each: (each[1].status.kind != "killed", each[1].launch_time_secs))
-
-
 def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
     """Return one topology, see `find_topology`."""
-    storm_id, base = find_topology(cluster, topology)
+    storm_id, base = find_topology(cluster.all_bases(), topology)
     assignment = cluster.assignment_info(storm_id)
     why = "" if assignment is not None else why_waiting(cluster, cluster.all_assignments())
     return _with_page(_one(cluster, storm_id, base, assignment, why), leader_of(cluster.state))
@@ -125,7 +109,7 @@ def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
 
 def errors_of(cluster: StormClusterState, topology: str) -> list[dict[str, Any]]:
     """Return the last errors of a topology, newest first."""
-    storm_id, _ = find_topology(cluster, topology)
+    storm_id, _ = find_topology(cluster.all_bases(), topology)
     found = [
         {"component": name, "time": each.time_secs, "host": each.host, "port": each.port, "error": each.error}
         for name, errors in cluster.all_errors(storm_id).items()
