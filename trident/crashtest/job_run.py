@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +16,7 @@ from typing import Any
 from trident.crashtest import injected
 from trident.crashtest.kill_points import FunctionCall
 from trident.errors import TridentError
-from trident.servers.local_processes import kill_session
+from trident.servers.local_processes import kill_job
 
 __all__ = ["JobCopy", "JobRun", "TimeLimits"]
 
@@ -156,12 +154,7 @@ class JobRun:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        kill_session(self._process.pid)  # Spark's Python workers have a process group of their own
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._process.pid, 0)
+        kill_job(self._process)  # Spark's Python workers have a process group of their own
         os.close(self._write)
         self._events.close()
         self._output.close()
