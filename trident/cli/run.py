@@ -158,7 +158,7 @@ def _page(opened: ExitStack, host: str, port: int, token: str | None) -> Beside:
     """Open the page, which has its port before the topology starts; return what shows a topology there, and says where."""
     import secrets
 
-    from trident.ui.topology_page import TopologyPage
+    from trident.ui.ui_server import TopologyPage
 
     made = secrets.token_hex(16) if token is None else None
     page = opened.enter_context(closing(TopologyPage(host, port, token or made)))

@@ -45,7 +45,7 @@ from trident import __version__
 from trident.http.guard import Guard
 from trident.ui.answers import PageError, RawPaths, awaiting, body_of, problem, replying, rules_of_pages
 from trident.ui.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
-from trident.ui.log_search import LEVELS, ReadLog, end_of_log, matching
+from trident.ui.log_pages import LEVELS, ReadLog, end_of_log, matching
 
 STATIC = Path(__file__).parent / "static"
 """The files of the page."""
