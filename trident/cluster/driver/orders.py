@@ -66,7 +66,7 @@ class Orders:
 
     def _follow(self, driven: TopologyHandle, base: StormBase, beats: DriverBeats) -> tuple[Ending, StormBase]:
         self._active = base.status.kind == "active"
-        while driven.is_active:
+        while driven.running.is_active:
             if self._ordered.is_set():
                 return "ordered", base
             try:
@@ -81,7 +81,7 @@ class Orders:
                     return "killed", base
                 self._obey(driven, base, beats)
             self._wait(driven)
-        return ("ordered", base) if driven.exception() is None else ("failed", base)
+        return ("ordered", base) if driven.running.exception() is None else ("failed", base)
 
     def _read(self, before: StormBase) -> StormBase | None:
         self._changed.clear()
@@ -101,7 +101,7 @@ class Orders:
         try:
             if active != self._active:
                 logger.info("topology %s: %s", self._order.storm_id, "activated" if active else "deactivated")
-                driven.set_active(active)
+                driven.running.activate() if active else driven.running.deactivate()
                 self._active = active
                 beats.state = "active" if active else "inactive"
                 beats.send_now()
