@@ -32,7 +32,7 @@ from trident.cluster.state.cluster_records import Assignment, NodePort, StatusKi
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.operations import Count
-from trident.ui.one_topology import OneTopology
+from trident.ui.cluster_pages import OneTopology
 from trident.ui.running_pages import TridentPages
 from trident.ui.ui_server import UIServer
 

@@ -31,7 +31,7 @@ from trident.observe.verdict import verdict
 from trident.runtime.running import RunningTopology
 from trident.storm import StormTopology, TopologyBuilder, Tuple
 from trident.storm.testing import MockedSpout
-from trident.ui.one_topology import OneTopology
+from trident.ui.cluster_pages import OneTopology
 from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
 

@@ -23,9 +23,8 @@ from trident.cluster.topology_of_cluster import (
 )
 from trident.cluster_errors import ClusterError, NoLeader
 from trident.observe.verdict import verdict
-from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages
+from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages, topology_row
 from trident.ui.http_pages import HttpTopologyPages
-from trident.ui.one_topology import topology_row
 
 
 class ClusterOverview:

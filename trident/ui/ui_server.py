@@ -10,9 +10,8 @@ from trident.errors import ConfigError
 from trident.extras import needs_package
 from trident.http.server_thread import ServerThread, listening, url_of
 from trident.http.strangers import is_loopback
-from trident.ui.cluster_pages import ClusterPages
+from trident.ui.cluster_pages import ClusterPages, OneTopology
 from trident.ui.log_pages import RecentLog
-from trident.ui.one_topology import OneTopology
 
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology

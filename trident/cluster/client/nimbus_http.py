@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trident import __version__, cluster_errors
+from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NotAllowed
 from trident.errors import ConfigError, TridentError
@@ -17,7 +17,6 @@ from trident.extras import needs_package
 if TYPE_CHECKING:
     import httpx
 
-LEADER = "/nimbus/leader"
 _TIMEOUT_S = 30.0
 _PAUSE_S = 0.25
 _ERRORS: dict[str, type[TridentError]] = {
@@ -33,13 +32,12 @@ def leader_url(state: ClusterState) -> str:
     Raises `NoLeader`: none does.
     Raises `ClusterError`: it is of another release than this client.
     """
-    data = state.get_data(LEADER)
-    if data is None:
+    leader = leader_of(state)
+    if leader is None:
         raise NoLeader(
             "no Nimbus leads the cluster. Start one: `trident nimbus`, or `trident up` for all on this machine. Running "
             "topologies go on without it"
         )
-    leader = json.loads(data)
     version = str(leader.get("version", __version__))
     if version.split(".")[:2] != __version__.split(".")[:2]:
         raise ClusterError(

@@ -29,7 +29,7 @@ from trident.errors import FencedError, TridentError, can_heal
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.events import event_of
 from trident.redaction import RedactingFormatter
-from trident.ui.one_topology import OneTopology
+from trident.ui.cluster_pages import OneTopology
 from trident.ui.ui_server import UIServer
 
 logger = logging.getLogger("trident.cluster.driver")

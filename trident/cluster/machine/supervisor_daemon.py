@@ -19,7 +19,7 @@ from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotAllowed
 from trident.redaction import redacted
-from trident.ui.cluster_pages import LogOf, Page, TopologyPages
+from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages
 from trident.ui.ui_server import UIServer
 
 _FETCH_TIMEOUT_S = 60.0
@@ -113,7 +113,7 @@ def _fetch_from(url: str, token: str, code_hash: str) -> bytes:
     return answer.content
 
 
-class MachinePages:
+class MachinePages(ClusterPages):
     """`ClusterPages` of one machine, which a supervisor serves: the logs of its drivers, and nothing of topologies."""
 
     read_only = True
@@ -123,9 +123,6 @@ class MachinePages:
 
     def cluster_summary(self) -> Page:
         return {"stormVersion": __version__}
-
-    def nimbus_summary(self) -> Page:
-        return {"nimbuses": []}
 
     def supervisor_summary(self) -> Page:
         return {"supervisors": [{"id": self._folder.id}]}
