@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +10,14 @@ import typer
 from rich.console import Console
 
 from trident.cli.console import print_json, results, say, show
+from trident.cli.target import parse_keys
 from trident.config import Config
 from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
 from trident.http.plain_json import plain
 from trident.reading import open_state
 from trident.runtime.reading.state_frames import results_in
 from trident.runtime.reading.state_reader import StateReader
-from trident.runtime.reading.written_keys import parse_key, parse_prefix
+from trident.runtime.reading.written_keys import parse_prefix
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
@@ -116,7 +116,7 @@ def read(
     graph = topology.graph()
     node = graph.state(name)
     _refuse_windows(graph, name)
-    keys = _keys(node, texts, listing)
+    keys = _keys(topology, node, texts, listing)
     results = results_in(graph.nodes, name).names
     with open_state(topology, name, config) as state:
         rows, more = (_found(state, node, keys), None) if listing is None else _listed(state, node, listing)
@@ -136,8 +136,10 @@ def _found(state: StateReader, node: StateNode, keys: Sequence[Key]) -> list[tup
 
 def _listed(state: StateReader, node: StateNode, listing: KeyListing) -> tuple[list[tuple[Any, ...]], bool | None]:
     prefix, limit = listing.prefix, listing.limit
-    with _as_usage():
+    try:
         wanted = None if prefix is None else parse_prefix(prefix, node.key_fields, node.name)
+    except ValueError as error:  # what cannot be a key was written on the command line
+        raise typer.BadParameter(str(error)) from error
     if listing.top is not None:
         return state.top(listing.top, listing.by, wanted), None
     rows = list(state.get_tuples(wanted, None if limit is None else limit + 1))
@@ -152,7 +154,7 @@ def _refuse_windows(graph: Graph, name: str) -> None:
         )
 
 
-def _keys(node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> list[Key]:
+def _keys(topology: TridentTopology, node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> list[Key]:
     fields = node.key_fields
     aggregated = len(node.value) > 0
     if aggregated and not fields and (texts or listing):
@@ -164,17 +166,7 @@ def _keys(node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> 
             f"state {node.name!r} is a map with the key ({', '.join(fields.names)}); name the keys to read, or list them "
             "with --all, --prefix TEXT, --limit N or --top N"
         )
-    with _as_usage():
-        return [parse_key(text, fields, node.name, part=True) for text in texts]
-
-
-@contextmanager
-def _as_usage() -> Iterator[None]:
-    """What cannot be a key was written on the command line."""
-    try:
-        yield
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    return parse_keys(topology, node.name, texts, part=True)
 
 
 def _shown(value: Any) -> str:

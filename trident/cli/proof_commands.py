@@ -66,7 +66,7 @@ def verify_command(
 
     Exit codes: 0 all keys are equal, 1 failed, 2 wrong usage, 4 keys are wrong, 130 ended by Ctrl-C.
     """
-    from trident.cli.target import load_topology, settings
+    from trident.cli.target import load_topology, parse_keys, settings
     from trident.reading import verify_state
 
     with reporting(debug):
@@ -75,7 +75,7 @@ def verify_command(
         if keys and state is None:
             raise typer.BadParameter("name the state that the keys belong to", param_hint="--key")
         topology, config = load_topology(target, name), settings(conf or [], {"log_dir": log_dir})
-        wanted = [_key(topology, state, text) for text in keys or [] if state is not None]
+        wanted = [] if state is None else parse_keys(topology, state, keys or [])
         states = [] if state is None else [state]
         done = verify_state(topology, *states, keys=wanted, share=share, conf=config, progress=_progress(topology.name))
         for each in done:
@@ -104,12 +104,12 @@ def why_command(
 
     Every batch is processed again in this process, as by `trident verify`; nothing is written anywhere.
     """
-    from trident.cli.target import load_topology, settings
+    from trident.cli.target import load_topology, parse_keys, settings
     from trident.reading import why
 
     with reporting(debug):
         topology, config = load_topology(target, name), settings(conf or [], {"log_dir": log_dir})
-        wanted = None if key is None else _key(topology, state, key)
+        wanted = None if key is None else parse_keys(topology, state, [key])[0]
         origins = why(topology, state, wanted, last, rows, config)
         for origin in origins:
             _print_origin(origin, as_json, wide)
@@ -216,15 +216,6 @@ def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> NoReturn:
     for each in done:
         _print_rehearsed(each, as_json)
     raise typer.Exit(WRONG if any(each.changed for each in done) else 0)
-
-
-def _key(topology: TridentTopology, state: str, text: str) -> Any:
-    from trident.runtime.reading.written_keys import parse_key
-
-    try:
-        return parse_key(text, topology.graph().state(state).key_fields, state)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def _progress(topology: str) -> Callable[[int], None]:

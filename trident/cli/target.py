@@ -11,8 +11,10 @@ import typer
 from trident.config import Config
 from trident.errors import ConfigError
 from trident.runtime.reading import targets
+from trident.runtime.reading.written_keys import parse_key
 from trident.setting_types import gathered
 from trident.spark.shipping import ship_modules_of
+from trident.state.interfaces import Key
 from trident.storm import StormConfig, StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
 
@@ -38,6 +40,15 @@ def load_runnable(target: str) -> TridentTopology | StormTopology:
         target, (TridentTopology, TopologyBuilder, StormTopology)
     )
     return topology.create_topology() if isinstance(topology, TopologyBuilder) else topology
+
+
+def parse_keys(topology: TridentTopology, state: str, texts: Sequence[str], part: bool = False) -> list[Key]:
+    """Return keys of a state; what cannot be one is a wrong use of the command. `part`: the first fields of a key will do."""
+    fields = topology.graph().state(state).key_fields
+    try:
+        return [parse_key(text, fields, state, part=part) for text in texts]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _load(target: str, kinds: tuple[type, ...]) -> Any:
