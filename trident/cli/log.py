@@ -107,12 +107,9 @@ def _said(name: str, definition: Any, wide: bool) -> str:
         numbers = (f"{txid}-{number}" for txid, ranges in definition.items() for number in numbers_of(ranges))
         return f"dead letters: {', '.join(numbers) if wide else short(list(numbers))}"
     if name == TIME:
-        return f"time: {_utc(definition['now'])}{' (begins again)' if 'begins_again' in definition else ''}"
+        now = datetime.fromtimestamp(definition["now"] / 1000, UTC).isoformat(" ", timespec="milliseconds")
+        return f"time: {now.partition('+')[0]}{' (begins again)' if 'begins_again' in definition else ''}"
     return f"{name}: {json.dumps(definition, ensure_ascii=False) if wide else short(definition)}"
-
-
-def _utc(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", timespec="milliseconds").partition("+")[0]
 
 
 def _plain(definition: Any) -> Any:
@@ -146,10 +143,6 @@ def _no_log(log_dir: str) -> str:
     inside = sorted(str(one) for one in directory.iterdir() if one.is_dir() and exists(one))
     hint = f"; there are some in {', '.join(inside)}" if inside else ""
     return f"there is no transaction log in {directory}: it has no segment of a log{hint}"
-
-
-def _near(log_dir: str) -> str:
-    return log_dir if is_log_address(log_dir) else os.path.relpath(log_dir)
 
 
 def _attempt(attempt: int) -> str:
@@ -197,9 +190,10 @@ def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
     winners = "; ".join(f"{_in_words(each['attempt'])} from batch {each['from']}" for each in contents["winners"])
     totals = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in sorted(contents["totals"].items()))
     adopted = "".join(f"; state {name!r} as found up to batch {txid}" for name, txid in contents["adopted"].items())
+    near = contents["path"] if is_log_address(contents["path"]) else os.path.relpath(contents["path"])
     facts = {
         "topology": contents["topology"],
-        "log": f"{_near(contents['path'])}, incarnation {contents['incarnation']}, epoch {contents['epoch']}",
+        "log": f"{near}, incarnation {contents['incarnation']}, epoch {contents['epoch']}",
         "written by": contents["writer"] or "no driver at the moment",
         "last batch": f"{contents['txid']:,}",
         "total": totals or "nothing",

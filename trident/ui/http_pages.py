@@ -60,7 +60,8 @@ class HttpTopologyPages(Closes):
         return batches
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
-        return self._get("/lookup", {"state": state, "key": [_text(each) for each in key]})
+        texts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in key]
+        return self._get("/lookup", {"state": state, "key": texts})
 
     def dead_letters(self) -> Page:
         return self._get("/dead-letters", {})
@@ -127,7 +128,3 @@ def _error(url: str, status: int, read: Any) -> Exception:
     if status == 503:
         return ClusterUnreachable(message)
     return TridentError(message)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)

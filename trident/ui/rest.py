@@ -96,7 +96,9 @@ class _Rest:
             "/api/v1/supervisor/summary": lambda request: pages.supervisor_summary(),
             "/api/v1/topology/summary": lambda request: pages.topology_summary(),
             _TOPOLOGY: lambda request: self._of(request).topology(_window(request)),
-            _TOPOLOGY + "/component/{component}": self._component,
+            _TOPOLOGY + "/component/{component}": lambda request: self._of(request).component(
+                _named(request, "component"), _window(request)
+            ),
             _TOPOLOGY + "/visualization": lambda request: self._of(request).visualization(_window(request)),
             _TOPOLOGY + "/series": lambda request: self._of(request).series(_window(request)),
             _TOPOLOGY + "/batches": lambda request: {"batches": list(self._of(request).batches())},
@@ -125,9 +127,6 @@ class _Rest:
 
     def _of(self, request: Request) -> TopologyPages:
         return self._pages.of_topology(_named(request, "topology_id"))
-
-    def _component(self, request: Request) -> Page:
-        return self._of(request).component(_named(request, "component"), _window(request))
 
     def _lookup(self, request: Request) -> Page:
         state = request.query_params.get("state")
