@@ -137,7 +137,7 @@ def crashtest_command(
                 seed,
                 TimeLimits(timeout, idle),
                 max_copy_mb * 1_000_000,
-                _tell,
+                lambda text: say(text, console=problems()),
                 _tell_trial,
             ).run()
         except ConfigError as error:
@@ -153,10 +153,6 @@ def _found(command: list[str]) -> list[str]:
     if program is None:
         raise ConfigError(f"there is no program {command[0]!r} that could be run. Give the job's command after --")
     return [str(Path(program).absolute()), *command[1:]]
-
-
-def _tell(text: str) -> None:
-    say(text, console=problems())
 
 
 def _tell_trial(trial: Trial) -> None:

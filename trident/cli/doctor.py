@@ -133,7 +133,12 @@ def doctor(as_json: bool = False) -> int:
         extras["spark"] = here["pyspark"]  # says more
     problems = [each.problem for each in here.values() if each.problem is not None]
     if as_json:
-        say(json.dumps(_document(here, extras, ready=not problems), indent=2))
+        named = {
+            name: {**_fields(each), "names": EXTRAS[name].names, "more": EXTRAS[name].more}
+            for name, each in extras.items()
+        }
+        found = {name: _fields(each) for name, each in here.items()}
+        say(json.dumps({"ready": not problems, **found, "extras": named}, indent=2))
     else:
         _print(here, extras)
         _conclude(problems)
@@ -213,17 +218,6 @@ def _install(extra: str) -> str:
 
 
 # ---- telling it ------------------------------------------------------------------------------------------------------
-
-
-def _document(here: Mapping[str, Checkup], extras: Mapping[str, Checkup], ready: bool) -> dict[str, Any]:
-    return {
-        "ready": ready,
-        **{name: _fields(each) for name, each in here.items()},
-        "extras": {
-            name: {**_fields(each), "names": EXTRAS[name].names, "more": EXTRAS[name].more}
-            for name, each in extras.items()
-        },
-    }
 
 
 def _fields(each: Checkup) -> dict[str, Any]:

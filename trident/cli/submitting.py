@@ -176,7 +176,11 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
     """Wait until the driver of the newest generation is active, and say what happens meanwhile."""
     until, said = time.monotonic() + wait_s, {""}
     try:
-        while not _runs(overview := client.show(storm_id)) or overview.base.code_hash != sha256:
+        while True:
+            overview = client.show(storm_id)
+            runs = "inactive" if overview.base.status.kind == "inactive" else "active"
+            if overview.driver == runs and overview.base.code_hash == sha256:
+                return
             if overview.base.code_hash != sha256:
                 last = next(iter(client.errors(storm_id)), {"error": "see `trident errors`"})
                 raise ClusterError(
@@ -199,10 +203,6 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
     except KeyboardInterrupt:
         say(f"stopped waiting; {left}", console=problems())
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _runs(overview: TopologyOverview) -> bool:
-    return overview.driver == ("inactive" if overview.base.status.kind == "inactive" else "active")
 
 
 def _progress_lines(overview: TopologyOverview) -> Iterator[str]:

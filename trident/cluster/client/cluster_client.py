@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from trident.cluster.client.cluster_token import find_token
 from trident.cluster.client.nimbus_http import NimbusHttp
-from trident.cluster.client.topology_overviews import TopologyOverview, errors_of, overview, overviews
+from trident.cluster.client.topology_overviews import TopologyOverview, overview, overviews
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.lost_state import left_of
 from trident.cluster.state.cluster_address import STATE_FILE, folder_of, is_embedded, open_cluster_state
@@ -149,7 +149,13 @@ class ClusterClient(Closes):
 
     def errors(self, topology: str) -> list[dict[str, Any]]:
         """Return the last errors of a topology, newest first: `component`, `time`, `host`, `port`, `error`."""
-        return errors_of(self.cluster, topology)
+        storm_id, _ = find_topology(self.cluster.all_bases(), topology)
+        found = [
+            {"component": name, "time": each.time_secs, "host": each.host, "port": each.port, "error": each.error}
+            for name, errors in self.cluster.all_errors(storm_id).items()
+            for each in errors
+        ]
+        return sorted(found, key=lambda each: float(str(each["time"])), reverse=True)
 
     def log(self, topology: str, offset: int | None = None) -> dict[str, Any]:
         """Return `{"text", "offset", "next"}`: the log of a topology's driver from `offset` on, or its end."""

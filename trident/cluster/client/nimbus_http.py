@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NotAllowed
 from trident.errors import ConfigError, TridentError
-from trident.extras import needs_package
+from trident.ui.http_pages import client_of
 
 if TYPE_CHECKING:
     import httpx
@@ -56,7 +55,7 @@ class NimbusHttp:
     def __init__(self, state: ClusterState, token: str | None, patience_s: float) -> None:
         self._state, self._patience_s = state, patience_s
         self._has_token = token is not None
-        self._client = _client(token)
+        self._client = client_of("", token, _TIMEOUT_S, "asking a cluster", "cluster")
 
     def ask(
         self,
@@ -126,12 +125,3 @@ class NimbusHttp:
 
 class _Unknown(ClusterUnreachable):
     """An answer was lost, to a request that must not be sent twice."""
-
-
-def _client(token: str | None) -> httpx.Client:
-    with needs_package("asking a cluster", "cluster"):
-        import httpx
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    # A Nimbus speaks HTTP: reading the system's certificates would take as long as the rest of a command. The user's proxy
-    # is not for machines of the cluster.
-    return httpx.Client(headers=headers, trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))

@@ -91,12 +91,9 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     """Return all topologies, by name."""
     bases, assignments = cluster.all_bases(), cluster.all_assignments()
     why = why_waiting(cluster, assignments) if set(bases) - set(assignments) else ""
-    found = [_one(cluster, storm_id, base, assignments.get(storm_id), why) for storm_id, base in bases.items()]
     leader = leader_of(cluster.state)
-    return sorted(
-        (_with_page(each, leader) for each in found),
-        key=lambda each: (each.base.storm_name, each.base.launch_time_secs),
-    )
+    found = [_one(cluster, storm_id, base, assignments.get(storm_id), why, leader) for storm_id, base in bases.items()]
+    return sorted(found, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
 
 
 def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
@@ -104,30 +101,21 @@ def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
     storm_id, base = find_topology(cluster.all_bases(), topology)
     assignment = cluster.assignment_info(storm_id)
     why = "" if assignment is not None else why_waiting(cluster, cluster.all_assignments())
-    return _with_page(_one(cluster, storm_id, base, assignment, why), leader_of(cluster.state))
-
-
-def errors_of(cluster: StormClusterState, topology: str) -> list[dict[str, Any]]:
-    """Return the last errors of a topology, newest first."""
-    storm_id, _ = find_topology(cluster.all_bases(), topology)
-    found = [
-        {"component": name, "time": each.time_secs, "host": each.host, "port": each.port, "error": each.error}
-        for name, errors in cluster.all_errors(storm_id).items()
-        for each in errors
-    ]
-    return sorted(found, key=lambda each: float(str(each["time"])), reverse=True)
-
-
-def _with_page(found: TopologyOverview, leader: Mapping[str, Any] | None) -> TopologyOverview:
-    return found if leader is None else replace(found, page=f"{leader['url']}/#/topology/{found.storm_id}")
+    return _one(cluster, storm_id, base, assignment, why, leader_of(cluster.state))
 
 
 def _one(
-    cluster: StormClusterState, storm_id: str, base: StormBase, assignment: Assignment | None, why: str
+    cluster: StormClusterState,
+    storm_id: str,
+    base: StormBase,
+    assignment: Assignment | None,
+    why: str,
+    leader: Mapping[str, Any] | None,
 ) -> TopologyOverview:
     beat = None if assignment is None else cluster.get_worker_heartbeat(storm_id, *assignment.slot)
     waits = assignment is None and base.status.kind in ("active", "inactive")
-    current = TopologyOverview(storm_id, base, assignment, beat, why if waits else "")
+    page = "" if leader is None else f"{leader['url']}/#/topology/{storm_id}"
+    current = TopologyOverview(storm_id, base, assignment, beat, why if waits else "", page=page)
     if current.driver in ("active", "inactive", "ending"):
         return current
     errors = [each for errors in cluster.all_errors(storm_id).values() for each in errors]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +40,7 @@ class DriverSlot:
     """A slot. Its methods are called by the supervisor's thread alone.
 
     `code`: brings a package to this machine; that may take long and runs in `fetching`.
-    `died`: called for each driver that ended without being ordered to.
+    `deaths`: gets each driver that ended without being ordered to, by its topology.
     `grace_s`: how long a driver may take to end before it is killed.
     """
 
@@ -53,12 +52,12 @@ class DriverSlot:
         host: str,
         code: CodeCache,
         fetching: Executor,
-        died: Callable[[str, DriverDeath], None],
+        deaths: list[tuple[str, DriverDeath]],
         grace_s: float,
     ) -> None:
         self.port = port
         self._folder, self._address, self._host = folder, cluster_address, host
-        self._code, self._fetching, self._died, self._grace_s = code, fetching, died, grace_s
+        self._code, self._fetching, self._deaths, self._grace_s = code, fetching, deaths, grace_s
         self.driver: DriverProcess | None = adopt(folder.order_file(port))
         self._ends_by: float | None = None
         self._pause_s, self._not_before = 0.0, 0.0
@@ -97,7 +96,7 @@ class DriverSlot:
             self._not_before = _NEVER
         else:
             self._pause(now, death.ran_secs)
-        self._died(ended.order.storm_id, death)
+        self._deaths.append((ended.order.storm_id, death))
 
     def want(self, now: float, wanted: Wanted | None) -> None:
         """Take a step towards what should run here, None for nothing."""
@@ -182,7 +181,7 @@ class DriverSlot:
     def _report_death(self, wanted: Wanted, reason: str, fatal: bool) -> None:
         start, generation = wanted.assignment.start_time_secs, wanted.assignment.generation
         death = DriverDeath(start, self._folder.id, self.port, generation, start, 0.0, fatal, reason)
-        self._died(wanted.storm_id, death)
+        self._deaths.append((wanted.storm_id, death))
 
 
 def _tail(file: Path) -> str:

@@ -66,12 +66,8 @@ class MachineSupervisor:
         self._began = time.time()
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
         self._unreported: list[tuple[str, DriverDeath]] = []
-        self.slots = {
-            port: DriverSlot(
-                port, folder, cluster_address, host, code, self._fetching, self._died, self.settings.grace_s
-            )
-            for port in ports
-        }
+        shared = (folder, cluster_address, host, code, self._fetching, self._unreported, self.settings.grace_s)
+        self.slots = {port: DriverSlot(port, *shared) for port in ports}
         self._wanted: dict[int, Wanted] = {}
         self._read_at = self._beat_at = float("-inf")
         self._reported_used: list[int] = []
@@ -173,9 +169,6 @@ class MachineSupervisor:
         running = [slot.driver.order.code_hash for slot in self.slots.values() if slot.driver is not None]
         self._code.remove_unused({*running, *(each.assignment.code_hash for each in self._wanted.values())})
         self.folder.remove_old_logs(self.cluster.active_storms())
-
-    def _died(self, storm_id: str, death: DriverDeath) -> None:
-        self._unreported.append((storm_id, death))
 
     def _end_all(self) -> None:
         waiting = threading.Event()
