@@ -30,7 +30,7 @@ from trident.cli.arguments import (
     option,
     port,
 )
-from trident.cli.console import reporting, say
+from trident.cli.console import print_json, reporting, results, say
 from trident.cli.crashtest_command import add_crashtest_command
 from trident.cli.drpc import drpc_command
 from trident.cli.run import run_command
@@ -123,7 +123,7 @@ def get_command(
     are not opaque come from the latest write. If the store does not belong to the log (moved away, an older copy,
     another topology's, or without its last writes), the command ends with an error that says so.
     """
-    from trident.cli.get import KeyListing, get
+    from trident.cli.get import KeyListing, read
     from trident.cli.target import load_topology, settings
 
     with reporting(debug):
@@ -136,7 +136,13 @@ def get_command(
             raise typer.BadParameter("is for --top", param_hint="--by")
         is_listing = all_keys or any(given is not None for given in (prefix, limit, top))
         listing = KeyListing(prefix, limit, top, by) if is_listing else None
-        get(load_topology(target, name), config, state, keys or [], listing, as_json)
+        answer = read(load_topology(target, name), config, state, keys or [], listing)
+        if as_json:
+            print_json(answer.plain())
+        else:
+            answer.show(results())
+            more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
+            say(f"{answer.topology}, state {state}, after batch {answer.txid}{more}")
 
 
 @app.command(

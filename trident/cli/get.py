@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from trident.cli.console import print_json, results, say, show
+from trident.cli.console import show
 from trident.cli.target import parse_keys
 from trident.config import Config
 from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
@@ -21,7 +21,7 @@ from trident.runtime.reading.written_keys import parse_prefix
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
-__all__ = ["KeyListing", "LookupAnswer", "get", "plain", "read"]
+__all__ = ["KeyListing", "LookupAnswer", "plain", "read"]
 
 
 @dataclass(frozen=True)
@@ -75,24 +75,6 @@ class LookupAnswer:
             rows.append([*map(_shown, key), *absent, *("–" if cell is None else _shown(cell) for cell in cells)])
         at_right = range(len(names), len(names) + len(results))
         show(rows, *names, *results, right=at_right, console=console)
-
-
-def get(
-    topology: TridentTopology,
-    config: Config,
-    name: str,
-    texts: Sequence[str],
-    listing: KeyListing | None = None,
-    as_json: bool = False,
-) -> None:
-    """Print the values of some keys of a state, of the keys that are listed, or its single value."""
-    answer = read(topology, config, name, texts, listing)
-    if as_json:
-        print_json(answer.plain())
-    else:
-        answer.show(results())
-        more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
-        say(f"{answer.topology}, state {name}, after batch {answer.txid}{more}")
 
 
 def read(

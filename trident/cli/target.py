@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from trident.cli.arguments import conf_of
 from trident.config import Config
 from trident.errors import ConfigError
 from trident.runtime.reading import targets
@@ -86,12 +87,4 @@ def settings(conf: Sequence[str], given: Mapping[str, Any], topology: TridentTop
 
 
 def _values(conf: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    words: dict[str, Any] = {}
-    for each in conf:
-        key, equals, value = each.partition("=")
-        if not equals or not key:
-            raise typer.BadParameter(f"--conf {each!r}: expected key=value, as in max_spout_pending=5")
-        words[key] = value
-    values = gathered(words)
-    values.update({key: value for key, value in given.items() if value is not None})
-    return values
+    return {**gathered(conf_of(conf)), **{key: value for key, value in given.items() if value is not None}}
