@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (83_256, 546),
+    "trident": (82_494, 533),
     "states": (14_377, 94),
     "spouts": (11_939, 79),
-    "tests": (125_827, 797),
+    "tests": (125_825, 797),
     "examples": (760, 8),
     "docs": (7_242, 41),
 }
