@@ -146,7 +146,7 @@ LAYERS = (
             "trident.observe",
             "trident.runtime.running",
             "trident.runtime.query.foreach_batch",
-            "trident.ui.topology_page",
+            "trident.ui.ui_server",
             "states.memory",
             "datasketches",
             "sqlglot",

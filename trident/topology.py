@@ -342,6 +342,6 @@ def _folder_of_caller() -> str:
 
 
 def _open_page(host: str, port: int) -> Page:
-    from trident.ui.topology_page import TopologyPage
+    from trident.ui.ui_server import TopologyPage
 
     return TopologyPage(host, port)

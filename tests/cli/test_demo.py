@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.harness.commands import last_txid, started, trident, until
-from trident.cli.demo_crash import DemoJob, Kill
+from trident.cli.demo import DemoJob, Kill
 from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text, standard_library
 from trident.coordination.transaction_log import FileLog
 from trident.errors import LogHeldError, SpoutError, StateError, TridentError

@@ -16,7 +16,7 @@ from trident import TridentTopology
 from trident.cluster.machine.machine_folder import MachineFolder
 from trident.cluster.machine.supervisor_daemon import MachinePages
 from trident.cluster.nimbus.leadership import Leadership
-from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.nimbus.submissions import TopologyNames
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
 from trident.cluster.state.beat_records import (
     DRIVER,
@@ -32,7 +32,7 @@ from trident.cluster.state.cluster_records import Assignment, NodePort, StatusKi
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.operations import Count
-from trident.ui.one_topology import OneTopology
+from trident.ui.cluster_pages import OneTopology
 from trident.ui.running_pages import TridentPages
 from trident.ui.ui_server import UIServer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trident.crashtest.trial_folder import copy_folder
+from trident.crashtest.job_run import copy_folder
 from trident.errors import TridentError
 
 

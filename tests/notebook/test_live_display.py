@@ -14,8 +14,7 @@ from tests.harness.topology_runs import start
 from trident import TridentTopology
 from trident.errors import TridentError
 from trident.notebook.html_pieces import LONGEST, table
-from trident.notebook.live_display import show
-from trident.notebook.running_glance import RunningGlance
+from trident.notebook.live_display import RunningGlance, show
 from trident.operations import Count
 
 STATUS = {"txid": 0, "tuples": 0, "sources": [], "failures": 0, "leftOut": 0, "deadLetters": 0}

@@ -20,8 +20,8 @@ from trident import TridentTopology
 from trident.operations import Count, Split
 from trident.runtime.running import RunningTopology
 from trident.storm import LocalCluster
-from trident.ui.one_topology import OneTopology
-from trident.ui.recent_log import RecentLog
+from trident.ui.cluster_pages import OneTopology
+from trident.ui.log_pages import RecentLog
 from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
 

@@ -21,7 +21,7 @@ from tests.ui.large_cluster import CyclicTopology, LargeCluster
 from tests.ui.page_servers import NASTY, TOKEN, counting, storm_server, trident_server, until
 from tests.ui.page_topologies import orders
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
-from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.nimbus.submissions import TopologyNames
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
@@ -31,7 +31,7 @@ from trident.observe.verdict import verdict
 from trident.runtime.running import RunningTopology
 from trident.storm import StormTopology, TopologyBuilder, Tuple
 from trident.storm.testing import MockedSpout
-from trident.ui.one_topology import OneTopology
+from trident.ui.cluster_pages import OneTopology
 from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
 

@@ -18,7 +18,7 @@ from tests.ui.chromium import PHONE, ask_now, open_browser, opened, tile
 from tests.ui.page_servers import NASTY, TOKEN, get, storm_server, trident_server, until
 from tests.ui.page_topologies import orders
 from trident import TridentCollector, TridentTopology, TridentTuple
-from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.nimbus.submissions import TopologyNames
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.beat_records import SupervisorInfo
 from trident.cluster.state.cluster_address import open_cluster_state

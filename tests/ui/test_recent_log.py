@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trident.observe.recent_batches import RecentRate
-from trident.ui.recent_log import TAIL_BYTES, RecentLog, page_of_log
+from trident.ui.log_pages import TAIL_BYTES, RecentLog, page_of_log
 
 
 @given(st.text(), st.integers(0, 50))

@@ -17,7 +17,7 @@ from tests.ui.page_servers import get, until
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
 from trident.cli.cluster_output import print_topology
 from trident.cluster.client.topology_overviews import overview
-from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.nimbus.submissions import TopologyNames
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
@@ -25,8 +25,7 @@ from trident.cluster.state.cluster_records import Assignment, NodePort, StormBas
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.observe import at_work
 from trident.observe.heartbeats import heartbeat_of
-from trident.ui.cluster_pages import TopologyPages
-from trident.ui.one_topology import OneTopology
+from trident.ui.cluster_pages import OneTopology, TopologyPages
 from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
 

@@ -23,7 +23,7 @@ from trident.http import server_thread
 from trident.operations import Count
 from trident.runtime.running import RunningTopology
 from trident.state import StateConf
-from trident.ui import topology_page
+from trident.ui import ui_server
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 
@@ -119,7 +119,7 @@ def test_a_start_that_fails_frees_the_port(free: int, monkeypatch: pytest.Monkey
         held.append(server_thread.listening(cannot, host, port))
         return held[-1]
 
-    monkeypatch.setattr(topology_page, "listening", listening)
+    monkeypatch.setattr(ui_server, "listening", listening)
     factory = Asked(free, fails=True)
     with pytest.raises(ConfigError, match="no such table"):
         started(word_topology("early", 1, "a", factory), ui_port=free)

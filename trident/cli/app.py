@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from trident import __version__
-from trident.cli import cluster_commands, dead_letter_commands, proof_commands, state_commands
+from trident.cli import cluster_commands, daemon_commands, dead_letter_commands, proof_commands, state_commands
 from trident.cli.arguments import (
     AsJson,
     Conf,
@@ -30,10 +30,10 @@ from trident.cli.arguments import (
     option,
     port,
 )
-from trident.cli.console import reporting, say
+from trident.cli.console import print_json, reporting, results, say
 from trident.cli.crashtest_command import add_crashtest_command
-from trident.cli.daemon_commands import add_daemon_commands, add_ui_command
-from trident.cli.run_command import add_run_command
+from trident.cli.drpc import drpc_command
+from trident.cli.run import run_command
 from trident.extras import pyspark_version
 
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
@@ -77,45 +77,10 @@ def _trident(
     pass
 
 
-add_run_command(app)
-
-
-@app.command("drpc", epilog="Example: `trident drpc examples/word_count.py:topology --port 3774`")
-def drpc_command(
-    target: Target,
-    host: Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")] = "127.0.0.1",
-    port: Annotated[int, port("0 takes a free port.")] = 3774,
-    token: Token = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="How long a request may take.")] = 30.0,
-    max_request_bytes: Annotated[int, typer.Option(metavar="N", min=1, help="The longest request.")] = 1 << 20,
-    max_concurrency: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many requests may be in flight; more are refused.")
-    ] = 512,
-    max_connections: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many connections may be open; with more, requests are refused.")
-    ] = 1024,
-    threads: Annotated[int, typer.Option(metavar="N", min=1, help="How many threads answer each function.")] = 1,
-    conf: Conf = None,
-    log_dir: LogDir = None,
-    name: SubmittedName = None,
-    debug: Debug = False,
-) -> None:
-    """Answer the DRPC functions of a topology over HTTP, beside the process that runs it, without Spark.
-
-    States are read through the topology's log, at the last committed batch. Ctrl-C and SIGTERM end it once the requests
-    in flight are answered; a second signal ends it at once.
-
-    Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
-    """
-    from trident.cli.target import load_topology, settings
-
-    with reporting(debug):
-        from trident.cli.drpc import Serving, serve
-
-        config = settings(conf or [], {"log_dir": log_dir})
-        serving = Serving(host, port, token, timeout, max_request_bytes, max_concurrency, max_connections)
-        code = serve(load_topology(target, name), config, serving, threads)
-    raise typer.Exit(code)
+app.command("run", epilog="Example: `trident run examples/word_count.py:topology --once --master 'local[4]'`")(
+    run_command
+)
+app.command("drpc", epilog="Example: `trident drpc examples/word_count.py:topology --port 3774`")(drpc_command)
 
 
 @app.command(
@@ -158,7 +123,7 @@ def get_command(
     are not opaque come from the latest write. If the store does not belong to the log (moved away, an older copy,
     another topology's, or without its last writes), the command ends with an error that says so.
     """
-    from trident.cli.get import KeyListing, get
+    from trident.cli.get import KeyListing, read
     from trident.cli.target import load_topology, settings
 
     with reporting(debug):
@@ -171,7 +136,13 @@ def get_command(
             raise typer.BadParameter("is for --top", param_hint="--by")
         is_listing = all_keys or any(given is not None for given in (prefix, limit, top))
         listing = KeyListing(prefix, limit, top, by) if is_listing else None
-        get(load_topology(target, name), config, state, keys or [], listing, as_json)
+        answer = read(load_topology(target, name), config, state, keys or [], listing)
+        if as_json:
+            print_json(answer.plain())
+        else:
+            answer.show(results())
+            more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
+            say(f"{answer.topology}, state {state}, after batch {answer.txid}{more}")
 
 
 @app.command(
@@ -202,6 +173,7 @@ def changes_command(
     """
     from trident.cli.changes import print_changes, serve_changes
     from trident.cli.target import load_topology, settings
+    from trident.reading import changes
 
     with reporting(debug):
         if port is not None and (follow or snapshot or since is not None):
@@ -212,7 +184,8 @@ def changes_command(
             )
         config, topology = settings(conf or [], {"log_dir": log_dir}), load_topology(target, name)
         if port is None:
-            print_changes(topology, config, state, since, snapshot, follow)
+            with changes(topology, state, since, config) as feed:
+                print_changes(feed, snapshot, follow)
             return
         code = serve_changes(topology, config, state, host, port, token)
     raise typer.Exit(code)
@@ -334,6 +307,5 @@ def doctor_command(as_json: AsJson = False, debug: Debug = False) -> None:
 
 
 add_crashtest_command(app)
-add_daemon_commands(app)
-add_ui_command(app)
+daemon_commands.add_to(app)
 cluster_commands.add_to(app)

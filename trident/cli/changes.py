@@ -1,47 +1,138 @@
-"""`trident changes`: what committed batches changed in a state, as lines of JSON, or as events over HTTP."""
+"""`trident changes`: what committed batches changed in a state, as lines of JSON, or as server-sent events over HTTP.
+
+===========================  ===========================================================================================
+`GET /changes?since=TXID`    an event a batch, those to come included: its `id` is the position behind it, which `since` takes
+                             as well, its `data` `{"txid": …, "changes": [{"key": […], "before": …, "after": …}]}`. A client
+                             that comes again sends the last id as `Last-Event-ID`, as a browser's `EventSource` does by itself.
+                             Without either it begins now. 410: what the client has not seen is not kept any more, or what it
+                             has seen was undone
+`GET /snapshot`              `{"txid": …, "rows": [[key …, value]]}`, to begin with
+===========================  ===========================================================================================
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from itertools import chain
+from typing import Any
 
 import typer
 
-from trident.cli.console import say
-from trident.cli.drpc import until_a_signal
+from trident.cli.console import say, until_a_signal
 from trident.config import Config
+from trident.errors import ChangesGoneError, TridentError
 from trident.http.plain_json import to_json
+from trident.http.server_thread import ServerThread
+from trident.http.strangers import is_loopback
 from trident.reading import changes
-from trident.runtime.reading.change_feed import ChangeFeed
+from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
 from trident.topology import TridentTopology
 
+Opened = Callable[[str | None], ChangeFeed]
 
-def print_changes(
-    topology: TridentTopology, config: Config, state: str, since: str | None, snapshot: bool, follow: bool
-) -> None:
+_CONNECTIONS = 256
+_SHORTEST_S, _LONGEST_S, _SIGN_OF_LIFE_S = 0.05, 1.0, 15.0
+
+
+def print_changes(feed: ChangeFeed, snapshot: bool, follow: bool) -> None:
     """Print a line for each batch: first, if asked for, the rows of a snapshot; with `follow` what is still to come as well."""
-    with changes(topology, state, since, config) as feed:
-        if snapshot:
-            txid, rows = feed.snapshot()
-            _print({"txid": txid, "position": feed.position, "rows": rows})
-        for batch in feed if follow else chain.from_iterable(iter(feed.read, [])):
-            _print({"txid": batch.txid, "position": str(feed.place_of(batch.txid)), **batch.as_mapping()})
+    if snapshot:
+        txid, rows = feed.snapshot()
+        typer.echo(to_json({"txid": txid, "position": feed.position, "rows": rows}))
+    for batch in feed if follow else chain.from_iterable(iter(feed.read, [])):
+        typer.echo(to_json({"txid": batch.txid, "position": str(feed.place_of(batch.txid)), **batch.as_mapping()}))
 
 
 def serve_changes(
     topology: TridentTopology, config: Config, state: str, host: str, port: int, token: str | None
 ) -> int:
     """Serve the changes until SIGINT or SIGTERM; returns the exit code."""
-    from trident.cli.change_events import ChangeServer
 
     def opened(since: str | None) -> ChangeFeed:
         return changes(topology, state, since, config)
 
     with opened(None), until_a_signal() as wait, ChangeServer(opened, host, port, token) as server:
-        say(
-            f"{topology.name}: changes of {state} at {server.url}/changes?since=TXID, its rows at {server.url}/snapshot"
-        )
+        url = server.url
+        say(f"{topology.name}: changes of {state} at {url}/changes?since=TXID, its rows at {url}/snapshot")
         return 128 + wait()
 
 
-def _print(line: object) -> None:
-    typer.echo(to_json(line))
+class ChangeServer(ServerThread):
+    """Serves a feed; each client has one of its own.
+
+    `opened`: `opened(since)` opens a feed.
+    `host`, `port`: where to listen; port 0 takes a free one.
+    `token`: what `Authorization: Bearer …` must have; None: whoever reaches the address may read.
+    """
+
+    what, cannot, extra, grace_s = "a feed of changes", "changes cannot be served at", "ui", 2
+
+    def __init__(self, opened: Opened, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
+        super().__init__(lambda: _app(opened, is_loopback(host), token), host, port, _CONNECTIONS)
+
+
+def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.middleware import Middleware
+    from starlette.requests import Request
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+
+    from trident.http.guard import Guard, Rules
+
+    def problem(status: int, error: object) -> Response:
+        return Response(
+            to_json({"error": str(error), "kind": type(error).__name__}), status, media_type="application/json"
+        )
+
+    async def changes(request: Request) -> Response:
+        asked = request.headers.get("last-event-id") or request.query_params.get("since")
+        try:
+            feed = await run_in_threadpool(opened, asked)
+        except ValueError as error:
+            return problem(400, error)
+        except TridentError as error:
+            return problem(503, error)
+        try:
+            first = await run_in_threadpool(feed.read)
+        except TridentError as error:
+            await run_in_threadpool(feed.close)
+            return problem(410 if isinstance(error, ChangesGoneError) else 503, error)
+        return StreamingResponse(_events(feed, first, run_in_threadpool), media_type="text/event-stream")
+
+    def snapshot(request: Request) -> Response:
+        try:
+            with closing(opened(None)) as feed:
+                txid, rows = feed.snapshot()
+        except TridentError as error:
+            return problem(503, error)
+        return Response(to_json({"txid": txid, "rows": rows}), media_type="application/json")
+
+    rules = Rules(token, loopback, lambda scope: token is not None, lambda scope, status, cause: problem(status, cause))
+    return Starlette(
+        routes=[Route("/changes", changes, methods=["GET"]), Route("/snapshot", snapshot, methods=["GET"])],
+        middleware=[Middleware(Guard, rules)],
+    )
+
+
+async def _events(feed: ChangeFeed, first: list[ChangedBatch], in_thread: Any) -> AsyncIterator[bytes]:
+    """Give the events of a feed until the client goes; each second or so a look at the log, and now and then a sign of life."""
+    batches, pause, silent_s = first, _SHORTEST_S, 0.0
+    try:
+        while True:
+            for batch in batches:
+                yield b"id: %s\ndata: %s\n\n" % (str(feed.place_of(batch.txid)).encode(), to_json(batch.as_mapping()))
+            pause = _SHORTEST_S if batches else min(_LONGEST_S, 2 * pause)
+            silent_s = 0.0 if batches else silent_s + pause
+            if silent_s >= _SIGN_OF_LIFE_S:
+                silent_s = 0.0
+                yield b": nothing new\n\n"
+            await asyncio.sleep(0 if batches else pause)
+            batches = await in_thread(feed.read)
+    except TridentError as error:  # the client comes again, and is told why it cannot go on
+        yield b"event: end\ndata: %s\n\n" % to_json({"error": str(error), "kind": type(error).__name__})
+    finally:
+        feed.close()

@@ -23,7 +23,7 @@ from trident.cli.arguments import (
     executors_of,
     option,
 )
-from trident.cli.console import reporting, say
+from trident.cli.console import print_json, reporting, say
 
 if TYPE_CHECKING:
     from trident.cluster.client.cluster_client import ClusterClient
@@ -139,7 +139,7 @@ def _upgrade(
 def _list(cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """List the topologies of a cluster, and why any of them is waiting."""
     with _client(cluster, None, debug) as client:
-        from trident.cli.cluster_output import print_json, print_list
+        from trident.cli.cluster_output import print_list
 
         overviews = client.topologies()
         if as_json:
@@ -151,7 +151,7 @@ def _list(cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug 
 def _show(topology: Topology, cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show a topology: its status, where its driver runs, its code and settings."""
     with _client(cluster, None, debug) as client:
-        from trident.cli.cluster_output import print_json, print_topology
+        from trident.cli.cluster_output import print_topology
 
         overview = client.show(topology)
         if as_json:
@@ -231,7 +231,7 @@ def _rebalance(
 def _errors(topology: Topology, cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show the last errors of a topology, newest first: ten of each component."""
     with _client(cluster, None, debug) as client:
-        from trident.cli.cluster_output import print_errors, print_json
+        from trident.cli.cluster_output import print_errors
 
         errors = client.errors(topology)
         if as_json:
@@ -268,8 +268,6 @@ def _waiting() -> Iterator[None]:
 
 
 def _say_done(overview: TopologyOverview, done: str, as_json: bool) -> None:
-    from trident.cli.cluster_output import print_json
-
     if as_json:
         print_json(overview.as_json())
     else:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import typer
-from rich.table import Column, Table
-
-from trident.cli.console import is_wide, problems, results, say, table
+from trident.cli.console import is_wide, problems, results, say, show, show_facts
 from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.topology_of_cluster import first_line
@@ -23,25 +19,19 @@ _MOST_NAMES = 5
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
-def print_json(value: Any) -> None:
-    """Print plain data as one line of JSON."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
-
-
 def print_list(overviews: Sequence[TopologyOverview]) -> None:
     """Print a row for each topology."""
-    console = results()
     if not overviews:
         say("no topologies; `trident submit MODULE:TOPOLOGY` adds one")
         return
-    more = ("submitted (UTC)", "id") if is_wide(console) else ()
-    rows = table(console, "name", "status", "driver", "where", "workers", *more)
-    rows.columns[4].justify = "right"
-    for each in overviews:
-        base = each.base
-        details = (_utc(base.launch_time_secs), each.storm_id)[: len(more)]
-        rows.add_row(base.storm_name, base.status.kind, _driver(each), _where(each), str(base.num_workers), *details)
-    console.print(rows, markup=False)
+    rows = [
+        [each.base.storm_name, each.base.status.kind, _driver(each), _where(each), str(each.base.num_workers)]
+        + [_utc(each.base.launch_time_secs), each.storm_id]
+        for each in overviews
+    ]
+    columns = ["name", "status", "driver", "where", "workers", "submitted (UTC)", "id"]
+    shown = len(columns) if is_wide(results()) else 5
+    show([row[:shown] for row in rows], *columns[:shown], right=[4])
     reasons: dict[str, list[str]] = {}
     for each in overviews:
         if reason := first_line(each.base.status.reason) or each.why_waiting:
@@ -57,7 +47,6 @@ def print_list(overviews: Sequence[TopologyOverview]) -> None:
 def print_topology(overview: TopologyOverview) -> None:
     """Print what is known of one topology."""
     base = overview.base
-    facts = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
     since = duration(time.time() - base.status.since_secs)
     status = f"{base.status.kind} for {since}" + (f": {redacted(base.status.reason)}" if base.status.reason else "")
     if base.status.kind == "killed":
@@ -80,10 +69,7 @@ def print_topology(overview: TopologyOverview) -> None:
         "submitted": f"{_utc(base.launch_time_secs)} UTC",
         "page": overview.page,
     }
-    for name, value in lines.items():
-        if value:
-            facts.add_row(name, value)
-    results().print(facts, markup=False)
+    show_facts({name: value for name, value in lines.items() if value})
 
 
 def print_errors(errors: Sequence[Mapping[str, Any]]) -> None:

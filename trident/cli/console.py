@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
 from trident.errors import FencedError, TridentError
+from trident.http.strangers import is_loopback
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 logger = logging.getLogger("trident.cli")
 starting = logging.getLogger("trident.spark.session")  # says that Spark starts, which takes some seconds
@@ -31,6 +33,8 @@ REPLACED = 3
 PIPE_WIDTH = 10_000
 """The width of what goes into a file or a pipe: it has no screen to fit."""
 _TIME = "%Y-%m-%d %H:%M:%S"
+_LOOK_S = 0.2
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NARROW = 80  # on a narrower screen the lines of a box take the space of words
 
 
@@ -49,23 +53,58 @@ def say(text: str, style: str = "", console: Console | None = None) -> None:
     (console or results()).print(text, style=style, soft_wrap=True, markup=False, highlight=False)
 
 
+def say_page(name: str, host: str, url: str) -> None:
+    """Say where a page is, and warn if it is for more than this machine."""
+    say(f"{name}: page at {url}")
+    if not is_loopback(host):
+        text = f"anyone who reaches {url} may read the page, values of states included; only actions need the token"
+        say(f"warning: {text}", "yellow", problems())
+
+
 def is_wide(console: Console) -> bool:
     """Whether a table of many columns fits."""
     return console.width >= _NARROW
 
 
-def table(console: Console, *columns: str, title: str | None = None) -> Table:
-    """Return a table for a console: in a box on a screen that is wide enough, else plain text."""
+def show(
+    rows: Iterable[Sequence[str]],
+    *columns: str,
+    right: Collection[int] = (),
+    title: str | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print rows as a table: in a box on a screen that is wide enough, else as plain text.
+
+    `right`: the numbers of the columns that stand at the right.
+    """
     from rich import box
     from rich.table import Table
 
+    console = console or results()
     plain = not (console.is_terminal and is_wide(console))
-    made = Table(title=title, title_justify="left", box=None if plain else box.HEAVY_HEAD, padding=(0, 1))
+    table = Table(title=title, title_justify="left", box=None if plain else box.HEAVY_HEAD, padding=(0, 1))
     if plain:
-        made.padding, made.pad_edge = (0, 2, 0, 0), False
-    for name in columns:
-        made.add_column(name, overflow="fold")  # long values continue in the next line; nothing is cut
-    return made
+        table.padding, table.pad_edge = (0, 2, 0, 0), False
+    for number, name in enumerate(columns):  # long values continue in the next line; nothing is cut
+        table.add_column(name, overflow="fold", justify="right" if number in right else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, markup=False)
+
+
+def show_facts(facts: Mapping[str, str], console: Console | None = None) -> None:
+    """Print what is known of one thing, a line for each fact."""
+    from rich.table import Column, Table
+
+    grid = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
+    for name, value in facts.items():
+        grid.add_row(name, value)
+    (console or results()).print(grid, markup=False)
+
+
+def print_json(value: Any) -> None:
+    """Print plain data as one line of JSON."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
 
 
 @contextmanager
@@ -196,6 +235,13 @@ class Signals:
         self.received = signum
         self._say(self._first)
 
+    def wait(self) -> int:
+        """Wait for a signal; returns the exit code that it asks for."""
+        waiting = threading.Event()
+        while self.received is None:
+            waiting.wait(_LOOK_S)
+        return 128 + self.received
+
     def _say(self, text: str) -> None:
         # Past the log, whose lock the interrupted code may hold. The line break ends what a terminal shows of Ctrl-C.
         line = json_line(text) if self._as_json else f"\n{text}"
@@ -206,7 +252,7 @@ class Signals:
 def ending_signals(first: str, second: str, as_json: bool) -> Iterator[Signals]:
     """Notice signals in the block, see `Signals`."""
     signals = Signals(first, second, as_json)
-    before = {signum: signal.signal(signum, signals.handle) for signum in (signal.SIGINT, signal.SIGTERM)}
+    before = {signum: signal.signal(signum, signals.handle) for signum in _SIGNALS}
     try:
         yield signals
     finally:
@@ -228,3 +274,21 @@ def unwinding_on_signals() -> Iterator[None]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+@contextmanager
+def until_a_signal() -> Iterator[Callable[[], int]]:
+    """Give a function that waits for the first signal. Signals are blocked before any thread starts, so no thread gets them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+    def wait() -> int:
+        received = signal.sigwait(_SIGNALS)
+        for signum in _SIGNALS:
+            signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return int(received)
+
+    try:
+        yield wait
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

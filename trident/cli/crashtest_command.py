@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import time
 from collections import Counter
@@ -14,7 +13,7 @@ from typing import Annotated
 import typer
 
 from trident.cli.arguments import AsJson, Debug, argument, local_folder, option
-from trident.cli.console import problems, reporting, results, say, table, unwinding_on_signals
+from trident.cli.console import print_json, problems, reporting, say, show, unwinding_on_signals
 from trident.crashtest import (
     USUAL,
     Comparison,
@@ -138,7 +137,7 @@ def crashtest_command(
                 seed,
                 TimeLimits(timeout, idle),
                 max_copy_mb * 1_000_000,
-                _tell,
+                lambda text: say(text, console=problems()),
                 _tell_trial,
             ).run()
         except ConfigError as error:
@@ -154,10 +153,6 @@ def _found(command: list[str]) -> list[str]:
     if program is None:
         raise ConfigError(f"there is no program {command[0]!r} that could be run. Give the job's command after --")
     return [str(Path(program).absolute()), *command[1:]]
-
-
-def _tell(text: str) -> None:
-    say(text, console=problems())
 
 
 def _tell_trial(trial: Trial) -> None:
@@ -181,13 +176,9 @@ def _sentence(trial: Trial) -> str:
 
 
 def _print(report: CrashReport, seconds: float) -> None:
-    console = results()
     wrong = [trial for trial in report.trials if trial.outcome is TrialOutcome.wrong]
     if wrong:
-        shown = table(console, "kill", "key", "expected", "found")
-        for cells in (cells for trial in wrong for cells in _rows(trial)):
-            shown.add_row(*cells)
-        console.print(shown)
+        show((cells for trial in wrong for cells in _rows(trial)), "kill", "key", "expected", "found")
         for trial in wrong:
             say(f"kill {trial.number}: batch {trial.point.batch}: {trial.where}")
     say(verdict(report, seconds), "bold green" if report.is_exact and report.kills else "bold red")
@@ -226,4 +217,4 @@ def _print_json(report: CrashReport, seconds: float) -> None:
         for trial in report.trials
     ]
     head = {"exact": report.is_exact, "kills": report.kills, "batches": len(report.calls), "rows": len(report.rows)}
-    say(json.dumps({**head, "seconds": round(seconds, 1), "trials": trials}, ensure_ascii=False))
+    print_json({**head, "seconds": round(seconds, 1), "trials": trials})

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from trident.cli.arguments import ClusterAddress, ClusterToken, Debug, LogFormat, Logs, port
-from trident.cli.console import reporting
+from trident.cli.console import ending_signals, json_line, reporting, say, say_page
 from trident.extras import needs_package
+
+_LOCAL = "127.0.0.1"
+_FIRST_PORT = 6700
 
 Host = Annotated[
     str, typer.Option(metavar="HOST", help="The address to answer at, under which other machines reach this one.")
@@ -32,18 +36,19 @@ Session = Annotated[
 ]
 
 
-def add_daemon_commands(app: typer.Typer) -> None:
+def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     commands: dict[str, tuple[Callable[..., None], str]] = {
-        "up": (up_command, "`trident up`, and in another terminal `trident submit word_count.py:topology`"),
-        "nimbus": (nimbus_command, "`trident nimbus --cluster zookeeper://zk1,zk2,zk3/storm --code /shared/code`"),
-        "supervisor": (supervisor_command, "`trident supervisor --cluster zookeeper://zk1,zk2,zk3/storm --slots 4`"),
+        "up": (_up, "`trident up`, and in another terminal `trident submit word_count.py:topology`"),
+        "nimbus": (_nimbus, "`trident nimbus --cluster zookeeper://zk1,zk2,zk3/storm --code /shared/code`"),
+        "supervisor": (_supervisor, "`trident supervisor --cluster zookeeper://zk1,zk2,zk3/storm --slots 4`"),
+        "ui": (_ui, "`trident ui --cluster zookeeper://zk1,zk2,zk3/storm`"),
     }
     for name, (function, example) in commands.items():
         app.command(name, epilog=f"Example: {example}", rich_help_panel="Clusters")(function)
 
 
-def nimbus_command(
+def _nimbus(
     cluster: ClusterAddress = None,
     token: ClusterToken = None,
     host: Host = "127.0.0.1",
@@ -77,15 +82,23 @@ def nimbus_command(
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
-    as_json = log_format is LogFormat.json
-    with reporting(debug, as_json):
-        exit_code = _daemons().run_nimbus(
-            cluster, token, host, port, code, driver_timeout, max_deaths, session_timeout, as_json
-        )
+    with _daemon(log_format, debug, cluster, token, host) as own:
+        from trident.cluster.nimbus.nimbus import NimbusSettings
+        from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+
+        own.report_remains()
+        code_dir = code or (own.folder / "code" if own.folder else Path("trident-code"))
+        times = NimbusSettings(driver_timeout_s=driver_timeout, max_deaths=max_deaths)
+        with (
+            ending_signals("stopping; topologies go on", "ended at once; topologies go on", own.as_json) as signals,
+            NimbusDaemon(own.address, own.token, code_dir, host, port, None, times, session_timeout) as nimbus,
+        ):
+            own.say(f"Nimbus of {own.address}: page and clients at {nimbus.url}, code in {code_dir}")
+            exit_code = signals.wait()
     raise typer.Exit(exit_code)
 
 
-def supervisor_command(
+def _supervisor(
     cluster: ClusterAddress = None,
     token: ClusterToken = None,
     host: Host = "127.0.0.1",
@@ -115,15 +128,26 @@ def supervisor_command(
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
-    as_json = log_format is LogFormat.json
-    with reporting(debug, as_json):
-        exit_code = _daemons().run_supervisor(
-            cluster, token, host, slots, folder, end_drivers, session_timeout, as_json
-        )
+    with _daemon(log_format, debug, cluster, token, host) as own:
+        from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
+
+        place = folder or (own.folder / "supervisor" if own.folder else Path("trident-supervisor"))
+        ports = range(_FIRST_PORT, _FIRST_PORT + slots)
+        goes_on = "ending its drivers after their commits" if end_drivers else "its drivers go on"
+        with ending_signals(f"stopping; {goes_on}", "ended at once; its drivers go on", own.as_json) as signals:
+            daemon = SupervisorDaemon(own.address, own.token, place, host, ports, session_timeout_s=session_timeout)
+            try:
+                own.say(f"supervisor {daemon.supervisor.id} of {own.address}: {slots} slots, files in {place}")
+                exit_code = signals.wait()
+            finally:
+                left = sum(slot.is_busy for slot in daemon.supervisor.slots.values())
+                daemon.close(end_drivers)
+            if left and not end_drivers:
+                own.say(f"{left} drivers go on; the next supervisor with {place} adopts them")
     raise typer.Exit(exit_code)
 
 
-def up_command(
+def _up(
     cluster: ClusterAddress = None,
     token: ClusterToken = None,
     port: Port = 8080,
@@ -137,25 +161,31 @@ def up_command(
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
-    as_json = log_format is LogFormat.json
-    with reporting(debug, as_json):
-        exit_code = _daemons().run_up(cluster, token, port, slots, as_json)
+    with _daemon(log_format, debug, cluster, token) as own:
+        from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
+        from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+
+        own.report_remains()
+        place, ports = own.folder or Path("trident-supervisor"), range(_FIRST_PORT, _FIRST_PORT + slots)
+        stopping = "stopping after the running commits (once more: at once)"
+        with (
+            ending_signals(stopping, "ended at once; drivers go on", own.as_json) as signals,
+            NimbusDaemon(own.address, own.token, place / "code", _LOCAL, port) as nimbus,
+        ):
+            daemon = SupervisorDaemon(own.address, own.token, place / "supervisor", ports=ports)
+            try:
+                nimbus.wait_until_known()
+                own.say(f"cluster in {own.address}: {slots} slots, page at {nimbus.url}")
+                if own.folder is not None:
+                    own.say(f"actions on the page need the token in {own.folder / 'token'}")
+                own.say("submit a topology: trident submit FILE.py:TOPOLOGY (Ctrl-C ends all)")
+                exit_code = signals.wait()
+            finally:
+                daemon.close(end_drivers=True)
     raise typer.Exit(exit_code)
 
 
-def _daemons() -> ModuleType:
-    with needs_package("a daemon of a cluster", "cluster"):
-        from trident.cli import cluster_daemons
-    return cluster_daemons
-
-
-def add_ui_command(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    example = "Example: `trident ui --cluster zookeeper://zk1,zk2,zk3/storm`"
-    app.command("ui", epilog=example, rich_help_panel="Clusters")(ui_command)
-
-
-def ui_command(
+def _ui(
     cluster: ClusterAddress = None,
     token: ClusterToken = None,
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve at.")] = "127.0.0.1",
@@ -169,8 +199,68 @@ def ui_command(
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
-    with reporting(debug, log_format is LogFormat.json):
+    as_json = log_format is LogFormat.json
+    with reporting(debug, as_json):
         with needs_package("the page of a cluster", "cluster"):
-            from trident.cli.page_serving import serve_cluster
-        exit_code = serve_cluster(cluster, token, host, port, log_format is LogFormat.json)
+            from trident.cluster.pages import open_cluster_pages
+            from trident.ui.ui_server import UIServer
+        own = _own(cluster, token, as_json)
+        with (
+            open_cluster_pages(own.address, own.token) as pages,
+            ending_signals("stopping", "ended at once", as_json) as signals,
+            UIServer(pages, host, port, own.token) as server,
+        ):
+            say_page(f"cluster {own.address}", host, server.url)
+            exit_code = signals.wait()
     raise typer.Exit(exit_code)
+
+
+class _Own(NamedTuple):
+    """The cluster of a daemon: where its state is, in which folder if it is embedded, its token; and how the daemon speaks."""
+
+    address: str
+    folder: Path | None
+    token: str
+    as_json: bool
+
+    def say(self, text: str) -> None:
+        """Print a line, as JSON if that was asked for."""
+        say(json_line(text) if self.as_json else text)
+
+    def report_remains(self) -> None:
+        """Say what is left of a cluster whose state is gone."""
+        from trident.cluster.lost_state import left_of
+
+        if self.folder is not None and (left := left_of(self.folder)):
+            self.say(f"warning: starting with an empty cluster: {left}")
+
+
+@contextmanager
+def _daemon(
+    log_format: LogFormat, debug: bool, cluster: str | None, token: str | None, host: str = _LOCAL
+) -> Iterator[_Own]:
+    """Report errors of a daemon, and log it; gives its cluster."""
+    as_json = log_format is LogFormat.json
+    with reporting(debug, as_json):
+        with needs_package("a daemon of a cluster", "cluster"):
+            import trident.cluster.machine.supervisor_daemon
+            import trident.cluster.nimbus.nimbus_daemon  # noqa: F401
+        from trident.cluster_errors import ClusterError
+
+        logging.getLogger("trident.cluster").setLevel(logging.INFO)
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+        if host in ("0.0.0.0", "::", ""):
+            raise ClusterError(
+                f"--host {host!r} is not a name under which other machines reach this one; give its name or its address. "
+                "The daemon listens there, and tells the others"
+            )
+        yield _own(cluster, token, as_json)
+
+
+def _own(cluster: str | None, token: str | None, as_json: bool) -> _Own:
+    from trident.cluster.client.cluster_token import own_token
+    from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded
+
+    address = cluster or default_address()
+    folder = folder_of(address) if is_embedded(address) else None
+    return _Own(address, folder, own_token(token, folder), as_json)

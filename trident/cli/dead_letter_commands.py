@@ -60,9 +60,9 @@ def show_command(
 ) -> None:
     """Show one dead letter whole: every field with its value, the error, and where it happened."""
     with reporting(debug):
-        from trident.cli.dead_letters import show
+        from trident.cli.dead_letters import show_letter
 
-        show(log_named(directory), folder, letter, as_json)
+        show_letter(log_named(directory), folder, letter, as_json)
 
 
 @app.command("replay", epilog="Example: `trident dead-letters replay trident-log/word-count 12-0 12-3 15`")

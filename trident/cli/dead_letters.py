@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from trident.cli.console import problems, results, say, table
+from trident.cli.console import print_json, problems, say, show
 from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
@@ -113,19 +113,21 @@ def list_letters(log_dir: str, folder: Path | None, every: bool, as_json: bool) 
     box = _Box.open(log_dir, folder)
     letters = list(box.letters.all(box.log)) if every else box.waiting()
     if as_json:
-        typer.echo(json.dumps([_as_data(box, letter) for letter in letters], ensure_ascii=False))
+        print_json([_as_data(box, letter) for letter in letters])
     elif letters:
-        _print(box, letters)
+        facts = [(each.id, box.state_of(each), each.failure) for each in letters]
+        rows = [(id_, state, one.step, _cut(one.row or ""), _cut(one.cause)) for id_, state, one in facts]
+        show(rows, "id", "state", "step", "tuple", "error")
     else:
         say(_NONE)
 
 
-def show(log_dir: str, folder: Path | None, id_: str, as_json: bool) -> None:
+def show_letter(log_dir: str, folder: Path | None, id_: str, as_json: bool) -> None:
     """Print one dead letter whole."""
     box = _Box.open(log_dir, folder)
     letter = box.find(id_)
     if as_json:
-        typer.echo(json.dumps(_as_data(box, letter), ensure_ascii=False))
+        print_json(_as_data(box, letter))
         return
     say(f"dead letter {letter.id}, {box.state_of(letter)}")
     say(f"batch {TransactionAttempt(letter.txid, letter.attempt)}, step {letter.failure.step!r}")
@@ -157,7 +159,7 @@ def export(log_dir: str, folder: Path | None, ids: Sequence[str] | None) -> None
     box = _Box.open(log_dir, folder)
     for letter in box.chosen(ids):
         facts = {"id": letter.id, "step": letter.failure.step, "error": letter.failure.cause}
-        typer.echo(json.dumps({**facts, "tuple": plain(dict(letter.left_out.values))}, ensure_ascii=False))
+        print_json({**facts, "tuple": plain(dict(letter.left_out.values))})
 
 
 def _read_edited(box: _Box, file: Path) -> tuple[list[DeadLetter], int]:
@@ -200,15 +202,6 @@ def _as_data(box: _Box, letter: DeadLetter) -> dict[str, Any]:
         "tuple": {name: repr(value) for name, value in letter.left_out.values.items()},
         "values": base64.b64encode(encode(dict(letter.left_out.values))).decode(),
     }
-
-
-def _print(box: _Box, letters: Sequence[DeadLetter]) -> None:
-    console = results()
-    rows = table(console, "id", "state", "step", "tuple", "error")
-    for letter in letters:
-        failure = letter.failure
-        rows.add_row(letter.id, box.state_of(letter), failure.step, _cut(failure.row or ""), _cut(failure.cause))
-    console.print(rows, markup=False)
 
 
 def _cut(text: str) -> str:

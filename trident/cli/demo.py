@@ -1,8 +1,16 @@
-"""`trident demo`: count the words of real text, and compare every count with a plain Python program's."""
+"""`trident demo`: count the words of real text, and compare every count with a plain Python program's.
+
+With `--crash` the job is in a process of its own, killed in the middle of commits and started again.
+"""
 
 from __future__ import annotations
 
+import os
+import random
 import shlex
+import subprocess
+import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,19 +21,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from trident.cli.console import results, say, table
-from trident.cli.demo_crash import Kill, run_with_kills
+from trident.cli.console import results, say, show, unwinding_on_signals
 from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text, standard_library
 from trident.cli.run import drive
 from trident.cli.target import load_topology
 from trident.config import Config
 from trident.coordination.log_state import LogState
-from trident.errors import EnvironmentProblem
+from trident.coordination.transaction_log import LogReader, exists
+from trident.errors import EnvironmentProblem, TridentError
 from trident.extras import check_pyspark
 from trident.naming import amount, counted
 from trident.planner import make_plan
 from trident.reading import open_state
 from trident.runtime.reading.open_partitions import make_state
+from trident.servers.local_processes import kill_job
 from trident.spark.environment import check_java
 from trident.topology import TridentTopology
 
@@ -35,6 +44,8 @@ if TYPE_CHECKING:
 _TOP = 10
 _DIFFERENCES = 5
 _LINE_EVERY_S = 5.0
+_LOOK_S = 0.005
+_LONGEST_SOCKET_FOLDER = 60  # Spark refuses more characters: the path of a socket is of a limited length
 
 
 @dataclass(frozen=True)
@@ -62,23 +73,28 @@ class Demo:
         if self.fresh or self.kills:
             folder.clear()
         batch_bytes = folder.prepare([str(path.resolve()) for path in self.paths], text)
-        self._introduce(text)
+        what = "the Python standard library" if not self.paths else ", ".join(map(str, self.paths))
+        left_out = f" ({text.skipped} that are not UTF-8 text were left out)" if text.skipped else ""
+        say(f"counting the words of {len(text.files):,} files, {amount(text.size, 'bytes')}, of {what}{left_out}")
         before = folder.log()
         topology = load_topology(f"{folder.module}:topology")
         begun = time.monotonic()
-        bar = _Bar(text.lines)
+        bar = _Bar(text.lines, _tuples(before))
         made, seconds = 0, None
         if self.kills:
-            made = self._run_with_kills(folder, topology, bar, text.size // batch_bytes)
+            with bar:
+                made = _run_with_kills(folder, topology, self, bar, text.size // batch_bytes)
         else:
-            code, seconds = self._run_once(folder, topology, bar)
-            if code:
+            outcome = drive(topology, Config.of(engine=self.engine, log_dir=str(folder.log_dir)), True, bar)
+            seconds = outcome.seconds
+            if outcome.exit_code:
                 say("stopped; run it again to continue from there")
-                return code
+                return outcome.exit_code
         after = folder.log()
         assert after is not None, "a topology that ran has a log"
-        seconds = time.monotonic() - begun if seconds is None else seconds
-        code = _show(folder, _counts(folder, topology), text, before, after, seconds)
+        with open_state(topology, "count", log_dir=str(folder.log_dir)) as state:  # whole, as any process can
+            counts = dict(state.get_tuples())
+        code = _show(folder, counts, text, before, after, time.monotonic() - begun if seconds is None else seconds)
         if made < self.kills:
             say(
                 f"not shown: only {made} of {self.kills} kills, because the job finished before the next one. Give it "
@@ -87,32 +103,12 @@ class Demo:
             )
         return code or int(made < self.kills)
 
-    def _introduce(self, text: DemoText) -> None:
-        what = "the Python standard library" if not self.paths else ", ".join(map(str, self.paths))
-        left_out = f" ({text.skipped} that are not UTF-8 text were left out)" if text.skipped else ""
-        say(f"counting the words of {len(text.files):,} files, {amount(text.size, 'bytes')}, of {what}{left_out}")
-
-    def _run_once(self, folder: DemoFolder, topology: TridentTopology, bar: _Bar) -> tuple[int, float]:
-        log = folder.log()
-        bar.before = _tuples(log)
-        outcome = drive(topology, _config(folder, self.engine), True, bar)
-        return outcome.exit_code, outcome.seconds
-
-    def _run_with_kills(self, folder: DemoFolder, topology: TridentTopology, bar: _Bar, batches: int) -> int:
-        def stored() -> int | None:
-            return _stored(folder, topology)
-
-        with bar:
-            made = run_with_kills(folder, self.engine, self.kills, batches, bar.tell_kill, bar.show, stored)
-        return len(made)
-
 
 class _Bar:
     """A bar over the lines of the text; where there is no terminal, a plain line every few seconds."""
 
-    def __init__(self, lines: int) -> None:
-        self.before = 0
-        self._lines = lines
+    def __init__(self, lines: int, before: int) -> None:
+        self._lines, self._before = lines, before
         self._console = results()
         columns = (TextColumn("batch {task.fields[txid]}"), BarColumn(), MofNCompleteColumn(), TextColumn("lines"))
         self._progress = Progress(*columns, TimeElapsedColumn(), console=self._console)
@@ -132,15 +128,11 @@ class _Bar:
     def update(self, running: RunningTopology) -> None:
         """Show the progress of a topology in this process."""
         status = running.status
-        self._set(status["txid"], self.before + status["tuples"])
+        self._set(status["txid"], self._before + status["tuples"])
 
     def show(self, log: LogState) -> None:
         """Show the progress that the log records."""
         self._set(log.txid, _tuples(log))
-
-    def tell_kill(self, kill: Kill) -> None:
-        """Print a line about a kill."""
-        say(str(kill), "yellow", self._console)
 
     def _set(self, txid: int, lines: int) -> None:
         if self._task is not None:
@@ -148,6 +140,157 @@ class _Bar:
         elif time.monotonic() - self._shown_at >= _LINE_EVERY_S and txid != self._shown:
             say(f"batch {txid}: {lines:,} of {self._lines:,} lines", console=self._console)
             self._shown_at, self._shown = time.monotonic(), txid
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A SIGKILL: after which batch's record, and how far the store was by then."""
+
+    number: int
+    recorded: int
+    stored: int | None
+
+    def __str__(self) -> str:
+        batch = self.recorded + 1
+        if self.stored is not None and self.stored >= batch:
+            where = f"batch {self.stored} was in the store but not in the log: its counts are undone and written again"
+        else:
+            where = "the batch under way had not reached the store: it is processed again"
+        return f"kill {self.number}: SIGKILL after the record of batch {self.recorded}; {where}"
+
+
+class DemoJob:
+    """A run of the demo's topology in a session of its own, so that a kill takes Spark with it.
+
+    Leaving the context ends every process of the session, however it is left. If this process is killed itself, the job
+    ends too: it reads from a pipe whose other end is here.
+    """
+
+    def __init__(self, folder: DemoFolder, engine: str, scratch: Path) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "trident.cli.with_parent",
+            "run",
+            f"{folder.module.absolute()}:topology",
+            "--once",
+        ]
+        command += ["--log-dir", str(folder.log_dir), "--conf", f"engine={engine}"]
+        # All that a killed Spark leaves behind is in one folder then.
+        short = len(str(scratch)) <= _LONGEST_SOCKET_FOLDER
+        sockets = f"dir={scratch}" if short else "enabled=false"
+        command += ["--conf", f"spark.python.unix.domain.socket.{sockets}"]
+        command += ["--conf", f"spark.driver.extraJavaOptions=-Djava.io.tmpdir={scratch}"]
+        environment = {**os.environ, "TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
+        self._output = (scratch / "output").open("w+b")
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+        )
+
+    def __enter__(self) -> DemoJob:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+        self._output.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is the session's as well."""
+        return self._process.pid
+
+    def ended(self) -> bool:
+        """Whether the job has come to its end by itself; raises what it said if that was an error."""
+        code = self._process.poll()
+        if code is None:
+            return False
+        if code != 0:
+            self._output.seek(0)
+            said = self._output.read().decode(errors="replace").strip()
+            raise TridentError(f"the job ended with exit code {code}; it said:\n{said}")
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL every process of the session and wait until they are gone."""
+        kill_job(self._process)
+
+
+def _run_with_kills(folder: DemoFolder, topology: TridentTopology, demo: Demo, bar: _Bar, batches: int) -> int:
+    """Run the demo's topology to its end and kill it on the way; returns how often. `batches`: about how many there are."""
+    made, chance = 0, random.Random()
+    with (
+        unwinding_on_signals(),
+        tempfile.TemporaryDirectory(prefix="trident-demo-", ignore_cleanup_errors=True) as scratch,
+    ):
+        while True:
+            with DemoJob(folder, demo.engine, Path(scratch)) as job:
+                look = _Look(folder, bar)
+                wanted = chance.randint(1, max(1, min(3, (batches - look.txid) // (demo.kills - made + 1))))
+                if made == demo.kills or not _moment(job, look, look.txid + wanted, made % 2 == 0, chance):
+                    while not job.ended():
+                        look.again()
+                        time.sleep(_LOOK_S)
+                    look.again()
+                    return made
+            look.again()
+            made += 1
+            say(str(Kill(made, look.txid, _stored(folder, topology))), "yellow")
+
+
+class _Look:
+    """What the log says, looked at again and again."""
+
+    def __init__(self, folder: DemoFolder, bar: _Bar) -> None:
+        self.folder, self._bar = folder, bar
+        self._reader = LogReader(folder.log_dir)
+        self.txid = 0
+        self.again()
+
+    def again(self) -> int:
+        if exists(self.folder.log_dir):
+            state = self._reader.refresh()
+            self.txid = state.txid
+            self._bar.show(state)
+        return self.txid
+
+
+def _moment(job: DemoJob, look: _Look, txid: int, in_commit: bool, chance: random.Random) -> bool:
+    """Wait until batch `txid` is recorded and then for the moment to kill; False if the job came to its end before.
+
+    The moment is the one at which the store commits the next batch (`in_commit`), or any within a batch's time.
+    """
+    start, begun = look.txid, time.monotonic()
+    while look.again() < txid:
+        if job.ended():
+            return False
+        if look.txid == start:
+            begun = time.monotonic()  # nothing is committed yet
+        time.sleep(_LOOK_S)
+    if in_commit:
+        newest = _newest(look.folder.delta_log)
+        while _newest(look.folder.delta_log) == newest:
+            if job.ended():
+                return False
+        return True
+    each = (time.monotonic() - begun) / (txid - start)
+    deadline = time.monotonic() + chance.uniform(0, min(each, 2.0))
+    while time.monotonic() < deadline:
+        if job.ended():
+            return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+def _newest(delta_log: Path) -> str:
+    names = (entry.name for entry in os.scandir(delta_log))
+    return max((name for name in names if name.endswith(".json")), default="")
 
 
 def _check_environment(engine: str) -> None:
@@ -166,18 +309,8 @@ def _check_environment(engine: str) -> None:
             raise EnvironmentProblem(f"{error}. The demo also runs without Java: --engine in_process") from error
 
 
-def _config(folder: DemoFolder, engine: str) -> Config:
-    return Config.of(engine=engine, log_dir=str(folder.log_dir))
-
-
 def _tuples(log: LogState | None) -> int:
     return 0 if log is None else log.totals.get("tuples", 0)
-
-
-def _counts(folder: DemoFolder, topology: TridentTopology) -> dict[str, int]:
-    """Read the whole state, as any process can."""
-    with open_state(topology, "count", log_dir=str(folder.log_dir)) as state:
-        return dict(state.get_tuples())
 
 
 def _stored(folder: DemoFolder, topology: TridentTopology) -> int | None:
@@ -195,12 +328,7 @@ def _show(
     """Print the result and compare it; returns the exit code."""
     top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_TOP]
     say(f"the {len(top)} most frequent of {len(counts):,} words")
-    console = results()
-    rows = table(console, "word", "count")
-    rows.columns[1].justify = "right"
-    for word, count in top:
-        rows.add_row(word, f"{count:,}")
-    console.print(rows, markup=False)
+    show([(word, f"{count:,}") for word, count in top], "word", "count", right=[1])
     _show_speed(before, after, sum(counts.values()), seconds)
     words = [word for word, _ in top if word.isalpha()][:2] or [top[0][0]]
     say(f"ask for more: {shlex.join(folder.command(*words))}")

@@ -17,10 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from trident import __version__
-from trident.cli.console import results, say, table
+from trident.cli.console import say, show
 from trident.errors import EnvironmentProblem, describe
 from trident.extras import check_pyspark
 from trident.spark.environment import look_at_java
@@ -135,7 +133,12 @@ def doctor(as_json: bool = False) -> int:
         extras["spark"] = here["pyspark"]  # says more
     problems = [each.problem for each in here.values() if each.problem is not None]
     if as_json:
-        say(json.dumps(_document(here, extras, ready=not problems), indent=2))
+        named = {
+            name: {**_fields(each), "names": EXTRAS[name].names, "more": EXTRAS[name].more}
+            for name, each in extras.items()
+        }
+        found = {name: _fields(each) for name, each in here.items()}
+        say(json.dumps({"ready": not problems, **found, "extras": named}, indent=2))
     else:
         _print(here, extras)
         _conclude(problems)
@@ -217,17 +220,6 @@ def _install(extra: str) -> str:
 # ---- telling it ------------------------------------------------------------------------------------------------------
 
 
-def _document(here: Mapping[str, Checkup], extras: Mapping[str, Checkup], ready: bool) -> dict[str, Any]:
-    return {
-        "ready": ready,
-        **{name: _fields(each) for name, each in here.items()},
-        "extras": {
-            name: {**_fields(each), "names": EXTRAS[name].names, "more": EXTRAS[name].more}
-            for name, each in extras.items()
-        },
-    }
-
-
 def _fields(each: Checkup) -> dict[str, Any]:
     return {
         "usable": each.problem is None,
@@ -239,19 +231,18 @@ def _fields(each: Checkup) -> dict[str, Any]:
 
 
 def _print(here: Mapping[str, Checkup], extras: Mapping[str, Checkup]) -> None:
-    console = results()
-    rows = table(console, "", "version", "where")
-    for title, name in {"Trident": "trident", "Python": "python", "Java": "java", "PySpark": "pyspark"}.items():
-        each = here[name]
-        rows.add_row(title, "none" if each.problem else each.version or "not known without starting it", each.path)
-    console.print(rows)
-    console.print()
-    rows = table(console, "extra", "for", "here")
-    rows.add_row("-", ALWAYS.uses, escape(_told(here["packages"])))
-    for name, each in extras.items():
-        told = "see below" if each is here["pyspark"] and each.problem else _told(each)
-        rows.add_row(name, EXTRAS[name].uses, escape(told))
-    console.print(rows)
+    found = {title: here[title.lower()] for title in ("Trident", "Python", "Java", "PySpark")}
+    versions = {
+        title: "none" if each.problem else each.version or "not known without starting it"
+        for title, each in found.items()
+    }
+    show([(title, versions[title], each.path) for title, each in found.items()], "", "version", "where")
+    say("")
+    told = {
+        name: "see below" if each is here["pyspark"] and each.problem else _told(each) for name, each in extras.items()
+    }
+    uses = [(name, EXTRAS[name].uses, text) for name, text in told.items()]
+    show([("-", ALWAYS.uses, _told(here["packages"])), *uses], "extra", "for", "here")
 
 
 def _told(each: Checkup) -> str:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from trident.cli.console import results, say, table
+from trident.cli.console import show
+from trident.cli.target import parse_keys
 from trident.config import Config
 from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
 from trident.http.plain_json import plain
 from trident.reading import open_state
 from trident.runtime.reading.state_frames import results_in
 from trident.runtime.reading.state_reader import StateReader
-from trident.runtime.reading.written_keys import parse_key, parse_prefix
+from trident.runtime.reading.written_keys import parse_prefix
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
-__all__ = ["KeyListing", "LookupAnswer", "get", "plain", "read"]
+__all__ = ["KeyListing", "LookupAnswer", "plain", "read"]
 
 
 @dataclass(frozen=True)
@@ -55,48 +53,28 @@ class LookupAnswer:
     more: bool | None = None
     results: Sequence[str] = ()
 
-    def to_json(self) -> str:
-        """Return the answer as one JSON object."""
+    def plain(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
         head: dict[str, Any] = {"topology": self.topology, "state": self.state.name, "txid": self.txid}
         if self.keys is None:
-            return json.dumps({**head, "value": plain(self.values[0])}, ensure_ascii=False)
+            return {**head, "value": plain(self.values[0])}
         if self.more is not None:
             head["more"] = self.more
         pairs = [{"key": plain(key), "value": plain(value)} for key, value in zip(self.keys, self.values, strict=True)]
-        return json.dumps({**head, "values": pairs}, ensure_ascii=False)
+        return {**head, "values": pairs}
 
-    def to_table(self, console: Console) -> Table:
-        """Return the answer as a table for a console."""
+    def show(self, console: Console) -> None:
+        """Print the answer as a table."""
         parts = len(self.keys[0]) if self.keys else 0
         names = self.state.key_fields.names or ["key"] * parts
         results = self.results or [", ".join(self.state.value.names) or "value"]
-        rows = table(console, *names, *results)
-        for column in rows.columns[len(names) :]:
-            column.justify = "right"
+        rows = []
         for key, value in zip([()] if self.keys is None else self.keys, self.values, strict=True):
             cells = [value[name] for name in self.results] if value is not None and self.results else [value]
             absent = ["–"] * (len(names) + len(results) - len(key) - len(cells))
-            rows.add_row(*map(_shown, key), *absent, *("–" if cell is None else _shown(cell) for cell in cells))
-        return rows
-
-
-def get(
-    topology: TridentTopology,
-    config: Config,
-    name: str,
-    texts: Sequence[str],
-    listing: KeyListing | None = None,
-    as_json: bool = False,
-) -> None:
-    """Print the values of some keys of a state, of the keys that are listed, or its single value."""
-    answer = read(topology, config, name, texts, listing)
-    if as_json:
-        typer.echo(answer.to_json())
-    else:
-        console = results()
-        console.print(answer.to_table(console), markup=False)
-        more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
-        say(f"{answer.topology}, state {name}, after batch {answer.txid}{more}")
+            rows.append([*map(_shown, key), *absent, *("–" if cell is None else _shown(cell) for cell in cells)])
+        at_right = range(len(names), len(names) + len(results))
+        show(rows, *names, *results, right=at_right, console=console)
 
 
 def read(
@@ -120,7 +98,7 @@ def read(
     graph = topology.graph()
     node = graph.state(name)
     _refuse_windows(graph, name)
-    keys = _keys(node, texts, listing)
+    keys = _keys(topology, node, texts, listing)
     results = results_in(graph.nodes, name).names
     with open_state(topology, name, config) as state:
         rows, more = (_found(state, node, keys), None) if listing is None else _listed(state, node, listing)
@@ -140,8 +118,10 @@ def _found(state: StateReader, node: StateNode, keys: Sequence[Key]) -> list[tup
 
 def _listed(state: StateReader, node: StateNode, listing: KeyListing) -> tuple[list[tuple[Any, ...]], bool | None]:
     prefix, limit = listing.prefix, listing.limit
-    with _as_usage():
+    try:
         wanted = None if prefix is None else parse_prefix(prefix, node.key_fields, node.name)
+    except ValueError as error:  # what cannot be a key was written on the command line
+        raise typer.BadParameter(str(error)) from error
     if listing.top is not None:
         return state.top(listing.top, listing.by, wanted), None
     rows = list(state.get_tuples(wanted, None if limit is None else limit + 1))
@@ -156,7 +136,7 @@ def _refuse_windows(graph: Graph, name: str) -> None:
         )
 
 
-def _keys(node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> list[Key]:
+def _keys(topology: TridentTopology, node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> list[Key]:
     fields = node.key_fields
     aggregated = len(node.value) > 0
     if aggregated and not fields and (texts or listing):
@@ -168,17 +148,7 @@ def _keys(node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> 
             f"state {node.name!r} is a map with the key ({', '.join(fields.names)}); name the keys to read, or list them "
             "with --all, --prefix TEXT, --limit N or --top N"
         )
-    with _as_usage():
-        return [parse_key(text, fields, node.name, part=True) for text in texts]
-
-
-@contextmanager
-def _as_usage() -> Iterator[None]:
-    """What cannot be a key was written on the command line."""
-    try:
-        yield
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    return parse_keys(topology, node.name, texts, part=True)
 
 
 def _shown(value: Any) -> str:

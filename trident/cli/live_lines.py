@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from trident.runtime.running import RunningTopology
+    from trident.storm.spark.running_storm import RunningStormTopology
 
 _LINE_EVERY_S = 5.0
 _RATE_OVER_S = 5.0
+_LATENCY_OF_S = 600
 
 
 class _Seen(NamedTuple):
@@ -38,6 +40,8 @@ class LineDisplay:
     `every_s`: seconds between two plain lines.
     """
 
+    first = "starting"
+
     def __init__(self, console: Console, name: str, every_s: float = _LINE_EVERY_S) -> None:
         self._console, self._name, self._every_s = console, name, every_s
         self._status: Status | None = None
@@ -47,7 +51,7 @@ class LineDisplay:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            self._status = self._console.status(f"{self._name}: starting")
+            self._status = self._console.status(f"{self._name}: {self.first}")
             self._status.start()
         self._line_at = time.monotonic()
         return self
@@ -90,6 +94,37 @@ class LineDisplay:
         while len(self._seen) > 2 and now - self._seen[1].at > _RATE_OVER_S:
             self._seen.popleft()
         return self._seen[0]
+
+
+class StormLines(LineDisplay):
+    """The same of spouts and bolts: one line, whether or not something was acknowledged."""
+
+    first = "running"
+    _acked = 0
+
+    def update(self, running: RunningStormTopology) -> None:  # type: ignore[override]
+        now = time.monotonic()
+        seconds = now - self._line_at
+        if seconds < (self._every_s if self._status is None else 1.0):
+            return
+        self._line_at, line = now, self._line(running, seconds)
+        if self._status is not None:
+            self._status.update(Text(line))
+        else:
+            say(line, console=self._console)
+
+    def _line(self, running: RunningStormTopology, seconds: float) -> str:
+        status = running.status
+        figures, recent = status.statistics.over().figures, status.statistics.over(_LATENCY_OF_S).figures
+        rate, self._acked = max(0, figures.acked - self._acked) / seconds, figures.acked
+        parts = [f"{figures.acked:,} messages acknowledged", f"{rate:,.0f}/s", f"{status.pending:,} pending"]
+        if recent.complete_latency_ms is not None:
+            parts.append(f"{recent.complete_latency_ms:,.1f} ms on average")
+        if figures.failed:
+            parts.append(f"{figures.failed:,} failed")
+        if running.deaths:
+            parts.append(f"workers have died {running.deaths} times")
+        return f"{running.name}: {', '.join(parts)}"
 
 
 def _of_source(source: dict[str, Any], now: float, since: _Seen, running: RunningTopology) -> list[str]:

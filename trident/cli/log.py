@@ -12,9 +12,8 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
 
-from trident.cli.console import PIPE_WIDTH, is_wide, results, table
+from trident.cli.console import PIPE_WIDTH, is_wide, print_json, results, show, show_facts
 from trident.coordination.history import read_history
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_reader import exists
@@ -36,7 +35,7 @@ def log(log_dir: str | os.PathLike[str], last: int, as_json: bool, wide: bool = 
     """Print what a log says, with its `last` commits; `wide`: nothing is shortened, and lines are as long as they are."""
     contents = report(log_dir, last)
     if as_json:
-        typer.echo(json.dumps(contents, ensure_ascii=False))
+        print_json(contents)
     else:
         console = results()
         if wide:
@@ -50,7 +49,7 @@ def print_history(
     """Print a line for each batch in the history of a log, from batch `first` and from the time `since` (UTC) on."""
     for record in read_history(log_dir, first, since=since and since.replace(tzinfo=UTC)):
         if as_json:
-            typer.echo(json.dumps(commit_as_json(record), ensure_ascii=False))
+            print_json(commit_as_json(record))
         else:
             counts = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in record.counts.items())
             typer.echo(commit_line(record, counts or "nothing", wide))
@@ -108,12 +107,9 @@ def _said(name: str, definition: Any, wide: bool) -> str:
         numbers = (f"{txid}-{number}" for txid, ranges in definition.items() for number in numbers_of(ranges))
         return f"dead letters: {', '.join(numbers) if wide else short(list(numbers))}"
     if name == TIME:
-        return f"time: {_utc(definition['now'])}{' (begins again)' if 'begins_again' in definition else ''}"
+        now = datetime.fromtimestamp(definition["now"] / 1000, UTC).isoformat(" ", timespec="milliseconds")
+        return f"time: {now.partition('+')[0]}{' (begins again)' if 'begins_again' in definition else ''}"
     return f"{name}: {json.dumps(definition, ensure_ascii=False) if wide else short(definition)}"
-
-
-def _utc(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", timespec="milliseconds").partition("+")[0]
 
 
 def _plain(definition: Any) -> Any:
@@ -147,10 +143,6 @@ def _no_log(log_dir: str) -> str:
     inside = sorted(str(one) for one in directory.iterdir() if one.is_dir() and exists(one))
     hint = f"; there are some in {', '.join(inside)}" if inside else ""
     return f"there is no transaction log in {directory}: it has no segment of a log{hint}"
-
-
-def _near(log_dir: str) -> str:
-    return log_dir if is_log_address(log_dir) else os.path.relpath(log_dir)
 
 
 def _attempt(attempt: int) -> str:
@@ -195,21 +187,20 @@ def commit_as_json(record: CommitRecord) -> dict[str, Any]:
 
 
 def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
-    facts = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
     winners = "; ".join(f"{_in_words(each['attempt'])} from batch {each['from']}" for each in contents["winners"])
     totals = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in sorted(contents["totals"].items()))
     adopted = "".join(f"; state {name!r} as found up to batch {txid}" for name, txid in contents["adopted"].items())
-    for name, value in {
+    near = contents["path"] if is_log_address(contents["path"]) else os.path.relpath(contents["path"])
+    facts = {
         "topology": contents["topology"],
-        "log": f"{_near(contents['path'])}, incarnation {contents['incarnation']}, epoch {contents['epoch']}",
+        "log": f"{near}, incarnation {contents['incarnation']}, epoch {contents['epoch']}",
         "written by": contents["writer"] or "no driver at the moment",
         "last batch": f"{contents['txid']:,}",
         "total": totals or "nothing",
         **({"history": f"kept for {contents['history']}"} if contents["history"] else {}),
         "winning attempts": (winners or "none") + adopted,
-    }.items():
-        facts.add_row(name, value)
-    console.print(facts, markup=False)
+    }
+    show_facts(facts, console)
     _print_states(contents["states"], console, wide)
     _print_declared(contents["declared"], console)
     _print_commits(contents["commits"], console, wide)
@@ -221,9 +212,7 @@ def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
 
 
 def _print_states(states: Mapping[str, Any], console: Console, wide: bool) -> None:
-    rows = table(
-        console, "state", "kind", "partitions", "committed by", "last commit of each partition", title="states"
-    )
+    rows = []
     for name, state in states.items():
         marks = [
             f"{number}: batch {one['txid']} ({_in_words(one['attempt'])})" for number, one in state["sentinels"].items()
@@ -231,36 +220,40 @@ def _print_states(states: Mapping[str, Any], console: Console, wide: bool) -> No
         most = len(marks) if wide else 8
         shown = ", ".join(marks[:most]) + (f" … ({len(marks)})" if len(marks) > most else "")
         partitions = str(state["partitions"] or "?")
-        rows.add_row(name, state["kind"] or "?", partitions, state["committedBy"], shown or "never touched")
-    if states:
-        console.print(rows, markup=False)
+        rows.append((name, state["kind"] or "?", partitions, state["committedBy"], shown or "never touched"))
+    columns = ("state", "kind", "partitions", "committed by", "last commit of each partition")
+    if rows:
+        show(rows, *columns, title="states", console=console)
 
 
 def _print_declared(declared: Mapping[str, Any], console: Console) -> None:
     """What the states mean, and the streams: a topology that is started on the log has to agree."""
-    states = table(console, "state", "key", "value", "by", "fed by", title="declared")
-    for name, facts in declared.get("states", {}).items():
-        by = f"{facts['by']}({', '.join(facts['of'])})"
-        states.add_row(name, ", ".join(facts["key"]), ", ".join(facts["value"]), by, ", ".join(facts["streams"]))
-    streams = table(console, "stream", "spout", "fields")
-    for name, facts in declared.get("streams", {}).items():
-        streams.add_row(name, f"{facts['spout']} ({facts['promise']})", ", ".join(facts["fields"]))
-    for rows in (states, streams):
-        if rows.row_count:
-            console.print(rows, markup=False)
+    states = [
+        (name, *(", ".join(facts[what]) for what in ("key", "value")), f"{facts['by']}({', '.join(facts['of'])})")
+        + (", ".join(facts["streams"]),)
+        for name, facts in declared.get("states", {}).items()
+    ]
+    streams = [
+        (name, f"{facts['spout']} ({facts['promise']})", ", ".join(facts["fields"]))
+        for name, facts in declared.get("streams", {}).items()
+    ]
+    if states:
+        show(states, "state", "key", "value", "by", "fed by", title="declared", console=console)
+    if streams:
+        show(streams, "stream", "spout", "fields", console=console)
 
 
 def _print_commits(commits: list[dict[str, Any]], console: Console, wide: bool) -> None:
     # What a source has in a batch may be long: it comes last and short; all of it is in the JSON.
     details = ("partitions", "offsets") if is_wide(console) else ()
-    rows = table(console, "batch", "attempt", "committed (UTC)", "tuples", *details, title="last commits")
-    rows.columns[0].justify = rows.columns[3].justify = "right"
+    rows = []
     for each in commits:
         offsets = "\n".join(_said(spout, one, wide) for spout, one in each["spouts"].items())
         touched = "\n".join(
             f"{state}: {partitions if wide else _short(partitions)}" for state, partitions in each["touched"].items()
         )
         attempt, tuples = _in_words(each["attempt"]), f"{each['counts'].get('tuples', 0):,}"
-        rows.add_row(str(each["txid"]), attempt, _at(each), tuples, *(touched, offsets)[: len(details)])
-    if commits:
-        console.print(rows, markup=False)
+        rows.append((str(each["txid"]), attempt, _at(each), tuples, *(touched, offsets)[: len(details)]))
+    columns = ("batch", "attempt", "committed (UTC)", "tuples", *details)
+    if rows:
+        show(rows, *columns, right=[0, 3], title="last commits", console=console)

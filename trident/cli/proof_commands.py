@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from trident.cli.arguments import AsJson, Conf, Debug, LogDir, SubmittedName, Target, argument, option
-from trident.cli.console import problems, reporting, results, say, table
+from trident.cli.console import print_json, problems, reporting, say, show
 from trident.http.plain_json import plain
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
@@ -66,7 +66,7 @@ def verify_command(
 
     Exit codes: 0 all keys are equal, 1 failed, 2 wrong usage, 4 keys are wrong, 130 ended by Ctrl-C.
     """
-    from trident.cli.target import load_topology, settings
+    from trident.cli.target import load_topology, parse_keys, settings
     from trident.reading import verify_state
 
     with reporting(debug):
@@ -75,7 +75,7 @@ def verify_command(
         if keys and state is None:
             raise typer.BadParameter("name the state that the keys belong to", param_hint="--key")
         topology, config = load_topology(target, name), settings(conf or [], {"log_dir": log_dir})
-        wanted = [_key(topology, state, text) for text in keys or [] if state is not None]
+        wanted = [] if state is None else parse_keys(topology, state, keys or [])
         states = [] if state is None else [state]
         done = verify_state(topology, *states, keys=wanted, share=share, conf=config, progress=_progress(topology.name))
         for each in done:
@@ -104,12 +104,12 @@ def why_command(
 
     Every batch is processed again in this process, as by `trident verify`; nothing is written anywhere.
     """
-    from trident.cli.target import load_topology, settings
+    from trident.cli.target import load_topology, parse_keys, settings
     from trident.reading import why
 
     with reporting(debug):
         topology, config = load_topology(target, name), settings(conf or [], {"log_dir": log_dir})
-        wanted = None if key is None else _key(topology, state, key)
+        wanted = None if key is None else parse_keys(topology, state, [key])[0]
         origins = why(topology, state, wanted, last, rows, config)
         for origin in origins:
             _print_origin(origin, as_json, wide)
@@ -175,7 +175,7 @@ def diff_command(
             compared = _compared(former, declared)
         if as_json:
             shown = {"taken": compared.taken, "refused": [one._asdict() for one in compared.refused]}
-            typer.echo(json.dumps({**shown, "added": compared.added, "dropped": compared.dropped}, ensure_ascii=False))
+            print_json({**shown, "added": compared.added, "dropped": compared.dropped})
         else:
             _print_changes(compared, declared.name)
     raise typer.Exit(WRONG if compared.refused else 0)
@@ -218,15 +218,6 @@ def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> NoReturn:
     raise typer.Exit(WRONG if any(each.changed for each in done) else 0)
 
 
-def _key(topology: TridentTopology, state: str, text: str) -> Any:
-    from trident.runtime.reading.written_keys import parse_key
-
-    try:
-        return parse_key(text, topology.graph().state(state).key_fields, state)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
 def _progress(topology: str) -> Callable[[int], None]:
     """Return what says every few seconds how far it is."""
     said = time.monotonic()
@@ -245,7 +236,7 @@ def _print_verified(done: Verified, as_json: bool) -> None:
         wrong = [
             {"key": plain(key), "found": plain(a), "expected": plain(b), "since": c} for key, a, b, c in done.wrong
         ]
-        typer.echo(json.dumps({**vars(done), "wrong": wrong}, ensure_ascii=False))
+        print_json({**vars(done), "wrong": wrong})
         return
     if done.refused:
         say(f"{done.state}: not verified: {done.refused}")
@@ -261,7 +252,7 @@ def _print_verified(done: Verified, as_json: bool) -> None:
 def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
     if as_json:
         changed = [{name: plain(value) for name, value in row._asdict().items()} for row in done.changed]
-        typer.echo(json.dumps({**vars(done), "changed": changed}, ensure_ascii=False))
+        print_json({**vars(done), "changed": changed})
         return
     if done.refused:
         say(f"{done.state}: not compared: {done.refused}")
@@ -276,11 +267,8 @@ def _print_keys(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None
     """Print some keys as a table, nothing if there are none."""
     if not rows:
         return
-    console = results()
-    shown = table(console, *columns)
-    for key, *values in rows[:_SHOWN]:
-        shown.add_row(_shown(key[0] if len(key) == 1 else key or None), *(_shown(value) for value in values))
-    console.print(shown, markup=False)
+    keys = [(key[0] if len(key) == 1 else key or None, *values) for key, *values in rows[:_SHOWN]]
+    show(([*map(_shown, row)] for row in keys), *columns)
     if len(rows) > _SHOWN:
         say(f"and {len(rows) - _SHOWN:,} more; --json has all of them")
 
@@ -290,7 +278,7 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
 
     if as_json:
         facts = {name: plain(value) for name, value in vars(origin).items() if name != "batch"}
-        typer.echo(json.dumps({**commit_as_json(origin.batch), **facts}, ensure_ascii=False))
+        print_json({**commit_as_json(origin.batch), **facts})
         return
     what = f"{_shown(origin.before)} -> {_shown(origin.after)} ({_made_of(origin)})"
     typer.echo(commit_line(origin.batch, what, wide))

@@ -105,17 +105,12 @@ def forget_command(
 
     Exit codes: 0 forgotten, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
-    from trident.cli.target import load_topology, settings
+    from trident.cli.target import load_topology, parse_keys, settings
     from trident.reading import forget_keys
-    from trident.runtime.reading.written_keys import parse_key
 
     with reporting(debug):
         topology = load_topology(target, name)
-        fields = topology.graph().state(state).key_fields
-        try:
-            wanted = [parse_key(text, fields, state) for text in keys]
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
+        wanted = parse_keys(topology, state, keys)
         done = forget_keys(topology, state, wanted, settings(conf or [], {"log_dir": log_dir}))
         of = f"{done.keys} of {counted(len(wanted), 'key')}" if done.keys < len(wanted) else counted(done.keys, "key")
         say(f"{state}: {of} forgotten, and {counted(done.letters, 'dead letter')}")

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from trident.cli.cluster_output import print_json
-from trident.cli.console import INTERRUPTED, problems, say
+from trident.cli.console import INTERRUPTED, print_json, problems, say
 from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.code.package_archive import unpack_into
@@ -88,7 +87,7 @@ def submit(
     if not as_json:
         say(f"submitted {wanted} as {storm_id}")
     if of_run is not None:
-        say(f"{wanted}: {of_run.beside(client.show(storm_id).base.log_dir)}", console=problems() if as_json else None)
+        say(f"{wanted}: {of_run(client.show(storm_id).base.log_dir)}", console=problems() if as_json else None)
     if wait_s is not None:
         _await_active(client, storm_id, package.sha256, wait_s, f"it stays submitted: `trident show {wanted}`")
     if as_json:
@@ -140,32 +139,25 @@ def _loaded(data: bytes, folder: Path, name: str) -> Any:
     return load_package(folder, manifest, name)
 
 
-@dataclass(frozen=True)
-class _LogOfRun:
-    """The log that `trident run` has written in this folder: where, its last batch, and who writes it now."""
-
-    place: str
-    txid: int
-    holder: str | None
-
-    def beside(self, log_dir: str) -> str:
-        """Say what becomes of it when a cluster has another log, or the same."""
-        if Path(log_dir).absolute() != Path(self.place).absolute():
-            return (
-                f"its log is {log_dir}, not {self.place} of `trident run` in this folder, which ends with batch {self.txid}. "
-                "States that were written with that one do not fit; to go on with it, kill the topology and submit it with "
-                f"--conf log_dir={Path(self.place).absolute()}"
-            )
-        from_whom = "" if self.holder is None else f", which it takes over from the running driver, {self.holder}"
-        return f"goes on after batch {self.txid} of {self.place}{from_whom}"
-
-
-def _log_of_run(name: str) -> _LogOfRun | None:
+def _log_of_run(name: str) -> Callable[[str], str] | None:
+    """Return what says what becomes of the log that `trident run` has written in this folder; None if there is none."""
     place = Config().log_folder(name)
     if not exists(place):
         return None
     with closing(open_reader(place)) as reader:
-        return _LogOfRun(place, reader.refresh().txid, reader.holder())
+        txid, holder = reader.refresh().txid, reader.holder()
+
+    def beside(log_dir: str) -> str:
+        if Path(log_dir).absolute() != Path(place).absolute():
+            return (
+                f"its log is {log_dir}, not {place} of `trident run` in this folder, which ends with batch {txid}. "
+                "States that were written with that one do not fit; to go on with it, kill the topology and submit it with "
+                f"--conf log_dir={Path(place).absolute()}"
+            )
+        from_whom = "" if holder is None else f", which it takes over from the running driver, {holder}"
+        return f"goes on after batch {txid} of {place}{from_whom}"
+
+    return beside
 
 
 @contextmanager
@@ -184,7 +176,11 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
     """Wait until the driver of the newest generation is active, and say what happens meanwhile."""
     until, said = time.monotonic() + wait_s, {""}
     try:
-        while not _runs(overview := client.show(storm_id)) or overview.base.code_hash != sha256:
+        while True:
+            overview = client.show(storm_id)
+            runs = "inactive" if overview.base.status.kind == "inactive" else "active"
+            if overview.driver == runs and overview.base.code_hash == sha256:
+                return
             if overview.base.code_hash != sha256:
                 last = next(iter(client.errors(storm_id)), {"error": "see `trident errors`"})
                 raise ClusterError(
@@ -207,10 +203,6 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
     except KeyboardInterrupt:
         say(f"stopped waiting; {left}", console=problems())
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _runs(overview: TopologyOverview) -> bool:
-    return overview.driver == ("inactive" if overview.base.status.kind == "inactive" else "active")
 
 
 def _progress_lines(overview: TopologyOverview) -> Iterator[str]:

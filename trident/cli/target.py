@@ -8,11 +8,14 @@ from typing import Any
 
 import typer
 
+from trident.cli.arguments import conf_of
 from trident.config import Config
 from trident.errors import ConfigError
 from trident.runtime.reading import targets
+from trident.runtime.reading.written_keys import parse_key
 from trident.setting_types import gathered
 from trident.spark.shipping import ship_modules_of
+from trident.state.interfaces import Key
 from trident.storm import StormConfig, StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
 
@@ -38,6 +41,15 @@ def load_runnable(target: str) -> TridentTopology | StormTopology:
         target, (TridentTopology, TopologyBuilder, StormTopology)
     )
     return topology.create_topology() if isinstance(topology, TopologyBuilder) else topology
+
+
+def parse_keys(topology: TridentTopology, state: str, texts: Sequence[str], part: bool = False) -> list[Key]:
+    """Return keys of a state; what cannot be one is a wrong use of the command. `part`: the first fields of a key will do."""
+    fields = topology.graph().state(state).key_fields
+    try:
+        return [parse_key(text, fields, state, part=part) for text in texts]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _load(target: str, kinds: tuple[type, ...]) -> Any:
@@ -75,12 +87,4 @@ def settings(conf: Sequence[str], given: Mapping[str, Any], topology: TridentTop
 
 
 def _values(conf: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    words: dict[str, Any] = {}
-    for each in conf:
-        key, equals, value = each.partition("=")
-        if not equals or not key:
-            raise typer.BadParameter(f"--conf {each!r}: expected key=value, as in max_spout_pending=5")
-        words[key] = value
-    values = gathered(words)
-    values.update({key: value for key, value in given.items() if value is not None})
-    return values
+    return {**gathered(conf_of(conf)), **{key: value for key, value in given.items() if value is not None}}

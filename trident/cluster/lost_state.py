@@ -16,7 +16,9 @@ def left_of(folder: Path) -> str:
     """Say what is in the folder of a cluster whose state is not there; "" if it is there, or nothing else is."""
     if (folder / STATE_FILE).exists():
         return ""
-    names = sorted({*_names_of_packages(folder / "code"), *_names_of_logs(folder / "transactional")})
+    place = folder / "transactional"
+    logs = [each.name for each in place.iterdir() if exists(each)] if place.is_dir() else []
+    names = sorted({*_names_of_packages(folder / "code"), *logs})
     if not names:
         return ""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -38,7 +40,3 @@ def _names_of_packages(folder: Path) -> list[str]:
         except ClusterError:  # damaged
             continue
     return names
-
-
-def _names_of_logs(folder: Path) -> list[str]:
-    return [each.name for each in folder.iterdir() if exists(each)] if folder.is_dir() else []

@@ -9,7 +9,7 @@ from typing import Any
 
 from trident import __version__
 from trident.cluster.nimbus.leadership import hosts_of, leader_of
-from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.nimbus.submissions import TopologyNames
 from trident.cluster.state.beat_records import WorkerHeartbeat, all_deaths, machine_names
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -23,11 +23,8 @@ from trident.cluster.topology_of_cluster import (
 )
 from trident.cluster_errors import ClusterError, NoLeader
 from trident.observe.verdict import verdict
-from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages
+from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages, topology_row
 from trident.ui.http_pages import HttpTopologyPages
-from trident.ui.one_topology import topology_row
-
-_ACTION_TIMEOUT_S = 30.0
 
 
 class ClusterOverview:
@@ -176,21 +173,15 @@ def open_cluster_pages(address: str, token: str | None, session_timeout_s: float
     `token`: of the cluster. Without it nothing can be changed, and drivers show nothing beyond their heartbeats.
     """
     cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
+
+    def forward(storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
+        leader = leader_of(cluster.state)
+        if leader is None:
+            raise NoLeader("no Nimbus leads the cluster just now; try again")
+        with HttpTopologyPages(leader["url"], token, storm_id) as nimbus:
+            return nimbus.act(action, parameters)
+
     try:
-        yield ClusterOverview(cluster, token, None if token is None else _Forward(cluster, token))
+        yield ClusterOverview(cluster, token, None if token is None else forward)
     finally:
         cluster.disconnect()
-
-
-class _Forward:
-    """Passes an action on to the Nimbus that leads."""
-
-    def __init__(self, cluster: StormClusterState, token: str) -> None:
-        self._cluster, self._token = cluster, token
-
-    def __call__(self, storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
-        leader = leader_of(self._cluster.state)
-        if leader is None:
-            raise NoLeader("no Nimbus leads the cluster just now; nothing was done")
-        with HttpTopologyPages(leader["url"], self._token, storm_id, timeout_s=_ACTION_TIMEOUT_S) as nimbus:
-            return nimbus.act(action, parameters)

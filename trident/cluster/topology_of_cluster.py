@@ -143,6 +143,20 @@ class ClusterTopologyPages:
         return f"its driver in slot {assignment.where} starts"
 
 
+def find_topology(bases: Mapping[str, StormBase], topology: str) -> tuple[str, StormBase]:
+    """Return the id and the record of a topology, by its id or its name; of several of one name, the one that does not end.
+
+    Raises `NoSuchTopology`: there is none; the message names those that there are.
+    """
+    if topology in bases:
+        return topology, bases[topology]
+    matches = [(storm_id, base) for storm_id, base in bases.items() if base.storm_name == topology]
+    if not matches:
+        names = ", ".join(sorted(base.storm_name for base in bases.values())) or "none"
+        raise NoSuchTopology(f"there is no topology {topology!r} in this cluster; its topologies are: {names}")
+    return max(matches, key=lambda each: (each[1].status.kind != "killed", each[1].launch_time_secs))
+
+
 def facts(storm_id: str, base: StormBase, assignment: Assignment | None, beat: WorkerHeartbeat | None) -> Page:
     """Return what the cluster's state says about a topology, for its row and its page."""
     now = time.time()

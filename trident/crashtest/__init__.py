@@ -1,8 +1,8 @@
 """`trident crashtest`: kills a plain Spark job of the user's at every bad moment and compares what it wrote.
 
-Begin with `crash_test.py`: an undisturbed run, then a run for each kill of `kill_points.py`, in a copy of the job's folder
-(`trial_folder.py`). `job_run.py` starts a run and hears what it does; `injected/sitecustomize.py` is in the job's own
-process and kills it. `table_rows.py` reads the table, `row_differences.py` compares.
+Begin with `crash_test.py`: an undisturbed run, then a run for each kill of `kill_points.py`. `job_run.py` copies the job's
+folder, starts a run in the copy and hears what it does; `injected/sitecustomize.py` is in the job's own process and kills
+it. `table_rows.py` reads the table, `row_differences.py` compares.
 """
 
 from trident.crashtest.crash_test import CrashReport, CrashTest, Trial, TrialOutcome

@@ -1,13 +1,15 @@
-"""One run of the job under test: a process in a session of its own, watched by what it tells, until it ends or is ended."""
+"""One run of the job under test, in a copy of its folder, so that each run has its own inputs, checkpoint and tables.
+
+It is a process in a session of its own, watched by what it tells, until it ends or is ended.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import re
-import signal
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,17 +20,67 @@ from typing import Any
 from trident.crashtest import injected
 from trident.crashtest.kill_points import FunctionCall
 from trident.errors import TridentError
-from trident.servers.local_processes import kill_session
+from trident.servers.local_processes import kill_job
 
-__all__ = ["JobCopy", "JobRun", "TimeLimits"]
+__all__ = ["LEFT_OUT", "JobCopy", "JobRun", "TimeLimits", "copy_folder"]
+
+LEFT_OUT = (".git", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+"""Folders that no job reads or writes."""
 
 _LOOK_S = 0.02
+_MOST_FILES = 100_000
+_SAY_EACH = 100 * 1_000_000
 _LAST_LINES = 15
 _PATIENCE = 4  # times what the undisturbed run took
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*", re.MULTILINE)
 _LONGEST_CAUSE = 600
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1"  # a run is short, and would spend most of its time on compiling Spark
 _LONGEST_SOCKET_FOLDER = 60  # the path of a socket, which Spark has there, is of a limited length
+
+
+def copy_folder(folder: Path, copy: Path, most_bytes: int, on_progress: Callable[[str], None]) -> None:
+    """Copy a folder. What a link leads to is copied too, so that nothing of the copy leads back to the original.
+
+    Parameters
+    ----------
+    most_bytes
+        The size that it may have.
+    on_progress
+        Told of each 100 MB.
+
+    Raises
+    ------
+    TridentError
+        It is larger, or has too many files.
+    """
+    copied, files = 0, 0
+
+    def copy_file(source: str, target: str) -> None:
+        nonlocal copied, files
+        size = Path(source).stat().st_size
+        if copied // _SAY_EACH < (copied + size) // _SAY_EACH:
+            on_progress(f"copying {folder}: {(copied + size) / 1e6:,.0f} MB so far")
+        copied, files = copied + size, files + 1
+        if copied > most_bytes or files > _MOST_FILES:
+            raise TridentError(
+                f"each run needs a copy of {folder}, which has more than {most_bytes / 1e6:,.0f} MB or {_MOST_FILES:,} files. "
+                "Put the job and a small input into a folder of their own and name it with --folder, or allow more with "
+                "--max-copy-mb"
+            )
+        shutil.copy2(source, target)
+
+    def left_out(place: str, names: list[str]) -> list[str]:
+        special = [name for name in names if _is_special(Path(place, name))]
+        return [*special, *(name for name in names if name in LEFT_OUT)]
+
+    shutil.copytree(folder, copy, ignore=left_out, copy_function=copy_file, ignore_dangling_symlinks=True)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is neither a file nor a folder (a socket, a pipe), or a link back to a folder that it is in."""
+    if path.is_symlink() and path.is_dir():
+        return Path(os.path.realpath(path)) in path.parent.resolve().parents or path.resolve() == path.parent.resolve()
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 @dataclass(frozen=True)
@@ -156,12 +208,7 @@ class JobRun:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        kill_session(self._process.pid)  # Spark's Python workers have a process group of their own
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._process.pid, 0)
+        kill_job(self._process)  # Spark's Python workers have a process group of their own
         os.close(self._write)
         self._events.close()
         self._output.close()

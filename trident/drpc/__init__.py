@@ -4,8 +4,9 @@ Begin with `local.py` (`LocalDRPC`, the functions of a topology). `batching.py` 
 of `requests.py` over the states of `queried_states.py`. `server.py` and `client.py` are the two ends of HTTP.
 """
 
+from trident.drpc.batching import DRPCFunction
 from trident.drpc.client import DRPCClient
-from trident.drpc.local import DRPCFunction, LocalDRPC
+from trident.drpc.local import LocalDRPC
 from trident.drpc.server import DRPCServer
 
 __all__ = ["DRPCClient", "DRPCFunction", "DRPCServer", "LocalDRPC"]

@@ -39,7 +39,7 @@ class RequestExecutor:
         self._gate = None if log is None else log.gate
         self._states = RequestStates(plan, config, log)
         self._numbers, self._bounds = itertools.count(1), Bounds.of(config.as_mapping())
-        self._operations = _operations_of(plan)
+        self._operations = list({id(each): each for node in plan.nodes for each in node.operations}.values())
         context = TridentOperationContext()
         for operation in self._operations:
             if has(operation, "prepare"):
@@ -53,7 +53,7 @@ class RequestExecutor:
             self._states.renew()
             return self._steps.answers(args, run)
 
-        return read_in_rounds(read, _was_overtaken, self._gate)
+        return read_in_rounds(read, lambda error: isinstance(cause_of(error), StaleTransactionError), self._gate)
 
     def answer(self, args: str) -> Answer:
         """Answer one request, in the thread that asks; `DRPCExecutionException` if it fails."""
@@ -72,10 +72,6 @@ class RequestExecutor:
                 logger.exception("DRPC: closing failed")
 
 
-def _operations_of(plan: RequestPlan) -> list[Any]:
-    return list({id(operation): operation for node in plan.nodes for operation in node.operations}.values())
-
-
 def check_args(function: str, args: object) -> None:
     """Raise `DRPCExecutionException` if the arguments of a request are not one text."""
     if not isinstance(args, str):
@@ -92,10 +88,6 @@ def unknown_function(function: str, topology: str, known: Sequence[str]) -> DRPC
     return DRPCExecutionException(function, f"topology {topology!r} has the functions {list(known)}", reason="unknown")
 
 
-def _was_overtaken(error: Exception) -> bool:
-    return isinstance(cause_of(error), StaleTransactionError)
-
-
 def cause_of(error: BaseException) -> BaseException:
     """Return what user code or a store raised, of an error that came out of a step."""
     while isinstance(error, StepFailed) and error.__cause__ is not None:
@@ -109,12 +101,12 @@ class _Request:
     answer: Future[Answer] = field(default_factory=Future)
 
 
-class RequestQueue:
-    """The waiting requests of one function, and the threads that answer them, all that wait at once.
+class DRPCFunction:
+    """One function, to be asked from any thread: its waiting requests, and the threads that answer them, all that wait at once.
 
     Parameters
     ----------
-    function
+    name
         Its name.
     executors
         One for each thread.
@@ -122,22 +114,36 @@ class RequestQueue:
         How many requests are answered together at most.
     """
 
-    def __init__(self, function: str, executors: Sequence[RequestExecutor], max_batch: int) -> None:
-        self._function, self._max_batch = function, max_batch
+    def __init__(self, name: str, executors: Sequence[RequestExecutor], max_batch: int) -> None:
+        self.name, self._max_batch = name, max_batch
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
-            threading.Thread(
-                target=self._serve, args=(executor,), name=f"trident-drpc-{function}-{number}", daemon=True
-            )
+            threading.Thread(target=self._serve, args=(executor,), name=f"trident-drpc-{name}-{number}", daemon=True)
             for number, executor in enumerate(executors)
         ]
         for thread in self._threads:
             thread.start()
 
+    def execute(self, args: str, timeout: float | None = None) -> Answer:
+        """Ask and wait for the answer: the rows of the function's last step, `[]` if there are none.
+
+        Raises
+        ------
+        DRPCExecutionException
+            A step failed, or there was no answer within `timeout` seconds.
+        """
+        answer = self.submit(args)
+        try:
+            return answer.result(timeout)
+        except TimeoutError:
+            self.forget(answer)
+            raise DRPCExecutionException(self.name, f"no answer within {timeout} s", reason="timeout") from None
+
     def submit(self, args: str) -> Future[Answer]:
         """Ask; the future gives the answer or raises `DRPCExecutionException`. Cancelled in time, it is not run."""
+        check_args(self.name, args)
         request = _Request(args)
         with self._changed:
             if self._closed:
@@ -148,11 +154,11 @@ class RequestQueue:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """How many requests wait for others to be answered."""
         return len(self._waiting)
 
     def forget(self, answer: Future[Answer]) -> None:
-        """Cancel a request that is no longer waited for."""
+        """Cancel a request that is no longer waited for; if it has not started, it never runs."""
         if answer.cancel():
             with self._changed:
                 self._waiting = deque(one for one in self._waiting if one.answer is not answer)
@@ -169,10 +175,13 @@ class RequestQueue:
         for thread in self._threads:
             thread.join(_CLOSE_WAIT_S)
             if thread.is_alive():
-                logger.warning("DRPC function %s: a request is still running; it is abandoned", self._function)
+                logger.warning("DRPC function %s: a request is still running; it is abandoned", self.name)
+
+    def __repr__(self) -> str:
+        return f"DRPCFunction({self.name!r})"
 
     def _stopped(self) -> DRPCExecutionException:
-        return DRPCExecutionException(self._function, "the topology or the server was stopped", reason="stopped")
+        return DRPCExecutionException(self.name, "the topology or the server was stopped", reason="stopped")
 
     def _serve(self, executor: RequestExecutor) -> None:
         while requests := self._take():
@@ -204,7 +213,7 @@ class RequestQueue:
             self._answer(executor, requests[half:])
             return
         for request in requests:
-            request.answer.set_exception(_failed(self._function, error))
+            request.answer.set_exception(_failed(self.name, error))
 
 
 def _failed(function: str, error: BaseException) -> DRPCExecutionException:

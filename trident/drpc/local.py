@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Any, Protocol
 
 import cloudpickle
 
 from trident.config import Config
-from trident.drpc.batching import Answer, RequestExecutor, RequestQueue, check_args, unknown_function
+from trident.drpc.batching import Answer, DRPCFunction, RequestExecutor, unknown_function
 from trident.drpc.queried_states import CommittedLog, LogOfOthers, OwnLog, QueriedTopology
-from trident.errors import ConfigError, DRPCExecutionException, TopologyError, describe
+from trident.errors import ConfigError, TopologyError, describe
 from trident.graph import Graph
 from trident.planner import RequestPlan, make_request_plan
 from trident.roles import Closes
 from trident.runtime.reading.open_partitions import graph_to_read
+
+__all__ = ["DRPCFunction", "DeclaredTopology", "LocalDRPC"]
 
 
 class DeclaredTopology(Protocol):
@@ -81,11 +82,11 @@ class LocalDRPC(Closes):
         elif updated:
             self._log = LogOfOthers(graph.name, config, updated)
         plans = _as_stored(graph, plans, self._log)
-        self._queues: dict[str, RequestQueue] = {}
+        self._functions: dict[str, DRPCFunction] = {}
         try:
             for plan in plans:
                 executors = [RequestExecutor(copy, config, self._log) for copy in _copies(plan, threads)]
-                self._queues[plan.function] = RequestQueue(plan.function, executors, max_batch)
+                self._functions[plan.function] = DRPCFunction(plan.function, executors, max_batch)
         except BaseException:
             self.close()
             raise
@@ -93,7 +94,7 @@ class LocalDRPC(Closes):
     @property
     def functions(self) -> list[str]:
         """The names of the functions."""
-        return list(self._queues)
+        return list(self._functions)
 
     @property
     def txid(self) -> int | None:
@@ -102,7 +103,9 @@ class LocalDRPC(Closes):
 
     def function(self, name: str) -> DRPCFunction:
         """Return one function; `DRPCExecutionException` if there is none of that name."""
-        return DRPCFunction(name, self._queue(name))
+        if name not in self._functions:
+            raise unknown_function(name, self.name, self.functions)
+        return self._functions[name]
 
     def execute(self, function: str, args: str, timeout: float | None = None) -> Answer:
         """Ask a function and wait for the answer, at most `timeout` seconds; see `DRPCFunction.execute`."""
@@ -111,57 +114,13 @@ class LocalDRPC(Closes):
     def close(self) -> None:
         """Refuse what waits, and end the threads."""
         self.closed = True
-        for queue in self._queues.values():
-            queue.close()
+        for function in self._functions.values():
+            function.close()
         if isinstance(self._log, LogOfOthers):
             self._log.close()
 
     def __repr__(self) -> str:
         return f"LocalDRPC({self.name!r}: {self.functions})"
-
-    def _queue(self, name: str) -> RequestQueue:
-        if name not in self._queues:
-            raise unknown_function(name, self.name, self.functions)
-        return self._queues[name]
-
-
-class DRPCFunction:
-    """One function, to be asked from any thread."""
-
-    def __init__(self, name: str, queue: RequestQueue) -> None:
-        self.name, self._queue = name, queue
-
-    def execute(self, args: str, timeout: float | None = None) -> Answer:
-        """Ask and wait for the answer: the rows of the function's last step, `[]` if there are none.
-
-        Raises
-        ------
-        DRPCExecutionException
-            A step failed, or there was no answer within `timeout` seconds.
-        """
-        answer = self.submit(args)
-        try:
-            return answer.result(timeout)
-        except TimeoutError:
-            self.forget(answer)
-            raise DRPCExecutionException(self.name, f"no answer within {timeout} s", reason="timeout") from None
-
-    def submit(self, args: str) -> Future[Answer]:
-        """Ask; returns a future."""
-        check_args(self.name, args)
-        return self._queue.submit(args)
-
-    @property
-    def waiting(self) -> int:
-        """How many requests wait for others to be answered."""
-        return self._queue.waiting
-
-    def forget(self, answer: Future[Answer]) -> None:
-        """Cancel a request that is no longer waited for; if it has not started, it never runs."""
-        self._queue.forget(answer)
-
-    def __repr__(self) -> str:
-        return f"DRPCFunction({self.name!r})"
 
 
 def _as_stored(graph: Graph, plans: list[RequestPlan], log: CommittedLog | None) -> list[RequestPlan]:

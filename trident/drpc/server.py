@@ -16,7 +16,8 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Scope
 
-from trident.drpc.local import DRPCFunction, LocalDRPC
+from trident.drpc.batching import DRPCFunction
+from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, TridentError, describe
 from trident.http.guard import Guard, Rules
 from trident.http.plain_json import to_json

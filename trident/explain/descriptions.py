@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trident.fields import Fields
-from trident.graph import Graph, JoinWithinNode, PersistNode, SpoutNode, StateNode, WindowNode
+from trident.graph import Graph, JoinWithinNode, PersistNode, SpoutNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner import Plan, make_plan
 from trident.planner.guarantees import early_reads, is_exact, lack_text, spout_type_of
@@ -22,18 +22,20 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
     lines = []
     for state in graph.states:
         kind, writer = state.spec.kind, writers.get(state.name)
+        asked, layout = state.spec.required_num_partitions or graph.hints.get(state.name, 1), state.spec.facts.layout
+        sources = () if writer is None else graph.sources_of(writer.id)
         lines.append(
             {
                 "state": state.name,
                 "kind": None if kind is None else kind.value,
                 "store": store_of(state.spec),
-                "partitions": plan.partitions.get(state.name, _asked(graph, state)),
+                "partitions": plan.partitions.get(state.name, asked),
                 "static": state.static,
                 "key": _typed(state.key_fields),
                 "value": _typed(state.value),
-                "streams": {} if writer is None else _streams(graph, plan, writer),
+                "streams": {spout.id: _pairing(graph, plan, spout, writer) for spout in sources if writer is not None},
                 **_window(writer),
-                **_layout(graph, state),
+                **({} if layout is None else {"layout": layout(state.conf(graph.name))}),
             }
         )
     return lines
@@ -54,21 +56,8 @@ def _window(writer: PersistNode | None) -> dict[str, Any]:
     return {"key": _typed(writer.group), "value": _typed(writer.value), "window": str(writer.config)}
 
 
-def _layout(graph: Graph, state: StateNode) -> dict[str, Any]:
-    layout = state.spec.facts.layout
-    return {} if layout is None else {"layout": layout(state.conf(graph.name))}
-
-
-def _asked(graph: Graph, state: StateNode) -> int:
-    return state.spec.required_num_partitions or graph.hints.get(state.name, 1)
-
-
 def _typed(fields: Fields) -> list[str]:
     return [f"{name}: {type_}" for name, type_ in zip(fields.names, fields.types, strict=True)]
-
-
-def _streams(graph: Graph, plan: Plan, writer: PersistNode) -> dict[str, Any]:
-    return {spout.id: _pairing(graph, plan, spout, writer) for spout in graph.sources_of(writer.id)}
 
 
 def _pairing(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) -> dict[str, Any]:

@@ -1,23 +1,87 @@
-"""Shows something again and again: in place in a notebook, line by line elsewhere."""
+"""What a running topology does, shown again and again: in place in a notebook, line by line elsewhere."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
+from trident.naming import amount, counted
+from trident.notebook.html_pieces import table
 from trident.roles import has
 
 
-class Showable(Protocol):
-    """What is shown: as a line, and as HTML."""
+@dataclass(frozen=True)
+class RunningGlance:
+    """A running topology at one moment.
 
-    def __str__(self) -> str: ...
-    def _repr_html_(self) -> str: ...
+    `name`: the topology.
+    `status`, `last`: as `RunningTopology.status` and `last_progress`.
+    `seconds`: from the first definition to the last commit of this run.
+    `states`: by name, where it is committed.
+    """
+
+    name: str
+    status: Mapping[str, Any]
+    last: Mapping[str, Any] | None
+    seconds: float
+    states: Mapping[str, str]
+
+    def __str__(self) -> str:
+        parts = [f"{self.name}: {self.status['message']}", f"batch {self.status['txid']}", self._throughput()]
+        lags = [f"{source} {lag}" for source, lag in self._lags().items() if lag != "not known"]
+        return ", ".join([*parts, *(["lag " + ", ".join(lags)] if lags else []), *self._trouble().values()])
+
+    __repr__ = __str__  # what a notebook stores beside the table
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "topology": self.name,
+            "state": self.status["message"],
+            "last batch": self._batch(),
+            "throughput": self._throughput(),
+            **{f"lag of {source}": lag for source, lag in self._lags().items()},
+            **{f"state {name}": f"{self._keys(name)}committed by the {where}" for name, where in self.states.items()},
+            **self._trouble(),
+        }
+        return table((), rows.items())
+
+    def _batch(self) -> str:
+        if self.last is None:
+            return f"{self.status['txid']}, none in this run"
+        took, where = self.last["durationMs"]["total"], self.last["engine"].replace("_", " ")
+        return f"{self.last['batchId']}, {counted(self.last['numInputRows'], 'tuple')} in {took:,.1f} ms ({where})"
+
+    def _throughput(self) -> str:
+        tuples = counted(self.status["tuples"], "tuple")
+        if not self.seconds:
+            return tuples
+        rate = self.status["tuples"] / self.seconds
+        return f"{tuples}, {rate:,.{0 if rate >= 10 else 1}f} a second"
+
+    def _lags(self) -> dict[str, str]:
+        lags = {each["description"]: each["lag"] for each in self.status["sources"]}
+        return {
+            source: "not known" if lag is None else amount(lag["amount"], lag["unit"]) for source, lag in lags.items()
+        }
+
+    def _keys(self, state: str) -> str:
+        updated = None if self.last is None else self.last["stateKeysUpdated"].get(state)
+        return "" if updated is None else f"{counted(updated, 'key')} in the last batch, "
+
+    def _trouble(self) -> dict[str, str]:
+        failures, left_out, waiting = (self.status[key] for key in ("failures", "leftOut", "deadLetters"))
+        found = {}
+        if failures:
+            found["failures"] = f"{counted(failures, 'failed attempt')}, the last one: {self.status['lastFailure']}"
+        if left_out or waiting:
+            found["dead letters"] = f"{counted(waiting, 'dead letter')} waiting, {left_out:,} left out in this run"
+        return found
 
 
-def show(now: Callable[[], Showable], is_over: Callable[[], bool]) -> None:
+def show(now: Callable[[], RunningGlance], is_over: Callable[[], bool]) -> None:
     """Show what `now` returns until `is_over`, which waits between two looks, or until Ctrl-C; then once more."""
     update = _in_place() or _Lines().update
     with suppress(KeyboardInterrupt):
@@ -27,7 +91,7 @@ def show(now: Callable[[], Showable], is_over: Callable[[], bool]) -> None:
     update(now())
 
 
-def _in_place() -> Callable[[Showable], None] | None:
+def _in_place() -> Callable[[RunningGlance], None] | None:
     """Return what brings one display up to date, None where this is no notebook.
 
     A notebook has loaded IPython by itself, and runs in its kernel; IPython in a terminal cannot change what it has printed.
@@ -38,7 +102,7 @@ def _in_place() -> Callable[[Showable], None] | None:
         return None
     handles: list[Any] = []
 
-    def update(shown: Showable) -> None:
+    def update(shown: RunningGlance) -> None:
         if handles:
             handles[0].update(shown)
         else:
@@ -53,7 +117,7 @@ class _Lines:
     def __init__(self) -> None:
         self._last = ""
 
-    def update(self, shown: Showable) -> None:
+    def update(self, shown: RunningGlance) -> None:
         if (line := str(shown)) != self._last:
             self._last = line
             sys.stdout.write(f"{line}\n")

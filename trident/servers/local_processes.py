@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -34,11 +35,15 @@ def stat_of(pid: int) -> list[str] | None:
         return None
 
 
-def kill_session(session: int) -> None:
-    """SIGKILL every process of a session, in whatever group it is, and wait until they are gone.
+def kill_job(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL every process of the session that a process began, in whatever group it is, and wait until they are gone.
 
     Raises `TridentError`: some are still there after half a minute.
     """
+    session = process.pid
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(session, signal.SIGKILL)
     deadline = time.monotonic() + _GONE_S
     while members := _members(session):
         for pid in members:
@@ -47,6 +52,9 @@ def kill_session(session: int) -> None:
         if time.monotonic() > deadline:
             raise TridentError(f"processes {members} of the job outlive a SIGKILL")
         time.sleep(_LOOK_S)
+    # Not Popen.wait(): a signal that ended Popen.poll() at the wrong moment has left its lock locked for ever.
+    with contextlib.suppress(ChildProcessError):  # it was waited for before
+        os.waitpid(session, 0)
 
 
 def _members(session: int) -> list[int]:

@@ -65,6 +65,7 @@ class LocalTopology:
 
     @property
     def name(self) -> str:
+        """Its name."""
         return self._conf.name
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -78,6 +78,30 @@ async def body_of(request: Request, most: int) -> Mapping[str, Any]:
 def answer(page: Any, status: int = 200) -> Response:
     """Return a page as JSON."""
     return Response(to_json(page), status, media_type="application/json")
+
+
+def replying(ask: Callable[[Request], Any], made: Callable[[Any], Response] = answer) -> Callable[[Request], Response]:
+    """Return an endpoint that runs in a thread of the pool; whatever goes wrong, the client gets an answer."""
+
+    def reply(request: Request) -> Response:  # not async: Starlette calls it in a thread of its pool
+        try:
+            return made(ask(request))
+        except Exception as error:  # noqa: BLE001  whatever it is
+            return problem(request, error)
+
+    return reply
+
+
+def awaiting(ask: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that waits for its request's body, as `replying`."""
+
+    async def reply(request: Request) -> Response:
+        try:
+            return answer(await ask(request))
+        except Exception as error:  # noqa: BLE001  whatever it is
+            return problem(request, error)
+
+    return reply
 
 
 def problem(request: Request, error: Exception) -> Response:

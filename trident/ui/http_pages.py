@@ -41,7 +41,7 @@ class HttpTopologyPages(Closes):
     def __init__(self, url: str, token: str | None, topology_id: str, timeout_s: float = _TIMEOUT_S) -> None:
         self.url, self._timeout_s = url, timeout_s
         self._path = f"/api/v1/topology/{quote(topology_id, safe='')}"
-        self._client = _client(url, token, timeout_s)
+        self._client = client_of(url, token, timeout_s)
 
     def topology(self, window_s: int = 0) -> Page:
         return self._get("", {"window": window_s})
@@ -60,7 +60,8 @@ class HttpTopologyPages(Closes):
         return batches
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
-        return self._get("/lookup", {"state": state, "key": [_text(each) for each in key]})
+        texts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in key]
+        return self._get("/lookup", {"state": state, "key": texts})
 
     def dead_letters(self) -> Page:
         return self._get("/dead-letters", {})
@@ -106,11 +107,14 @@ class HttpTopologyPages(Closes):
         raise _error(self.url, answer.status_code, read)
 
 
-def _client(url: str, token: str | None, timeout_s: float) -> httpx.Client:
-    with needs_package("asking another process", "ui"):
+def client_of(
+    url: str, token: str | None, timeout_s: float, what: str = "asking another process", extra: str = "ui"
+) -> httpx.Client:
+    """Return a client for processes of a cluster; `what` needs the packages of `extra`."""
+    with needs_package(what, extra):
         import httpx
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    # Only https needs the system's certificates, and reading them takes longer than asking for a page.
+    # Only https needs the system's certificates, and reading them takes as long as the rest of a command.
     verify = True if url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Without the environment: the user's proxy is not for processes of the cluster.
     return httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False, verify=verify)
@@ -127,7 +131,3 @@ def _error(url: str, status: int, read: Any) -> Exception:
     if status == 503:
         return ClusterUnreachable(message)
     return TridentError(message)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)

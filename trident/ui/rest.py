@@ -43,9 +43,9 @@ from starlette.staticfiles import StaticFiles
 
 from trident import __version__
 from trident.http.guard import Guard
-from trident.ui.answers import PageError, RawPaths, answer, body_of, problem, rules_of_pages
+from trident.ui.answers import PageError, RawPaths, awaiting, body_of, problem, replying, rules_of_pages
 from trident.ui.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
-from trident.ui.log_search import LEVELS, ReadLog, end_of_log, matching
+from trident.ui.log_pages import LEVELS, ReadLog, end_of_log, matching
 
 STATIC = Path(__file__).parent / "static"
 """The files of the page."""
@@ -96,7 +96,9 @@ class _Rest:
             "/api/v1/supervisor/summary": lambda request: pages.supervisor_summary(),
             "/api/v1/topology/summary": lambda request: pages.topology_summary(),
             _TOPOLOGY: lambda request: self._of(request).topology(_window(request)),
-            _TOPOLOGY + "/component/{component}": self._component,
+            _TOPOLOGY + "/component/{component}": lambda request: self._of(request).component(
+                _named(request, "component"), _window(request)
+            ),
             _TOPOLOGY + "/visualization": lambda request: self._of(request).visualization(_window(request)),
             _TOPOLOGY + "/series": lambda request: self._of(request).series(_window(request)),
             _TOPOLOGY + "/batches": lambda request: {"batches": list(self._of(request).batches())},
@@ -105,8 +107,8 @@ class _Rest:
             _TOPOLOGY + "/log": self._log,
         }
         return [
-            *(Route(path, _endpoint(ask), methods=["GET"]) for path, ask in reading.items()),
-            Route(_TOPOLOGY + "/log/download", _endpoint(self._download, lambda made: made), methods=["GET"]),
+            *(Route(path, replying(ask), methods=["GET"]) for path, ask in reading.items()),
+            Route(_TOPOLOGY + "/log/download", replying(self._download, lambda made: made), methods=["GET"]),
             *(
                 Route(f"{_TOPOLOGY}/{each}", self._acting(each), methods=["POST"])
                 for each in ("activate", "deactivate", "dead-letters")
@@ -125,9 +127,6 @@ class _Rest:
 
     def _of(self, request: Request) -> TopologyPages:
         return self._pages.of_topology(_named(request, "topology_id"))
-
-    def _component(self, request: Request) -> Page:
-        return self._of(request).component(_named(request, "component"), _window(request))
 
     def _lookup(self, request: Request) -> Page:
         state = request.query_params.get("state")
@@ -165,27 +164,14 @@ class _Rest:
         return lambda offset: self._pages.log(topology_id, offset, named)
 
     def _acting(self, action: Action) -> Callable[[Request], Awaitable[Response]]:
-        async def act(request: Request) -> Response:
-            try:
-                if self._pages.read_only:
-                    raise PageError(403, "this server can only be read")
-                parameters, topology_id = await _parameters(request, action), _named(request, "topology_id")
-                done = await run_in_threadpool(lambda: self._pages.of_topology(topology_id).act(action, parameters))
-            except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
-                return problem(request, error)
-            return answer({"topologyOperation": action, "topologyId": topology_id, "status": "success", **(done or {})})
+        async def act(request: Request) -> Page:
+            if self._pages.read_only:
+                raise PageError(403, "this server can only be read")
+            parameters, topology_id = await _parameters(request, action), _named(request, "topology_id")
+            done = await run_in_threadpool(lambda: self._pages.of_topology(topology_id).act(action, parameters))
+            return {"topologyOperation": action, "topologyId": topology_id, "status": "success", **(done or {})}
 
-        return act
-
-
-def _endpoint(ask: Callable[[Request], Any], made: Callable[[Any], Response] = answer) -> Callable[[Request], Any]:
-    def reply(request: Request) -> Response:  # not async: Starlette calls it in a thread of its pool
-        try:
-            return made(ask(request))
-        except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
-            return problem(request, error)
-
-    return reply
+        return awaiting(act)
 
 
 async def _index(request: Request) -> Response:

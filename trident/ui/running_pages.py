@@ -8,7 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from trident.config import Config
 from trident.errors import TridentError, UnsupportedOperation, describe
@@ -23,31 +23,10 @@ from trident.ui.cluster_pages import Action, Page
 
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
+    from trident.storm.local_cluster import LocalTopology
+    from trident.storm.spark.running_storm import RunningStormTopology
 
 logger = logging.getLogger(__name__)
-
-
-class AnyRunning(Protocol):
-    """A running topology: of Trident or of spouts and bolts, on Spark or not."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    def activate(self) -> None:
-        """Begin again."""
-
-    def deactivate(self) -> None:
-        """Begin nothing more."""
-
-    def stop(self) -> None:
-        """End."""
-
-    def exception(self) -> BaseException | None:
-        """Return what ended it, None if it runs or was stopped."""
-
-    def await_termination(self, timeout: float | None = None, /) -> bool:
-        """Wait until it has ended; whether it has. Raises what ended it."""
 
 
 class RunningPages(ABC):
@@ -63,7 +42,7 @@ class RunningPages(ABC):
 
     def __init__(
         self,
-        running: AnyRunning,
+        running: RunningTopology | RunningStormTopology | LocalTopology,
         settings: Mapping[str, Any],
         defaults: Mapping[str, Any],
         topology_id: str | None,
@@ -140,32 +119,6 @@ class RunningPages(ABC):
         return self._running.exception() is not None or self._running.await_termination(0)
 
 
-class _Running(AnyRunning, Protocol):
-    """What runs on Spark, or in a `LocalCluster`."""
-
-    @property
-    def conf(self) -> StormConfig: ...
-    @property
-    def status(self) -> TopologyStatus: ...
-
-
-@runtime_checkable
-class _Rebalancing(Protocol):
-    """Can run with other numbers of workers and executors."""
-
-    def rebalance(
-        self, workers: int | None = None, executors: Mapping[str, int] | None = None, wait_s: float | None = None
-    ) -> None:
-        """Change them."""
-
-
-@runtime_checkable
-class _CountingDeaths(Protocol):
-    """Knows how often its workers have died."""
-
-    deaths: int
-
-
 class StormPages(RunningPages):
     """`TopologyPages` of a `RunningStormTopology`, or of a `LocalTopology`.
 
@@ -173,11 +126,13 @@ class StormPages(RunningPages):
     `topology_id`: its id in pages; its name if it has none.
     """
 
-    def __init__(self, running: _Running, topology_id: str | None = None) -> None:
+    def __init__(self, running: RunningStormTopology | LocalTopology, topology_id: str | None = None) -> None:
         super().__init__(running, running.conf.as_mapping(), StormConfig().as_mapping(), topology_id)
+        from trident.storm.local_cluster import LocalTopology
+
         self._topology = running
-        self._rebalancing = running if isinstance(running, _Rebalancing) else None
-        if self._rebalancing is not None:
+        self._on_spark = None if isinstance(running, LocalTopology) else running
+        if self._on_spark is not None:
             self.actions = ("activate", "deactivate", "rebalance", "kill")
         self._acked = RecentRate()
 
@@ -189,7 +144,7 @@ class StormPages(RunningPages):
             "lags": [],
             "health": {
                 "failures": figures.failed,
-                "workerDeaths": running.deaths if isinstance(running, _CountingDeaths) else None,
+                "workerDeaths": None if self._on_spark is None else self._on_spark.deaths,
                 "fenced": False,
                 "error": None if error is None else redacted(describe(error)),
             },
@@ -201,10 +156,8 @@ class StormPages(RunningPages):
         raise UnsupportedOperation(f"topology {self._id!r} consists of spouts and bolts, which have no states")
 
     def _do(self, action: Action, parameters: Mapping[str, Any]) -> None:
-        if action == "rebalance" and self._rebalancing is not None:
-            self._rebalancing.rebalance(
-                parameters.get("workers"), parameters.get("executors"), parameters.get("wait_s")
-            )
+        if action == "rebalance" and self._on_spark is not None:
+            self._on_spark.rebalance(parameters.get("workers"), parameters.get("executors"), parameters.get("wait_s"))
         else:
             super()._do(action, parameters)
 
@@ -252,6 +205,15 @@ class TridentPages(RunningPages):
             view = self._topology.state(state)
             value = view.multi_get([typed])[0] if typed else view.get()
             return {"state": state, "key": list(typed), "value": value, "found": value is not None, "txid": view.txid}
+
+
+def pages_of(running: RunningTopology | RunningStormTopology, topology_id: str | None = None) -> RunningPages:
+    """Return the pages of a running topology, of either kind."""
+    from trident.runtime.running import RunningTopology
+
+    if isinstance(running, RunningTopology):
+        return TridentPages(running, topology_id)
+    return StormPages(running, topology_id)
 
 
 def _typed(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Self
 from urllib.parse import urlsplit
 
-from trident.cluster.client.nimbus_http import LEADER, leader_url
+from trident.cluster.client.nimbus_http import leader_url
+from trident.cluster.nimbus.leadership import LEADER
 from trident.cluster.state.cluster_state import ClusterState
 
 __all__ = ["LosingProxy"]

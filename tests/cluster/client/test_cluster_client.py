@@ -19,10 +19,11 @@ from tests.cluster.client.losing_proxy import LosingProxy
 from tests.cluster.code.archives import package_of
 from tests.harness.commands import until
 from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.client.nimbus_http import LEADER, NimbusHttp
+from trident.cluster.client.nimbus_http import NimbusHttp
 from trident.cluster.code.package_archive import read_manifest
 from trident.cluster.code.package_manifest import ComponentFacts
 from trident.cluster.code.topology_package import TopologyPackage
+from trident.cluster.nimbus.leadership import LEADER
 from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo
 from trident.cluster.state.cluster_address import open_cluster_state

@@ -13,7 +13,7 @@ from trident import TridentTopology
 from trident.cluster.driver.driven import epoch_before
 from trident.cluster.driver.orders import Orders
 from trident.cluster.machine.driver_order import DriverOrder
-from trident.cluster.nimbus.topology_changes import rolled_back
+from trident.cluster.nimbus.submissions import rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState

@@ -12,7 +12,7 @@ import pytest
 from trident.cluster.driver.driven import proved
 from trident.cluster.nimbus.assigning import MarkFailed, RollBack, decide
 from trident.cluster.nimbus.nimbus import Nimbus
-from trident.cluster.nimbus.topology_changes import rebalanced
+from trident.cluster.nimbus.submissions import rebalanced
 from trident.cluster.state.beat_records import DriverDeath, report_death
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus

@@ -17,8 +17,7 @@ from tests.cluster.code.archives import package_of
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_manifest import ComponentFacts
 from trident.cluster.code.topology_package import settings_of
-from trident.cluster.nimbus.submissions import Submission, Submissions
-from trident.cluster.nimbus.topology_changes import rolled_back
+from trident.cluster.nimbus.submissions import Submission, Submissions, rolled_back
 from trident.cluster.state.beat_records import ErrorInfo
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, NodePort, WantedStatus
@@ -265,15 +264,15 @@ def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submission
     submissions.cluster.set_assignment(
         storm_id, Assignment("", {}, {Assignment.DRIVER: NodePort("s", 1)}, {Assignment.DRIVER: 1.0}, "", 1)
     )
-    submissions.remove(storm_id)
-    submissions.remove(storm_id)
+    submissions.names.remove(storm_id)
+    submissions.names.remove(storm_id)
     submissions.names.complete_all()
     cluster = submissions.cluster
     assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == []
     assert cluster.all_errors(storm_id) == {}
     again = submissions.submit(Submission(packed(submissions), submission="s2"))
     assert again.rsplit("-", 2)[1] == "2"
-    submissions.remove(storm_id)  # of the earlier one: the name is not its any more
+    submissions.names.remove(storm_id)  # of the earlier one: the name is not its any more
     assert submissions.names.find("mine")[0] == again
 
 

@@ -12,12 +12,13 @@ from urllib.parse import quote
 
 from trident.cluster.client.cluster_token import find_token
 from trident.cluster.client.nimbus_http import NimbusHttp
-from trident.cluster.client.topology_overviews import TopologyOverview, errors_of, find_topology, overview, overviews
+from trident.cluster.client.topology_overviews import TopologyOverview, overview, overviews
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.lost_state import left_of
 from trident.cluster.state.cluster_address import STATE_FILE, folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster.topology_of_cluster import find_topology
 from trident.cluster_errors import ClusterUnreachable, NoSuchTopology
 from trident.roles import Closes
 
@@ -99,7 +100,7 @@ class ClusterClient(Closes):
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Give a topology new code, see `Submissions.upgrade`; returns `generation`, `changed`, `compared` and `notes`."""
-        storm_id, _ = find_topology(self.cluster, topology)
+        storm_id, _ = find_topology(self.cluster.all_bases(), topology)
         self._send(package, progress)
         wanted = {"sha256": package.sha256, "conf": None if conf is None else dict(conf)}
         done: dict[str, Any] = self._http.ask("POST", f"{_path(storm_id)}/upgrade", json=wanted).json()
@@ -107,7 +108,7 @@ class ClusterClient(Closes):
 
     def package_of(self, topology: str) -> bytes:
         """Return the package of code that a topology runs."""
-        _, base = find_topology(self.cluster, topology)
+        _, base = find_topology(self.cluster.all_bases(), topology)
         return self._http.ask("GET", f"{_CODE}/{base.code_hash}").content
 
     def activate(self, topology: str) -> None:
@@ -148,11 +149,17 @@ class ClusterClient(Closes):
 
     def errors(self, topology: str) -> list[dict[str, Any]]:
         """Return the last errors of a topology, newest first: `component`, `time`, `host`, `port`, `error`."""
-        return errors_of(self.cluster, topology)
+        storm_id, _ = find_topology(self.cluster.all_bases(), topology)
+        found = [
+            {"component": name, "time": each.time_secs, "host": each.host, "port": each.port, "error": each.error}
+            for name, errors in self.cluster.all_errors(storm_id).items()
+            for each in errors
+        ]
+        return sorted(found, key=lambda each: float(str(each["time"])), reverse=True)
 
     def log(self, topology: str, offset: int | None = None) -> dict[str, Any]:
         """Return `{"text", "offset", "next"}`: the log of a topology's driver from `offset` on, or its end."""
-        storm_id, _ = find_topology(self.cluster, topology)
+        storm_id, _ = find_topology(self.cluster.all_bases(), topology)
         asked = {} if offset is None else {"offset": offset}
         page: dict[str, Any] = self._http.ask("GET", f"{_path(storm_id)}/log", params=asked).json()
         return page
@@ -163,7 +170,7 @@ class ClusterClient(Closes):
         self.cluster.disconnect()
 
     def _act(self, topology: str, action: str, again: bool = True, **request: Any) -> None:
-        storm_id, _ = find_topology(self.cluster, topology)
+        storm_id, _ = find_topology(self.cluster.all_bases(), topology)
         self._http.ask("POST", f"{_path(storm_id)}/{action}", again=again, **request)
 
     def _send(self, package: TopologyPackage, progress: Progress | None) -> None:

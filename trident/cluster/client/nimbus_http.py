@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trident import __version__, cluster_errors
+from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NotAllowed
 from trident.errors import ConfigError, TridentError
-from trident.extras import needs_package
+from trident.ui.http_pages import client_of
 
 if TYPE_CHECKING:
     import httpx
 
-LEADER = "/nimbus/leader"
 _TIMEOUT_S = 30.0
 _PAUSE_S = 0.25
 _ERRORS: dict[str, type[TridentError]] = {
@@ -33,13 +31,12 @@ def leader_url(state: ClusterState) -> str:
     Raises `NoLeader`: none does.
     Raises `ClusterError`: it is of another release than this client.
     """
-    data = state.get_data(LEADER)
-    if data is None:
+    leader = leader_of(state)
+    if leader is None:
         raise NoLeader(
             "no Nimbus leads the cluster. Start one: `trident nimbus`, or `trident up` for all on this machine. Running "
             "topologies go on without it"
         )
-    leader = json.loads(data)
     version = str(leader.get("version", __version__))
     if version.split(".")[:2] != __version__.split(".")[:2]:
         raise ClusterError(
@@ -58,7 +55,7 @@ class NimbusHttp:
     def __init__(self, state: ClusterState, token: str | None, patience_s: float) -> None:
         self._state, self._patience_s = state, patience_s
         self._has_token = token is not None
-        self._client = _client(token)
+        self._client = client_of("", token, _TIMEOUT_S, "asking a cluster", "cluster")
 
     def ask(
         self,
@@ -128,12 +125,3 @@ class NimbusHttp:
 
 class _Unknown(ClusterUnreachable):
     """An answer was lost, to a request that must not be sent twice."""
-
-
-def _client(token: str | None) -> httpx.Client:
-    with needs_package("asking a cluster", "cluster"):
-        import httpx
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    # A Nimbus speaks HTTP: reading the system's certificates would take as long as the rest of a command. The user's proxy
-    # is not for machines of the cluster.
-    return httpx.Client(headers=headers, trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))

@@ -11,8 +11,7 @@ from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_of_cluster import facts, first_line, why_waiting
-from trident.cluster_errors import NoSuchTopology
+from trident.cluster.topology_of_cluster import facts, find_topology, first_line, why_waiting
 from trident.observe.verdict import verdict
 from trident.redaction import shown_settings
 
@@ -92,58 +91,31 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     """Return all topologies, by name."""
     bases, assignments = cluster.all_bases(), cluster.all_assignments()
     why = why_waiting(cluster, assignments) if set(bases) - set(assignments) else ""
-    found = [_one(cluster, storm_id, base, assignments.get(storm_id), why) for storm_id, base in bases.items()]
     leader = leader_of(cluster.state)
-    return sorted(
-        (_with_page(each, leader) for each in found),
-        key=lambda each: (each.base.storm_name, each.base.launch_time_secs),
-    )
-
-
-def find_topology(cluster: StormClusterState, topology: str) -> tuple[str, StormBase]:
-    """Return the id and the record of a topology, by its id or its name; of several of one name, the one that does not end.
-
-    Raises `NoSuchTopology`: there is none; the message names those that there are.
-    """
-    bases = cluster.all_bases()
-    if topology in bases:
-        return topology, bases[topology]
-    matches = [(storm_id, base) for storm_id, base in bases.items() if base.storm_name == topology]
-    if not matches:
-        names = ", ".join(sorted(base.storm_name for base in bases.values())) or "none"
-        raise NoSuchTopology(f"there is no topology {topology!r} in this cluster; its topologies are: {names}")
-    return max(matches, key=lambda each: (each[1].status.kind != "killed", each[1].launch_time_secs))
+    found = [_one(cluster, storm_id, base, assignments.get(storm_id), why, leader) for storm_id, base in bases.items()]
+    return sorted(found, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
 
 
 def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
     """Return one topology, see `find_topology`."""
-    storm_id, base = find_topology(cluster, topology)
+    storm_id, base = find_topology(cluster.all_bases(), topology)
     assignment = cluster.assignment_info(storm_id)
     why = "" if assignment is not None else why_waiting(cluster, cluster.all_assignments())
-    return _with_page(_one(cluster, storm_id, base, assignment, why), leader_of(cluster.state))
-
-
-def errors_of(cluster: StormClusterState, topology: str) -> list[dict[str, Any]]:
-    """Return the last errors of a topology, newest first."""
-    storm_id, _ = find_topology(cluster, topology)
-    found = [
-        {"component": name, "time": each.time_secs, "host": each.host, "port": each.port, "error": each.error}
-        for name, errors in cluster.all_errors(storm_id).items()
-        for each in errors
-    ]
-    return sorted(found, key=lambda each: float(str(each["time"])), reverse=True)
-
-
-def _with_page(found: TopologyOverview, leader: Mapping[str, Any] | None) -> TopologyOverview:
-    return found if leader is None else replace(found, page=f"{leader['url']}/#/topology/{found.storm_id}")
+    return _one(cluster, storm_id, base, assignment, why, leader_of(cluster.state))
 
 
 def _one(
-    cluster: StormClusterState, storm_id: str, base: StormBase, assignment: Assignment | None, why: str
+    cluster: StormClusterState,
+    storm_id: str,
+    base: StormBase,
+    assignment: Assignment | None,
+    why: str,
+    leader: Mapping[str, Any] | None,
 ) -> TopologyOverview:
     beat = None if assignment is None else cluster.get_worker_heartbeat(storm_id, *assignment.slot)
     waits = assignment is None and base.status.kind in ("active", "inactive")
-    current = TopologyOverview(storm_id, base, assignment, beat, why if waits else "")
+    page = "" if leader is None else f"{leader['url']}/#/topology/{storm_id}"
+    current = TopologyOverview(storm_id, base, assignment, beat, why if waits else "", page=page)
     if current.driver in ("active", "inactive", "ending"):
         return current
     errors = [each for errors in cluster.all_errors(storm_id).values() for each in errors]

@@ -8,7 +8,8 @@ import io
 import os
 import stat
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.machinery import all_suffixes
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -27,6 +28,14 @@ _SKIPPED = {
     "spark-warehouse", "metastore_db",
 }  # fmt: skip
 _LARGEST_TOLD = 5
+_MAX_ENTRIES = 50_000
+_MAX_MANIFEST = 16 << 20
+_MAX_NAME, _MAX_PATH = 255, 1024  # bytes, for file systems
+MAX_ARCHIVE_BYTES = MAX_BYTES + (32 << 20)
+"""The longest package that is taken: its files, the manifest, and what the format adds."""
+
+_MADE = (1980, 1, 1, 0, 0, 0)  # the first date that a zip knows
+_CHUNK = 1 << 20
 
 
 def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str, Path]:
@@ -123,24 +132,11 @@ def _check_size(files: dict[str, Path]) -> None:
     total = sum(sizes.values())
     if total > MAX_BYTES:
         largest = sorted(sizes.items(), key=lambda each: each[1], reverse=True)[:_LARGEST_TOLD]
+        listed = ", ".join(f"{place} ({amount(size, 'bytes')})" for place, size in largest)
         raise BadPackage(
             f"the code has {amount(total, 'bytes')}; a package may have {amount(MAX_BYTES, 'bytes')}. The largest files "
-            f"are {_listed(largest)}. Keep data where the topology can read it from every machine"
+            f"are {listed}. Keep data where the topology can read it from every machine"
         )
-
-
-def _listed(sizes: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{place} ({amount(size, 'bytes')})" for place, size in sizes)
-
-
-_MAX_ENTRIES = 50_000
-_MAX_MANIFEST = 16 << 20
-_MAX_NAME, _MAX_PATH = 255, 1024  # bytes, for file systems
-MAX_ARCHIVE_BYTES = MAX_BYTES + (32 << 20)
-"""The longest package that is taken: its files, the manifest, and what the format adds."""
-
-_MADE = (1980, 1, 1, 0, 0, 0)  # the first date that a zip knows
-_CHUNK = 1 << 20
 
 
 def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:
@@ -164,8 +160,8 @@ def sha256_of(source: BinaryIO) -> str:
 
 def read_manifest(source: BinaryIO) -> PackageManifest:
     """Return the manifest of a package, without unpacking it. Raises `BadPackage`: it is no package."""
-    with _opened(source) as archive:
-        return _manifest(archive)
+    with _opened(source) as (_, manifest):
+        return manifest
 
 
 def unpack_into(source: BinaryIO, folder: Path) -> PackageManifest:
@@ -174,8 +170,7 @@ def unpack_into(source: BinaryIO, folder: Path) -> PackageManifest:
     Raises `BadPackage`: it is no package, or one that was made to do harm: paths that lead out of the folder, links, two files
     of one name, more bytes than it has itself.
     """
-    with _opened(source) as archive:
-        manifest = _manifest(archive)
+    with _opened(source) as (archive, manifest):
         for name, data in _files(archive, manifest):
             path = folder.joinpath(*PurePosixPath(name).parts)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,8 +180,7 @@ def unpack_into(source: BinaryIO, folder: Path) -> PackageManifest:
 
 def check_package(source: BinaryIO) -> PackageManifest:
     """Refuse what `unpack_into` refuses, without unpacking it; returns the manifest."""
-    with _opened(source) as archive:
-        manifest = _manifest(archive)
+    with _opened(source) as (archive, manifest):
         for _ in _files(archive, manifest):
             pass
     return manifest
@@ -205,22 +199,17 @@ def _files(archive: zipfile.ZipFile, manifest: PackageManifest) -> Iterator[tupl
         yield name, data
 
 
-class _opened:  # noqa: N801 - reads as a function
-    """A package that is read: what the library finds wrong with it is a `BadPackage`."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self._source = source
-
-    def __enter__(self) -> zipfile.ZipFile:
+@contextmanager
+def _opened(source: BinaryIO) -> Iterator[tuple[zipfile.ZipFile, PackageManifest]]:
+    """Open a package, and read its manifest; what the library finds wrong with it is a `BadPackage`."""
+    try:
+        archive = zipfile.ZipFile(source)
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
+        raise BadPackage(f"this is not the package of a topology: {error}") from error
+    with archive:
         try:
-            self._archive = zipfile.ZipFile(self._source)
-        except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
-            raise BadPackage(f"this is not the package of a topology: {error}") from error
-        return self._archive
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._archive.close()
-        if isinstance(error, (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError)):
+            yield archive, _manifest(archive)
+        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
             raise BadPackage(f"the package cannot be unpacked: {error}") from error
 
 

@@ -58,16 +58,6 @@ class PackageManifest:
     meaning: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def sources(self) -> list[str]:
-        """The names of the streams of a Trident topology."""
-        return sorted(self.meaning.get("streams", {}))
-
-    @property
-    def states(self) -> list[str]:
-        """The names of the states that a Trident topology updates."""
-        return sorted(self.meaning.get("states", {}))
-
     def to_bytes(self) -> bytes:
         """Return the manifest as JSON: the same facts give the same bytes."""
         return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True, indent=1).encode()

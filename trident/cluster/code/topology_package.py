@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,13 @@ from trident.runtime.reading.targets import NoSuchTarget, folder_of
 from trident.setting_types import gathered
 from trident.storm import StormConfig, StormTopology
 from trident.topology import TridentTopology
+
+_STDERR = 2  # the answer is a file: a module may print what it likes
+_CLUSTERS = {
+    "takeover": "a driver of a cluster always takes the log over",
+    "name": "the name is given when a topology is submitted (--name)",
+    "topology.name": "the name is given when a topology is submitted (--name)",
+}
 
 
 @dataclass(frozen=True)
@@ -145,15 +152,10 @@ def _requirements(file: Path) -> str:
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
 
 
-# What a package holds, found out in a process of its own: `-m trident.cluster.code.topology_package FOLDER TARGET ANSWER`.
-#
-# The code is loaded from a copy of what is packed, so an error about what is missing comes before anything is sent.
-
-_STDERR = 2  # the answer is a file: a module may print what it likes
-
-
 def describe_package(folder: Path, target: str, answer: Path) -> dict[str, Any]:
     """Load a target from a folder, in another process, and return `kind`, `name`, `components`, `meaning` and `log_dir`.
+
+    The folder is a copy of what is packed, so an error about what is missing comes before anything is sent.
 
     Raises `NoSuchTarget`: the folder has no such module, or that has no such topology.
     Raises `BadPackage`: the code fails, or its process ends.
@@ -180,34 +182,11 @@ def description_of(topology: TridentTopology | StormTopology) -> dict[str, Any]:
             "kind": "trident", "name": topology.name, "components": {}, "meaning": meaning.plain(), "log_dir": log_dir,
         }  # fmt: skip
     components = {
-        **{name: ComponentFacts("spout", each.executors, each.tasks) for name, each in topology.spouts.items()},
-        **{name: ComponentFacts("bolt", each.executors, each.tasks) for name, each in topology.bolts.items()},
+        name: {"kind": kind, "executors": each.executors, "tasks": each.tasks}
+        for kind, declared in (("spout", topology.spouts), ("bolt", topology.bolts))
+        for name, each in declared.items()
     }
-    plain = {name: asdict(facts) for name, facts in components.items()}
-    return {"kind": "bolts", "name": "", "components": plain, "meaning": {}}
-
-
-def _main(folder: str, target: str, answer: str) -> None:
-    try:
-        description = description_of(load_from(Path(folder), target))
-    except NoSuchTarget as error:
-        description = {"no_target": str(error)}
-    except TridentError as error:
-        description = {"error": str(error) or type(error).__name__}
-    Path(answer).write_text(json.dumps(description), encoding="utf-8")
-    sys.stdout.flush()
-    os._exit(0)  # threads that the module has started do not hold up the end
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
-
-
-_CLUSTERS = {
-    "takeover": "a driver of a cluster always takes the log over",
-    "name": "the name is given when a topology is submitted (--name)",
-    "topology.name": "the name is given when a topology is submitted (--name)",
-}
+    return {"kind": "bolts", "name": "", "components": components, "meaning": {}}
 
 
 def settings_of(
@@ -230,3 +209,20 @@ def settings_of(
         values.pop("topology.workers", None)
         values["workers"] = workers
     return StormConfig.of(values)
+
+
+def _main(folder: str, target: str, answer: str) -> None:
+    """Describe a package: `-m trident.cluster.code.topology_package FOLDER TARGET ANSWER`."""
+    try:
+        description = description_of(load_from(Path(folder), target))
+    except NoSuchTarget as error:
+        description = {"no_target": str(error)}
+    except TridentError as error:
+        description = {"error": str(error) or type(error).__name__}
+    Path(answer).write_text(json.dumps(description), encoding="utf-8")
+    sys.stdout.flush()
+    os._exit(0)  # threads that the module has started do not hold up the end
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

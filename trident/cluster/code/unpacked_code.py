@@ -24,6 +24,11 @@ from trident.cluster.code.package_manifest import MANIFEST, PYTHON, PackageManif
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 from trident.extras import pyspark_version
 
+logger = logging.getLogger(__name__)
+
+_LINES_TOLD = 12
+_DISTRIBUTION = "trident-spark"
+
 
 @dataclass(frozen=True)
 class UnpackedCode:
@@ -80,8 +85,7 @@ class CodeCache:
                 f"what was fetched as the package {sha256} is a different one, or damaged; it was not unpacked"
             )
         self._code.mkdir(parents=True, exist_ok=True)
-        with (self._code / f"{sha256}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _locked(self._code / f"{sha256}.lock"):
             return _found(folder) or self._replace(data, folder)
 
     def _replace(self, data: bytes, folder: Path) -> PackageManifest:
@@ -109,12 +113,6 @@ def _found(folder: Path) -> PackageManifest | None:
     except (OSError, BadPackage):
         return None
     return manifest
-
-
-logger = logging.getLogger(__name__)
-
-_LINES_TOLD = 12
-_DISTRIBUTION = "trident-spark"
 
 
 def install_requirements(requirements: str, folder: Path, timeout_s: float = 1800.0) -> Path:

@@ -28,7 +28,7 @@ from trident.storm import StormConfig, StormTopology
 from trident.storm.builder import start_on_spark
 from trident.topology import TridentTopology
 from trident.ui.cluster_pages import TopologyPages
-from trident.ui.running_pages import StormPages, TridentPages
+from trident.ui.running_pages import pages_of
 
 if TYPE_CHECKING:
     from trident.storm.spark.running_storm import RunningStormTopology
@@ -38,6 +38,7 @@ class TopologyHandle:
     """A topology that runs in this process.
 
     `running`: the running topology, Trident's or Storm's; their calls have the same names.
+    `pages`: what is served of it.
     `numbers`: how many workers it runs with, and how many executors each component of spouts and bolts has.
     `epoch_before`: the last epoch of the log of a topology of Trident's before its code.
     """
@@ -51,17 +52,8 @@ class TopologyHandle:
     ) -> None:
         self.running = running
         self._errors = ErrorFeed(running)
-        self._pages: TopologyPages
-        if isinstance(running, RunningTopology):
-            self._pages = TridentPages(running, storm_id)
-        else:
-            self._pages = StormPages(running, storm_id)
+        self.pages: TopologyPages = pages_of(running, storm_id)
         self._numbers, self._epoch_before = numbers, epoch_before
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it runs."""
-        return self.running.is_active
 
     @property
     def has_proved(self) -> bool:
@@ -69,23 +61,12 @@ class TopologyHandle:
         running = self.running
         return not isinstance(running, RunningTopology) or has_committed_since(running.log_state, self._epoch_before)
 
-    def exception(self) -> BaseException | None:
-        """Return what ended it, None if it runs or was stopped."""
-        return self.running.exception()
-
     def await_end(self, timeout: float) -> bool:
         """Wait until it has ended; whether it has."""
         try:
             return self.running.await_termination(timeout)
         except Exception:  # noqa: BLE001  exception() has it
             return True
-
-    def set_active(self, active: bool) -> None:
-        """Ask its spouts for more, or for no more."""
-        if active:
-            self.running.activate()
-        else:
-            self.running.deactivate()
 
     def adapt(self, base: StormBase) -> None:
         """Run with the numbers of workers and executors that the record asks for.
@@ -100,18 +81,14 @@ class TopologyHandle:
 
     def stop(self, wait_secs: float) -> None:
         """End it; what has begun has this many seconds."""
-        if self.is_active:
+        if self.running.is_active:
             self.running.deactivate()
             self.running.drain(wait_secs)
         self.running.stop()
 
-    def pages(self) -> TopologyPages:
-        """Return its pages."""
-        return self._pages
-
     def statistics(self) -> dict[str, Any]:
         """Return what its heartbeat contains."""
-        return heartbeat_of(self._pages.topology(0))
+        return heartbeat_of(self.pages.topology(0))
 
     def errors(self) -> list[tuple[str, float, str]]:
         """Return the errors that were not returned before: component, seconds since 1970, text."""

@@ -13,7 +13,6 @@ import time
 import traceback
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
 from trident.cluster.client.cluster_token import TOKEN_VARIABLE
 from trident.cluster.cluster_log import log_of_base
@@ -30,7 +29,7 @@ from trident.errors import FencedError, TridentError, can_heal
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.events import event_of
 from trident.redaction import RedactingFormatter
-from trident.ui.one_topology import OneTopology
+from trident.ui.cluster_pages import OneTopology
 from trident.ui.ui_server import UIServer
 
 logger = logging.getLogger("trident.cluster.driver")
@@ -59,7 +58,8 @@ class _Driver:
         cluster = StormClusterState(open_cluster_state(self._order.cluster))
         open_things.callback(cluster.disconnect)
         orders = Orders(cluster, self._order)
-        _end_at_signals(orders)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, lambda *_: orders.end())
         base = orders.base()
         if base is None:
             return "moved"
@@ -89,7 +89,10 @@ class _Driver:
         driven = start_driven(topology, self._order.storm_id, base, executors, config)
         self._running_since = time.time()
         logger.info("topology %s runs", self._order.storm_id)
-        beats.pages = _serve(open_things, driven, self._order)
+        token, pages = os.environ.get(TOKEN_VARIABLE), OneTopology(self._order.storm_id, driven.pages)
+        server = UIServer(pages, self._order.host, 0, token, token_for_all=token is not None)
+        open_things.callback(server.close)
+        beats.pages = server.url
         beats.statistics, beats.errors = driven.statistics, driven.errors
         beats.state = "active" if base.status.kind == "active" else "inactive"
         beats.send_now()
@@ -100,7 +103,7 @@ class _Driver:
         beats.state = "ending"
         beats.send_now()
         driven.stop(base.status.wait_secs if ending == "killed" else 0.0)
-        error = driven.exception()
+        error = driven.running.exception()
         if error is not None and not (ending == "moved" and isinstance(error, FencedError)):
             raise error
 
@@ -121,22 +124,6 @@ class _Driver:
     @property
     def _ran_secs(self) -> float:
         return 0.0 if self._running_since is None else time.time() - self._running_since
-
-
-def _end_at_signals(orders: Orders) -> None:
-    def end(signum: int, frame: FrameType | None) -> None:
-        orders.end()
-
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, end)
-
-
-def _serve(open_things: ExitStack, driven: TopologyHandle, order: DriverOrder) -> str:
-    token = os.environ.get(TOKEN_VARIABLE)
-    pages = OneTopology(order.storm_id, driven.pages())
-    server = UIServer(pages, order.host, 0, token, token_for_all=token is not None)
-    open_things.callback(server.close)
-    return server.url
 
 
 class _SomeBatches(logging.Filter):

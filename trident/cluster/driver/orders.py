@@ -13,7 +13,7 @@ from trident.cluster.driver.driven import TopologyHandle, log_before, proved, wi
 from trident.cluster.driver.driver_beats import DriverBeats
 from trident.cluster.machine.driver_order import DriverOrder
 from trident.cluster.state.beat_records import DRIVER, ErrorInfo
-from trident.cluster.state.cluster_records import Assignment, StormBase
+from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
 from trident.errors import TridentError
@@ -46,7 +46,9 @@ class Orders:
         """Return the topology's record if it belongs to this driver, else None."""
         base = self._cluster.storm_base(self._order.storm_id, watch=True)
         assignment = self._cluster.assignment_info(self._order.storm_id, watch=True)
-        return base if base is not None and self._is_mine(assignment) else None
+        mine = ((self._order.node, self._order.port), self._order.start_time_secs)
+        is_mine = assignment is not None and (tuple(assignment.slot), assignment.start_time_secs) == mine
+        return base if is_mine else None
 
     def note_proof(self, base: StormBase, log_dir: str | None) -> StormBase:
         """Note before the start of new code what its log says of it, see `upgrade_proof`; returns the record."""
@@ -66,7 +68,7 @@ class Orders:
 
     def _follow(self, driven: TopologyHandle, base: StormBase, beats: DriverBeats) -> tuple[Ending, StormBase]:
         self._active = base.status.kind == "active"
-        while driven.is_active:
+        while driven.running.is_active:
             if self._ordered.is_set():
                 return "ordered", base
             try:
@@ -81,27 +83,19 @@ class Orders:
                     return "killed", base
                 self._obey(driven, base, beats)
             self._wait(driven)
-        return ("ordered", base) if driven.exception() is None else ("failed", base)
+        return ("ordered", base) if driven.running.exception() is None else ("failed", base)
 
     def _read(self, before: StormBase) -> StormBase | None:
         self._changed.clear()
         base = self.base()
         return None if base is None or base.generation != self._order.generation else base
 
-    def _is_mine(self, assignment: Assignment | None) -> bool:
-        order = self._order
-        return (
-            assignment is not None
-            and assignment.slot == (order.node, order.port)
-            and assignment.start_time_secs == order.start_time_secs
-        )
-
     def _obey(self, driven: TopologyHandle, base: StormBase, beats: DriverBeats) -> None:
         active = base.status.kind == "active"
         try:
             if active != self._active:
                 logger.info("topology %s: %s", self._order.storm_id, "activated" if active else "deactivated")
-                driven.set_active(active)
+                driven.running.activate() if active else driven.running.deactivate()
                 self._active = active
                 beats.state = "active" if active else "inactive"
                 beats.send_now()

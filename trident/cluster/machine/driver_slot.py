@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import NamedTuple
 
+from trident.cluster.code.unpacked_code import CodeCache, UnpackedCode
 from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
 from trident.cluster.machine.driver_processes import DriverProcess, adopt, start_driver
 from trident.cluster.machine.machine_folder import MachineFolder
@@ -22,13 +22,6 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _NEVER = float("inf")  # until something else is wanted: Nimbus marks the topology as failed, or its code is changed
 _TAIL_BYTES = 2000
-
-
-class ReadyCode(NamedTuple):
-    """Code on this machine: its folder, and what `PYTHONPATH` has to name."""
-
-    folder: Path
-    paths: tuple[Path, ...]
 
 
 class Wanted(NamedTuple):
@@ -46,8 +39,8 @@ class Wanted(NamedTuple):
 class DriverSlot:
     """A slot. Its methods are called by the supervisor's thread alone.
 
-    `code`: brings a package by its hash to this machine; it may take long and runs in `fetching`.
-    `died`: called for each driver that ended without being ordered to.
+    `code`: brings a package to this machine; that may take long and runs in `fetching`.
+    `deaths`: gets each driver that ended without being ordered to, by its topology.
     `grace_s`: how long a driver may take to end before it is killed.
     """
 
@@ -57,19 +50,19 @@ class DriverSlot:
         folder: MachineFolder,
         cluster_address: str,
         host: str,
-        code: Callable[[str], ReadyCode],
+        code: CodeCache,
         fetching: Executor,
-        died: Callable[[str, DriverDeath], None],
+        deaths: list[tuple[str, DriverDeath]],
         grace_s: float,
     ) -> None:
         self.port = port
         self._folder, self._address, self._host = folder, cluster_address, host
-        self._code, self._fetching, self._died, self._grace_s = code, fetching, died, grace_s
+        self._code, self._fetching, self._deaths, self._grace_s = code, fetching, deaths, grace_s
         self.driver: DriverProcess | None = adopt(folder.order_file(port))
         self._ends_by: float | None = None
         self._pause_s, self._not_before = 0.0, 0.0
         self._last: Wanted | None = None
-        self._fetched: Future[ReadyCode] | None = None
+        self._fetched: Future[UnpackedCode] | None = None
         if self.driver is not None:
             logger.info(
                 "slot %d: adopted the driver of %s, process %d", port, self.driver.order.storm_id, self.driver.pid
@@ -103,7 +96,7 @@ class DriverSlot:
             self._not_before = _NEVER
         else:
             self._pause(now, death.ran_secs)
-        self._died(ended.order.storm_id, death)
+        self._deaths.append((ended.order.storm_id, death))
 
     def want(self, now: float, wanted: Wanted | None) -> None:
         """Take a step towards what should run here, None for nothing."""
@@ -126,17 +119,19 @@ class DriverSlot:
 
     def _start(self, now: float, wanted: Wanted) -> None:
         if self._fetched is None:
-            self._fetched = self._fetching.submit(self._code, wanted.assignment.code_hash)
+            self._fetched = self._fetching.submit(self._code.unpacked, wanted.assignment.code_hash)
         if not self._fetched.done():
             return
         try:
             ready = self._fetched.result()
             self._folder.end_file(self.port).unlink(missing_ok=True)
+            before = os.environ.get("PYTHONPATH")
+            paths = os.pathsep.join([*ready.python_path, *([before] if before else [])])
             self.driver = start_driver(
                 self._order(wanted, ready),
                 self._folder.order_file(self.port),
                 self._folder.output_file(wanted.storm_id),
-                self._environment(ready),
+                {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"},
             )
             logger.info("slot %d: started %s, process %d", self.port, wanted.storm_id, self.driver.pid)
         except BadPackage as error:
@@ -151,7 +146,7 @@ class DriverSlot:
             logger.warning("slot %d: %s cannot be started yet: %s", self.port, wanted.storm_id, error)
         self._fetched = None
 
-    def _order(self, wanted: Wanted, ready: ReadyCode) -> DriverOrder:
+    def _order(self, wanted: Wanted, ready: UnpackedCode) -> DriverOrder:
         assignment = wanted.assignment
         return DriverOrder(
             self._address,
@@ -168,11 +163,6 @@ class DriverSlot:
             secrets.token_hex(8),
         )
 
-    def _environment(self, ready: ReadyCode) -> dict[str, str]:
-        before = os.environ.get("PYTHONPATH")
-        paths = [*map(str, ready.paths), *([before] if before else [])]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
-
     def _pause(self, now: float, ran_secs: float) -> None:
         """Wait before the next start: longer each time, from the begin again after a driver that ran well."""
         self._pause_s = _FIRST_PAUSE_S if ran_secs > _LONGEST_PAUSE_S else min(self._pause_s * 2, _LONGEST_PAUSE_S)
@@ -181,28 +171,17 @@ class DriverSlot:
 
     def _death(self, ended: DriverProcess, end: DriverEnd | None, now_secs: float) -> DriverDeath:
         order = ended.order
-        if end is not None:
-            return DriverDeath(
-                now_secs,
-                order.node,
-                order.port,
-                order.generation,
-                order.start_time_secs,
-                end.ran_secs,
-                end.fatal,
-                end.reason,
-            )
-        said = _tail(self._folder.output_file(order.storm_id))
-        reason = ended.how + (f"; it said last: {said}" if said else "")
-        ran = max(0.0, now_secs - order.created_secs)
-        return DriverDeath(
-            now_secs, order.node, order.port, order.generation, order.start_time_secs, ran, False, reason
-        )
+        if end is None:  # it could not say why
+            said = _tail(self._folder.output_file(order.storm_id))
+            reason = ended.how + (f"; it said last: {said}" if said else "")
+            end = DriverEnd(False, False, max(0.0, now_secs - order.created_secs), reason)
+        where, start = (order.node, order.port, order.generation), order.start_time_secs
+        return DriverDeath(now_secs, *where, start, end.ran_secs, end.fatal, end.reason)
 
     def _report_death(self, wanted: Wanted, reason: str, fatal: bool) -> None:
         start, generation = wanted.assignment.start_time_secs, wanted.assignment.generation
         death = DriverDeath(start, self._folder.id, self.port, generation, start, 0.0, fatal, reason)
-        self._died(wanted.storm_id, death)
+        self._deaths.append((wanted.storm_id, death))
 
 
 def _tail(file: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import fcntl
 import os
 import secrets
@@ -10,10 +9,11 @@ import socket
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from trident.cluster.machine.driver_order import write_whole
 from trident.cluster_errors import ClusterError
+from trident.ui.cluster_pages import Page
+from trident.ui.log_pages import decoded_page
 
 _LOG_TAIL = 1 << 16
 _OLD_LOG_S = 7 * 86400.0
@@ -84,7 +84,7 @@ class MachineFolder:
         return file.read_text(encoding="utf-8").strip()
 
 
-def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> dict[str, Any]:
+def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> Page:
     """Return `{"text", "offset", "next"}`: a log from `offset` on, or its end; both in bytes.
 
     A log that was begun again since is read from its begin.
@@ -99,7 +99,4 @@ def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> dict[str
         return {"text": "", "offset": 0, "next": 0}
     if offset is None and begin and (cut := data.find(b"\n")) >= 0:  # a tail begins with a whole line
         begin, data = begin + cut + 1, data[cut + 1 :]
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(data)
-    unfinished, _ = decoder.getstate()  # the begin of a character, which is read next time
-    return {"text": text, "offset": begin, "next": begin + len(data) - len(unfinished)}
+    return decoded_page(data, begin)

@@ -6,11 +6,12 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from trident.cluster.machine.driver_slot import DriverSlot, ReadyCode, Wanted
+from trident.cluster.code.unpacked_code import CodeCache
+from trident.cluster.machine.driver_slot import DriverSlot, Wanted
 from trident.cluster.machine.machine_folder import MachineFolder
 from trident.cluster.state.beat_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo, report_death
 from trident.cluster.state.cluster_state import ClusterEvent
@@ -44,9 +45,8 @@ class MachineSupervisor:
 
     `cluster_address`: the address that its drivers are given.
     `host`, `ports`: its host, and the ports that name its slots.
-    `code`: brings a package by its hash to this machine.
+    `code`: brings packages to this machine, and removes those that are not used any more.
     `meta`: for `SupervisorInfo.scheduler_meta`.
-    `forget_code`: removes all code from this machine but that with these hashes.
     """
 
     def __init__(
@@ -56,23 +56,18 @@ class MachineSupervisor:
         folder: MachineFolder,
         host: str,
         ports: Sequence[int],
-        code: Callable[[str], ReadyCode],
+        code: CodeCache,
         meta: dict[str, str] | None = None,
-        forget_code: Callable[[Collection[str]], None] = lambda used: None,
         settings: SupervisorSettings | None = None,
     ) -> None:
         self.cluster, self.folder, self.id = cluster, folder, folder.id
         self.settings = settings or SupervisorSettings()
-        self._name, self._meta, self._forget_code = socket.gethostname(), meta or {}, forget_code
+        self._name, self._meta, self._code = socket.gethostname(), meta or {}, code
         self._began = time.time()
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
         self._unreported: list[tuple[str, DriverDeath]] = []
-        self.slots = {
-            port: DriverSlot(
-                port, folder, cluster_address, host, code, self._fetching, self._died, self.settings.grace_s
-            )
-            for port in ports
-        }
+        shared = (folder, cluster_address, host, code, self._fetching, self._unreported, self.settings.grace_s)
+        self.slots = {port: DriverSlot(port, *shared) for port in ports}
         self._wanted: dict[int, Wanted] = {}
         self._read_at = self._beat_at = float("-inf")
         self._reported_used: list[int] = []
@@ -157,31 +152,23 @@ class MachineSupervisor:
         return slot is not None and slot.driver is not None and wanted.is_of(slot.driver.order)
 
     def _beat(self, now: float) -> None:
-        for each in list(self._unreported):
-            self._report(*each)
-            self._unreported.remove(each)
+        for storm_id, death in list(self._unreported):
+            report_death(self.cluster.state, storm_id, death)
+            error = ErrorInfo(death.time_secs, death.reason, self._name, death.port)
+            self.cluster.report_error(storm_id, DRIVER, error)
+            self._unreported.remove((storm_id, death))
         used = [port for port, slot in self.slots.items() if slot.is_busy]
         if now - self._beat_at < self.settings.heartbeat_s and used == self._reported_used:
             return
-        self.cluster.supervisor_heartbeat(
-            self.id,
-            SupervisorInfo(
-                time.time(), self._name, self.id, used, tuple(self.slots), self._meta, time.time() - self._began
-            ),
-        )
+        now_secs, ports = time.time(), tuple(self.slots)
+        info = SupervisorInfo(now_secs, self._name, self.id, used, ports, self._meta, now_secs - self._began)
+        self.cluster.supervisor_heartbeat(self.id, info)
         self._beat_at, self._reported_used = now, used
 
     def _tidy(self) -> None:
         running = [slot.driver.order.code_hash for slot in self.slots.values() if slot.driver is not None]
-        self._forget_code({*running, *(each.assignment.code_hash for each in self._wanted.values())})
+        self._code.remove_unused({*running, *(each.assignment.code_hash for each in self._wanted.values())})
         self.folder.remove_old_logs(self.cluster.active_storms())
-
-    def _died(self, storm_id: str, death: DriverDeath) -> None:
-        self._unreported.append((storm_id, death))
-
-    def _report(self, storm_id: str, death: DriverDeath) -> None:
-        report_death(self.cluster.state, storm_id, death)
-        self.cluster.report_error(storm_id, DRIVER, ErrorInfo(death.time_secs, death.reason, self._name, death.port))
 
     def _end_all(self) -> None:
         waiting = threading.Event()

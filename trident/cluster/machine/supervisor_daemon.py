@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from trident import __version__
 from trident.cluster.client.cluster_token import TOKEN_VARIABLE
 from trident.cluster.code.unpacked_code import CodeCache
-from trident.cluster.machine.driver_slot import ReadyCode
 from trident.cluster.machine.machine_folder import MachineFolder, read_log
 from trident.cluster.machine.machine_supervisor import MachineSupervisor, SupervisorSettings
 from trident.cluster.nimbus.leadership import hosts_of, leader_of
@@ -19,7 +19,7 @@ from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotAllowed
 from trident.redaction import redacted
-from trident.ui.cluster_pages import LogOf, Page, TopologyPages
+from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages
 from trident.ui.ui_server import UIServer
 
 _FETCH_TIMEOUT_S = 60.0
@@ -60,16 +60,11 @@ class SupervisorDaemon:
             cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
             self._open.callback(cluster.disconnect)
             server = self._open.enter_context(UIServer(MachinePages(machine), host, 0, token, token_for_all=True))
-            fetch = _Fetch(cluster.state, token)
-            cache = CodeCache(machine.path, fetch)
-
-            def ready(code_hash: str) -> ReadyCode:
-                unpacked = cache.unpacked(code_hash)
-                return ReadyCode(unpacked.folder, tuple(map(Path, unpacked.python_path)))
-
-            meta, where = {"logs": server.url}, _absolute(address)
+            cache = CodeCache(machine.path, partial(_fetch, cluster.state, token))
+            # An address that means the same in every working directory.
+            where = str(folder_of(address)) if is_embedded(address) else address
             self.supervisor = MachineSupervisor(
-                cluster, where, machine, host, ports, ready, meta, cache.remove_unused, settings
+                cluster, where, machine, host, ports, cache, {"logs": server.url}, settings
             )
         except BaseException:
             self._open.close()
@@ -82,56 +77,44 @@ class SupervisorDaemon:
         self._open.close()
 
 
-def _absolute(address: str) -> str:
-    """Return an address that means the same in every working directory."""
-    return str(folder_of(address)) if is_embedded(address) else address
-
-
-class _Fetch:
-    """Fetches packages from the Nimbus that leads, or from another one."""
-
-    def __init__(self, state: ClusterState, token: str) -> None:
-        self._state, self._token = state, token
-
-    def __call__(self, code_hash: str) -> bytes:
-        leader = leader_of(self._state)
-        urls = [*([] if leader is None else [leader["url"]]), *(each["url"] for each in hosts_of(self._state))]
-        if not urls:
-            raise NoLeader(f"the package {code_hash} cannot be fetched: no Nimbus is running")
-        problems: list[str] = []
-        for url in dict.fromkeys(urls):
-            try:
-                return self._get(url, code_hash)
-            except ClusterError as error:
-                problems.append(str(error))
-        raise ClusterError("; ".join(problems))
-
-    def _get(self, url: str, code_hash: str) -> bytes:
-        import httpx
-
+def _fetch(state: ClusterState, token: str, code_hash: str) -> bytes:
+    """Fetch a package from the Nimbus that leads, or from another one."""
+    leader = leader_of(state)
+    urls = [*([] if leader is None else [leader["url"]]), *(each["url"] for each in hosts_of(state))]
+    if not urls:
+        raise NoLeader(f"the package {code_hash} cannot be fetched: no Nimbus is running")
+    problems: list[str] = []
+    for url in dict.fromkeys(urls):
         try:
-            answer = httpx.get(
-                f"{url}/api/v1/code/{code_hash}",
-                headers={"Authorization": f"Bearer {self._token}"},
-                timeout=_FETCH_TIMEOUT_S,
-                trust_env=False,
-            )
-        except httpx.HTTPError as error:
-            raise ClusterError(f"the package {code_hash} could not be fetched from {url}: {error!r}") from error
-        if answer.status_code in (401, 403):
-            raise NotAllowed(f"Nimbus at {url} refuses the token of this supervisor; all daemons need the same one")
-        if answer.status_code == 404:
-            raise ClusterError(f"Nimbus at {url} does not have the package {code_hash}")
-        if answer.status_code != 200:
-            raise ClusterError(f"Nimbus at {url} answered {answer.status_code} for the package {code_hash}")
-        return answer.content
+            return _fetch_from(url, token, code_hash)
+        except ClusterError as error:
+            problems.append(str(error))
+    raise ClusterError("; ".join(problems))
 
 
-# What a supervisor serves: the logs of its drivers, in the shape of the pages of a cluster.
+def _fetch_from(url: str, token: str, code_hash: str) -> bytes:
+    import httpx
+
+    try:
+        answer = httpx.get(
+            f"{url}/api/v1/code/{code_hash}",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=_FETCH_TIMEOUT_S,
+            trust_env=False,
+        )
+    except httpx.HTTPError as error:
+        raise ClusterError(f"the package {code_hash} could not be fetched from {url}: {error!r}") from error
+    if answer.status_code in (401, 403):
+        raise NotAllowed(f"Nimbus at {url} refuses the token of this supervisor; all daemons need the same one")
+    if answer.status_code == 404:
+        raise ClusterError(f"Nimbus at {url} does not have the package {code_hash}")
+    if answer.status_code != 200:
+        raise ClusterError(f"Nimbus at {url} answered {answer.status_code} for the package {code_hash}")
+    return answer.content
 
 
-class MachinePages:
-    """`ClusterPages` of one machine: it knows logs, and nothing of topologies."""
+class MachinePages(ClusterPages):
+    """`ClusterPages` of one machine, which a supervisor serves: the logs of its drivers, and nothing of topologies."""
 
     read_only = True
 
@@ -140,9 +123,6 @@ class MachinePages:
 
     def cluster_summary(self) -> Page:
         return {"stormVersion": __version__}
-
-    def nimbus_summary(self) -> Page:
-        return {"nimbuses": []}
 
     def supervisor_summary(self) -> Page:
         return {"supervisors": [{"id": self._folder.id}]}

@@ -12,7 +12,7 @@ from typing import Any
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterUnreachable
 
-_LEADER, _HOSTS = "/nimbus/leader", "/nimbus/hosts"
+LEADER, _HOSTS = "/nimbus/leader", "/nimbus/hosts"
 
 
 class Leadership:
@@ -39,16 +39,16 @@ class Leadership:
         if self._state.get_data(host) is None:
             self._state.set_ephemeral_node(host, data)
         while True:
-            leader = self._state.get_data(_LEADER, watch=True)
+            leader = self._state.get_data(LEADER, watch=True)
             if leader is not None:
                 return bool(json.loads(leader)["id"] == self.id)
-            self._state.create_ephemeral_node(_LEADER, data)
+            self._state.create_ephemeral_node(LEADER, data)
 
     def resign(self) -> None:
         """Let another one lead, and be no candidate any more."""
         try:
             if (leader := leader_of(self._state)) is not None and leader["id"] == self.id:
-                self._state.delete_node(_LEADER)
+                self._state.delete_node(LEADER)
             self._state.delete_node(f"{_HOSTS}/{self.id}")
         except ClusterUnreachable:
             pass  # the session ends with the process, and the nodes with the session
@@ -56,7 +56,7 @@ class Leadership:
 
 def leader_of(state: ClusterState) -> dict[str, Any] | None:
     """What the leading Nimbus says about itself: `id`, `url`, `host`, `pid`, `since-secs`, `version`; None without one."""
-    leader = state.get_data(_LEADER)
+    leader = state.get_data(LEADER)
     return None if leader is None else json.loads(leader)
 
 

@@ -19,9 +19,8 @@ from trident.cluster.nimbus.assigning import (
     decide,
 )
 from trident.cluster.nimbus.leadership import Leadership
-from trident.cluster.nimbus.topology_changes import rolled_back
-from trident.cluster.nimbus.topology_names import TopologyNames
-from trident.cluster.state.beat_records import WorkerHeartbeat, all_deaths, forget_deaths, machine_names
+from trident.cluster.nimbus.submissions import TopologyNames, rolled_back
+from trident.cluster.state.beat_records import WorkerHeartbeat, all_deaths, machine_names
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable
@@ -174,7 +173,8 @@ class Nimbus:
                 if self._change(storm_id, picture, rolled_back):
                     logger.error("topology %s goes back to the code before its upgrade: %s", storm_id, reason)
             case Forget(storm_id):
-                self._forget(storm_id)
+                logger.info("topology %s has ended", storm_id)
+                self._names.remove(storm_id)
 
     def _assign(self, storm_id: str, slot: NodePort, why: str, picture: Picture) -> None:
         base, before = picture.bases[storm_id], picture.assignments.get(storm_id)
@@ -206,14 +206,6 @@ class Nimbus:
 
         self.cluster.update_storm(storm_id, changed)
         return is_same
-
-    def _forget(self, storm_id: str) -> None:
-        """Remove a killed topology, its record last: so what a crash leaves is removed by the next round."""
-        logger.info("topology %s has ended", storm_id)
-        self.cluster.teardown_heartbeats(storm_id)
-        self.cluster.teardown_topology_errors(storm_id)
-        forget_deaths(self.cluster.state, storm_id)
-        self._names.remove(storm_id)
 
 
 def _failed(base: StormBase, reason: str) -> StormBase:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -36,9 +37,14 @@ from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterUnreachable, NoLeader
 from trident.roles import Closes
-from trident.ui.answers import PageError, answer, body_of, problem
+from trident.ui.answers import PageError, answer, awaiting, body_of, problem, replying
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.ui_server import UIServer
+
+_CODES = "/api/v1/code"
+_CODE = f"{_CODES}/{{sha256}}"
+_TOPOLOGY = "/api/v1/topology"
+_MAX_BODY = 1 << 20
 
 
 class NimbusDaemon(Closes):
@@ -80,7 +86,7 @@ class NimbusDaemon(Closes):
             code = CodeStore(code_dir)
             self.submissions = Submissions(cluster, code, lambda name: log_of(address, name))
             overview = ClusterOverview(cluster, token, self._act)
-            routes = nimbus_routes(self.submissions, self._check_leads)
+            routes = _Routes(self.submissions, self._check_leads).all()
             self.server = self._open.enter_context(UIServer(overview, host, port, token, extra_routes=routes))
             url = self.server.url if public_host is None else f"http://{public_host}:{self.server.port}"
             tidy = self.submissions.remove_unused_code
@@ -117,35 +123,30 @@ class NimbusDaemon(Closes):
         return done
 
 
-_CODES = "/api/v1/code"
-_CODE = f"{_CODES}/{{sha256}}"
-_TOPOLOGY = "/api/v1/topology"
-_MAX_BODY = 1 << 20
-
-
-def nimbus_routes(submissions: Submissions, check_leads: Callable[[], None] = lambda: None) -> list[BaseRoute]:
-    """Return the routes; every one of them needs the token.
+class _Routes:
+    """The routes; every one of them needs the token.
 
     `check_leads`: raises if this Nimbus does not lead, before anything is changed.
     """
-    routes = _Routes(submissions, check_leads)
-    return [
-        Route(_CODE, routes.put_code, methods=["PUT"]),
-        Route(_CODE, routes.get_code, methods=["GET"]),
-        Route(_CODES, routes.has_code, methods=["GET"]),
-        Route(_TOPOLOGY, routes.submit, methods=["POST"]),
-        Route(f"{_TOPOLOGY}/{{topology}}/upgrade", routes.upgrade, methods=["POST"]),
-    ]
 
-
-class _Routes:
     def __init__(self, submissions: Submissions, check_leads: Callable[[], None]) -> None:
-        self._submissions, self._check_leads = submissions, check_leads
+        self._submissions, self._code, self._check_leads = submissions, submissions.code, check_leads
 
-    async def put_code(self, request: Request) -> Response:
+    def all(self) -> list[BaseRoute]:
+        return [
+            Route(_CODE, self._put_code, methods=["PUT"]),
+            Route(_CODE, replying(self._get_code, partial(Response, media_type="application/zip")), methods=["GET"]),
+            Route(_CODES, replying(self._has_code), methods=["GET"]),
+            Route(_TOPOLOGY, awaiting(partial(self._changed, self._submit)), methods=["POST"]),
+            Route(
+                f"{_TOPOLOGY}/{{topology}}/upgrade", awaiting(partial(self._changed, self._upgrade)), methods=["POST"]
+            ),
+        ]
+
+    async def _put_code(self, request: Request) -> Response:
         sha256 = request.path_params["sha256"]
         try:
-            with self._submissions.code.incoming(sha256) as package:
+            with self._code.incoming(sha256) as package:
                 async for chunk in request.stream():
                     package.write(chunk)
         except ClientDisconnect:  # nothing was stored
@@ -154,44 +155,25 @@ class _Routes:
             return problem(request, error)
         return answer({"sha256": sha256})
 
-    def has_code(self, request: Request) -> Response:  # not async: it runs in a thread
-        try:
-            return answer({"has": self._submissions.code.is_there(request.query_params.get("has", ""))})
-        except Exception as error:  # noqa: BLE001  as above
-            return problem(request, error)
+    def _has_code(self, request: Request) -> Page:
+        return {"has": self._code.is_there(request.query_params.get("has", ""))}
 
-    def get_code(self, request: Request) -> Response:
-        try:
-            sha256 = request.path_params["sha256"]
-            if not self._submissions.code.path(sha256).exists():
-                raise PageError(404, f"this Nimbus has no package {sha256}")
-            data = self._submissions.code.get(sha256)
-        except Exception as error:  # noqa: BLE001  as above
-            return problem(request, error)
-        return Response(data, media_type="application/zip")
+    def _get_code(self, request: Request) -> bytes:
+        sha256 = request.path_params["sha256"]
+        if not self._code.path(sha256).exists():
+            raise PageError(404, f"this Nimbus has no package {sha256}")
+        return self._code.get(sha256)
 
-    async def submit(self, request: Request) -> Response:
-        return await self._changed(request, self._submit)
+    async def _changed(self, change: Callable[[Request, Mapping[str, Any]], Page], request: Request) -> Page:
+        body = await body_of(request, _MAX_BODY)
 
-    async def upgrade(self, request: Request) -> Response:
-        topology = unquote(request.path_params["topology"])
-        return await self._changed(request, lambda body: self._upgrade(topology, body))
+        def done() -> Page:
+            self._check_leads()
+            return change(request, body)
 
-    async def _changed(self, request: Request, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Response:
-        try:
-            body = await body_of(request, _MAX_BODY)
-            done = await run_in_threadpool(self._done, change, body)
-        except Exception as error:  # noqa: BLE001  as above
-            return problem(request, error)
-        return answer(done)
+        return await run_in_threadpool(done)
 
-    def _done(
-        self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]], body: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        self._check_leads()
-        return change(body)
-
-    def _submit(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _submit(self, request: Request, body: Mapping[str, Any]) -> Page:
         asked = Submission(
             sha256=_text(body, "sha256"),
             name=_text(body, "name", ""),
@@ -203,8 +185,8 @@ class _Routes:
         _, base = self._submissions.names.find(storm_id)
         return {"id": storm_id, "name": base.storm_name, "kind": base.kind, "generation": base.generation}
 
-    def _upgrade(self, topology: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        storm_id, before = self._submissions.names.find(topology)
+    def _upgrade(self, request: Request, body: Mapping[str, Any]) -> Page:
+        storm_id, before = self._submissions.names.find(unquote(request.path_params["topology"]))
         base, check = self._submissions.upgrade(storm_id, _text(body, "sha256"), _conf(body))
         return {
             "id": storm_id,

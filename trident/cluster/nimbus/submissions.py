@@ -4,34 +4,30 @@ Nothing here starts or stops a process: Nimbus and the supervisors act on what t
 compare-and-set, so it is done or not, and a submission, an activation, a kill or an upgrade that is asked for twice is done
 once.
 
-Whether new code may go on with the log of a topology: what its package says that it means, against what the log
-says.
+Which topology has which name is in `/names/{name}`. The node holds the whole record of the topology. To set it, by
+compare-and-set, *is* the submission: only one can have a name. The topology's own record follows from it, and any Nimbus that
+finds it missing adds it; so it does not matter when a Nimbus dies. A node without data is a name that is free again.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 from trident.cluster.code.code_store import UNUSED_S, CodeStore
 from trident.cluster.code.package_manifest import ComponentFacts, PackageManifest
 from trident.cluster.code.topology_package import settings_of
-from trident.cluster.nimbus.topology_changes import (
-    activated,
-    deactivated,
-    killed,
-    possible,
-    rebalanced,
-    refuse_killed,
-    upgraded,
-)
-from trident.cluster.nimbus.topology_names import TopologyNames, is_name
-from trident.cluster.state.cluster_records import StormBase, WantedStatus
+from trident.cluster.state.beat_records import forget_deaths
+from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import BadPackage, ClusterError, NoSuchTopology, UpgradeRefused
+from trident.cluster.topology_of_cluster import find_topology
+from trident.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.coordination.log_address import open_reader
 from trident.errors import LogError
 from trident.planner.meaning import Meaning, compare
@@ -39,6 +35,12 @@ from trident.storm import StormConfig
 
 KILL_WAIT_S = 30.0
 """How long what has begun may take before a topology is ended, unless the request says."""
+
+Components = Mapping[str, ComponentFacts]
+
+_MOST = 10_000
+_NAMES, _COUNTER = "/names", "/counter"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # files, records and command lines contain it
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,17 @@ class Submission:
     submission: str = ""
     conf: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
+
+
+class UpgradeCheck(NamedTuple):
+    """What a check found.
+
+    `compared`: whether there was a log to compare with.
+    `notes`: what the user should know: why there was none, which states are no longer declared.
+    """
+
+    compared: bool
+    notes: tuple[str, ...] = ()
 
 
 class Submissions:
@@ -78,28 +91,64 @@ class Submissions:
         """
         manifest = self._manifest(asked.sha256)
         name = asked.name or manifest.name
-        if not is_name(name):
+        if not _NAME.fullmatch(name):
             raise ClusterError(
                 f"{name!r} cannot name a topology: up to 128 letters, digits, '_', '.' and '-', the first of them a letter, a "
                 "digit or '_'"
             )
         settings = settings_of(manifest.kind, name, asked.conf, asked.workers)
         default = settings.workers if isinstance(settings, StormConfig) else 1
-        workers = possible("workers", default if asked.workers is None else asked.workers)
+        workers = _possible("workers", default if asked.workers is None else asked.workers)
         log_dir = self._log_dir_of(name) if manifest.kind == "trident" else ""
-        return self.names.submit(_base_of(asked, name, manifest, workers, log_dir))
+        now = time.time()
+        base = StormBase(
+            storm_name=name,
+            launch_time_secs=now,
+            status=WantedStatus("active", now),
+            num_workers=workers,
+            component_executors={each: facts.executors for each, facts in manifest.components.items()},
+            kind=manifest.kind,
+            target=manifest.target,
+            code_hash=asked.sha256,
+            conf=dict(asked.conf),
+            submission=asked.submission,
+            log_dir=log_dir,
+        )
+        return self.names.submit(base)
 
     def activate(self, topology: str) -> StormBase:
         """Let a topology go on, by its id or its name; one that was marked as failed gets a new driver."""
-        return self._change(topology, activated)
+
+        def change(base: StormBase) -> StormBase:
+            if base.status.kind == "active":
+                return base
+            generation = base.generation + (base.status.kind == "failed")
+            return replace(base, status=_status("active"), generation=generation)
+
+        return self._change(topology, "activated", change)
 
     def deactivate(self, topology: str) -> StormBase:
         """Have a topology begin nothing more; what has begun is finished."""
-        return self._change(topology, deactivated)
+
+        def change(base: StormBase) -> StormBase:
+            if base.status.kind == "failed":
+                reason = base.status.reason or "its driver failed"
+                raise ClusterError(f"topology {base.storm_name!r} does not run: {reason}")
+            return base if base.status.kind == "inactive" else replace(base, status=_status("inactive"))
+
+        return self._change(topology, "deactivated", change)
 
     def kill(self, topology: str, wait_s: float = KILL_WAIT_S) -> StormBase:
-        """End a topology: what has begun may take `wait_s`, then it is forgotten. Its log and its states stay."""
-        return self._change(topology, lambda base: killed(base, wait_s))
+        """End a topology: what has begun may take `wait_s`, then it is forgotten. Its log and its states stay.
+
+        Asked again, the new wait counts, from the first time on.
+        """
+
+        def change(base: StormBase) -> StormBase:
+            since = base.status.since_secs if base.status.kind == "killed" else time.time()
+            return replace(base, status=WantedStatus("killed", since, _seconds(wait_s)))
+
+        return self._change(topology, None, change)
 
     def rebalance(
         self,
@@ -116,7 +165,7 @@ class Submissions:
         wanted = dict(executors or {})
         _, base = self.names.find(topology)
         components = self._components(base) if wanted and base.kind == "bolts" else {}
-        return self._change(topology, lambda base: rebalanced(base, wait_s, workers, wanted, components))
+        return self._change(topology, "rebalanced", lambda base: rebalanced(base, wait_s, workers, wanted, components))
 
     def upgrade(
         self, topology: str, sha256: str, conf: Mapping[str, str] | None = None
@@ -128,7 +177,7 @@ class Submissions:
         """
         manifest = self._manifest(sha256)
         _, base = self.names.find(topology)
-        refuse_killed(base, "upgraded")
+        _refuse_killed(base, "upgraded")
         wanted = base.conf if conf is None else conf
         if manifest.kind != base.kind:
             raise UpgradeRefused(
@@ -137,7 +186,24 @@ class Submissions:
             )
         settings_of(manifest.kind, base.storm_name, wanted, base.num_workers)
         check, before = self._check(base, manifest, wanted), self._components(base)
-        return self._change(topology, lambda base: upgraded(base, sha256, manifest, wanted, before)), check
+
+        def change(base: StormBase) -> StormBase:
+            if (base.code_hash, dict(base.conf)) == (sha256, dict(wanted)):
+                return base
+            return replace(
+                base,
+                code_hash=sha256,
+                conf=dict(wanted),
+                target=manifest.target,
+                component_executors=_executors_after(base, manifest, before),
+                generation=base.generation + 1,
+                status=_status("active") if base.status.kind == "failed" else base.status,
+                # While the last upgrade has committed nothing, what can be returned to is still the code before that.
+                previous_code_hash=base.previous_code_hash or base.code_hash,
+                previous=_without_proof(base.previous) if base.previous_code_hash else _replaced(base),
+            )
+
+        return self._change(topology, "upgraded", change), check
 
     def act(self, topology: str, action: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Do what the REST interface asks for: `activate`, `deactivate`, `kill` or `rebalance`; returns what became of it."""
@@ -154,12 +220,6 @@ class Submissions:
             raise ClusterError(f"{action!r} is not possible; possible: activate, deactivate, kill, rebalance")
         return {"name": base.storm_name, "topologyStatus": base.status.kind, "generation": base.generation}
 
-    def remove(self, storm_id: str) -> None:
-        """Forget a topology that has ended, with its heartbeats and errors; its name is free."""
-        self.names.remove(storm_id)
-        self.cluster.teardown_heartbeats(storm_id)
-        self.cluster.teardown_topology_errors(storm_id)
-
     def remove_unused_code(self, older_than_s: float = UNUSED_S) -> list[str]:
         """Remove the packages that no topology runs or may return to, and that are not new; returns their hashes."""
         used = {
@@ -172,91 +232,282 @@ class Submissions:
         manifest.check_versions()
         return manifest
 
-    def _components(self, base: StormBase) -> Mapping[str, ComponentFacts]:
+    def _components(self, base: StormBase) -> Components:
         try:
             return self.code.manifest(base.code_hash).components
         except BadPackage:  # lost: an upgrade must be possible all the same
             return {}
 
-    def _change(self, topology: str, change: Callable[[StormBase], StormBase]) -> StormBase:
+    def _change(self, topology: str, done: str | None, change: Callable[[StormBase], StormBase]) -> StormBase:
+        """Change a record; `done` says what cannot be done to one that is being killed, None if it can."""
+
+        def changed(base: StormBase) -> StormBase:
+            if done is not None:
+                _refuse_killed(base, done)
+            return change(base)
+
         storm_id, _ = self.names.find(topology)
-        changed = self.cluster.update_storm(storm_id, change)
-        if changed is None:
+        now = self.cluster.update_storm(storm_id, changed)
+        if now is None:
             raise NoSuchTopology(f"topology {topology!r} has just ended")
-        return changed
+        return now
 
     def _check(self, base: StormBase, manifest: PackageManifest, conf: Mapping[str, str]) -> UpgradeCheck:
+        """Compare the meaning of a package with the log of the topology that it is for; nothing of the package is run.
+
+        The driver compares again when it starts, with what it loads itself.
+
+        Raises `UpgradeRefused`: a state or a stream means something else than the log was written with, and
+        `allow_changed_topology` is not set.
+        """
         if base.kind == "bolts":
             return UpgradeCheck(False)
-        log_dir = conf.get("log_dir") or base.log_dir or self._log_dir_of(base.storm_name)
+        log_dir, name = conf.get("log_dir") or base.log_dir or self._log_dir_of(base.storm_name), base.storm_name
         if not log_dir:
             return UpgradeCheck(False, ("not compared with the log: Nimbus does not know where it is",))
-        allowed = conf.get("allow_changed_topology", "").lower() in ("true", "1", "yes", "on")
-        return check_upgrade(base.storm_name, manifest, log_dir, allowed)
-
-
-def _base_of(asked: Submission, name: str, manifest: PackageManifest, workers: int, log_dir: str) -> StormBase:
-    now = time.time()
-    return StormBase(
-        storm_name=name,
-        launch_time_secs=now,
-        status=WantedStatus("active", now),
-        num_workers=workers,
-        component_executors={each: facts.executors for each, facts in manifest.components.items()},
-        kind=manifest.kind,
-        target=manifest.target,
-        code_hash=asked.sha256,
-        conf=dict(asked.conf),
-        submission=asked.submission,
-        log_dir=log_dir,
-    )
+        try:
+            with closing(open_reader(log_dir)) as reader:
+                before = Meaning.of_log(reader.refresh().declared) if reader.is_there() else None
+        except LogError as error:
+            return UpgradeCheck(False, (f"not compared with the log: {error}. The driver does that when it starts",))
+        if before is None:
+            return UpgradeCheck(False, (f"not compared with the log: there is none in {log_dir} yet",))
+        compared = compare(before, Meaning.of_package(manifest.meaning))
+        if compared.refused and conf.get("allow_changed_topology", "").lower() not in ("true", "1", "yes", "on"):
+            listed = "\n".join(
+                f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in compared.refused
+            )
+            raise UpgradeRefused(
+                f"the new code of topology {name!r} does not fit its log:\n{listed}\nNothing was changed; the topology runs on."
+            )
+        taken = [f"{change.text}; taken as it is, because allow_changed_topology is set" for change in compared.refused]
+        dropped = [f"{one} of the log is no longer declared; it stays as it is" for one in compared.dropped]
+        return UpgradeCheck(True, (*taken, *compared.taken, *dropped))
 
 
 @dataclass(frozen=True)
-class UpgradeCheck:
-    """What a check found.
+class _Claim:
+    """What the node of a name holds: the id of a topology, and the record with which it was submitted."""
 
-    `compared`: whether there was a log to compare with.
-    `notes`: what the user should know: why there was none, which states are no longer declared.
-    """
+    storm_id: str
+    base: StormBase
 
-    compared: bool
-    notes: tuple[str, ...] = ()
+    def to_bytes(self) -> bytes:
+        return json.dumps({"version": 1, "id": self.storm_id, "base": json.loads(self.base.to_bytes())}).encode()
+
+    @classmethod
+    def of_bytes(cls, data: bytes) -> Self:
+        try:
+            values = json.loads(data)
+            return cls(values["id"], StormBase.of_bytes(json.dumps(values["base"]).encode()))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ClusterError(
+                f"the name of a topology cannot be read ({error!r}); was it written by another program?"
+            ) from error
 
 
-def check_upgrade(name: str, manifest: PackageManifest, log_dir: str, allow_changes: bool) -> UpgradeCheck:
-    """Compare the meaning of a package with the log of the topology that it is for.
+class TopologyNames:
+    """The names of a cluster's topologies. Any number of processes may use them."""
 
-    The driver compares again when it starts, with what it loads itself. Nothing of the package is run here.
+    def __init__(self, cluster: StormClusterState) -> None:
+        self._cluster = cluster
+        cluster.state.mkdirs(_NAMES)
 
-    Raises `UpgradeRefused`: a state or a stream means something else than the log was written with, and `allow_changes` is not
-    set.
-    """
-    now = Meaning.of_package(manifest.meaning)
-    try:
-        before = _recorded(log_dir)
-    except LogError as error:
-        return UpgradeCheck(False, (f"not compared with the log: {error}. The driver does that when it starts",))
-    if before is None:
-        return UpgradeCheck(False, (f"not compared with the log: there is none in {log_dir} yet",))
-    compared = compare(before, now)
-    if compared.refused and not allow_changes:
-        listed = "\n".join(
-            f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in compared.refused
+    def submit(self, base: StormBase) -> str:
+        """Add a topology under its name; returns its id: the earlier one if the same submission and code came before.
+
+        Raises `NameTaken`: another topology has the name. Nothing was done.
+        """
+        path, made = f"{_NAMES}/{base.storm_name}", ""
+        while True:
+            node = self._cluster.state.get_versioned(path)
+            if node is not None and node.data:
+                return self._of_another(_Claim.of_bytes(node.data), base)
+            made = made or self._new_id(base.storm_name)
+            claim = _Claim(made, base)
+            if self._cluster.state.compare_and_set(path, claim.to_bytes(), None if node is None else node.version):
+                self._complete(claim)
+                return made
+
+    def find(self, topology: str) -> tuple[str, StormBase]:
+        """Return the id and the record of a topology, by its id or its name.
+
+        Raises `NoSuchTopology`: there is none; the message names those that there are.
+        """
+        bases = self._cluster.all_bases()
+        claim = self._claim(topology) if topology not in bases and _NAME.fullmatch(topology) else None
+        if claim is not None:
+            self._complete(claim)
+            if (base := self._cluster.storm_base(claim.storm_id)) is not None:
+                return claim.storm_id, base
+        return find_topology(bases, topology)  # one that ends has given its name back, and is still there
+
+    def complete_all(self) -> None:
+        """Add the record of every topology whose submission was interrupted after it took its name."""
+        for data in self._cluster.state.get_data_below(_NAMES).values():
+            if data:
+                self._complete(_Claim.of_bytes(data))
+
+    def remove(self, storm_id: str) -> None:
+        """Forget a topology that has ended, its record last: so what a crash leaves is removed the next time.
+
+        Its name is free before, so that no other Nimbus finds the name and adds it again.
+        """
+        state = self._cluster.state
+        self._cluster.teardown_heartbeats(storm_id)
+        self._cluster.teardown_topology_errors(storm_id)
+        forget_deaths(state, storm_id)
+        for path in (f"{_NAMES}/{name}" for name in state.get_children(_NAMES)):
+            while (node := state.get_versioned(path)) is not None and node.data:
+                is_other = _Claim.of_bytes(node.data).storm_id != storm_id
+                if is_other or state.compare_and_set(path, b"", node.version):
+                    break
+        self._cluster.remove_storm(storm_id)
+
+    def _of_another(self, claim: _Claim, base: StormBase) -> str:
+        """Return the id of the topology that has the name if it is of this very submission."""
+        self._complete(claim)
+        theirs = claim.base
+        if not base.submission or base.submission != theirs.submission:
+            raise NameTaken(self._who_has_it(claim))
+        if base.code_hash != theirs.code_hash:
+            raise NameTaken(
+                f"the submission {base.submission} of {claim.storm_id} was made with another package; choose another id"
+            )
+        return claim.storm_id
+
+    def _who_has_it(self, claim: _Claim) -> str:
+        """Say which topology has a name, and what to do."""
+        name, now = claim.base.storm_name, self._cluster.storm_base(claim.storm_id)
+        if now is not None and now.status.kind == "killed":
+            return (
+                f"topology {name!r} (id {claim.storm_id}) is being killed, and keeps its name until it has ended: within "
+                f"{now.status.wait_secs:g} s plus the time that its driver needs to end. Submit it again then, or speed it up: "
+                f"`trident kill {name} -w 0`"
+            )
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(claim.base.launch_time_secs))
+        return (
+            f"the cluster has a topology {name!r}, submitted at {since} (id {claim.storm_id}). Give another name, kill it "
+            f"first (`trident kill {name}`), or give it new code (`trident upgrade`)"
         )
-        raise UpgradeRefused(
-            f"the new code of topology {name!r} does not fit its log:\n{listed}\nNothing was changed; the topology runs on."
+
+    def _complete(self, claim: _Claim) -> None:
+        """Add the record of a topology that has its name, if it is missing."""
+        if self._cluster.storm_base(claim.storm_id) is not None:
+            return
+        if self._cluster.activate_storm(claim.storm_id, claim.base):
+            now = self._claim(claim.base.storm_name)
+            if now is None or now.storm_id != claim.storm_id:  # it was removed in between
+                self._cluster.remove_storm_base(claim.storm_id)
+
+    def _claim(self, name: str) -> _Claim | None:
+        data = self._cluster.state.get_data(f"{_NAMES}/{name}")
+        return _Claim.of_bytes(data) if data else None
+
+    def _new_id(self, name: str) -> str:
+        """Return `name-counter-time`, which no topology ever had.
+
+        Not by a sequential node: these count what is deleted as well.
+        """
+        while True:
+            counter = self._cluster.state.get_versioned(_COUNTER)
+            number = int(counter.data or b"0") + 1 if counter is not None else 1
+            version = None if counter is None else counter.version
+            if self._cluster.state.compare_and_set(_COUNTER, str(number).encode(), version):
+                return f"{name}-{number}-{int(time.time())}"
+
+
+def rebalanced(
+    base: StormBase, wait_s: float, workers: int | None, executors: Mapping[str, int], components: Components
+) -> StormBase:
+    """Run it with other numbers; `WantedStatus.wait_secs` is what has begun may take before that.
+
+    Spouts and bolts take other numbers as they run. All else is a new driver: Trident's, and a rebalance without numbers.
+    """
+    _check_executors(base, executors, components)
+    as_it_runs = base.kind == "bolts" and (workers is not None or bool(executors))
+    return replace(
+        base,
+        num_workers=base.num_workers if workers is None else _possible("workers", workers),
+        component_executors={**base.component_executors, **executors},
+        generation=base.generation + (not as_it_runs),
+        status=replace(base.status, wait_secs=_seconds(wait_s)),
+    )
+
+
+def rolled_back(base: StormBase) -> StormBase:
+    """Return to the code, the settings and the executors before the last upgrade; without one, change nothing."""
+    if not base.previous_code_hash:
+        return base
+    before = {**_replaced(base), **base.previous}
+    return replace(
+        base,
+        code_hash=base.previous_code_hash,
+        previous_code_hash="",
+        previous={},
+        target=before["target"],
+        conf=before["conf"],
+        component_executors=before["component->executors"],
+        generation=base.generation + 1,
+    )
+
+
+def _possible(what: str, count: int) -> int:
+    """Return a number of workers or executors that is possible."""
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MOST:
+        raise ClusterError(f"{what}: expected a whole number from 1 to {_MOST:,}, not {count!r}")
+    return count
+
+
+def _refuse_killed(base: StormBase, done: str) -> None:
+    if base.status.kind == "killed":
+        raise ClusterError(f"topology {base.storm_name!r} is being killed; it cannot be {done} any more")
+
+
+def _check_executors(base: StormBase, wanted: Mapping[str, int], components: Components) -> None:
+    if wanted and base.kind == "trident":
+        raise ClusterError(
+            f"topology {base.storm_name!r} is a Trident topology: the parallelism of a stream is part of its declaration "
+            "(parallelism_hint). Change it there, then `trident upgrade`"
         )
-    notes = [f"{change.text}; taken as it is, because allow_changed_topology is set" for change in compared.refused]
-    notes += [
-        *compared.taken,
-        *(f"{one} of the log is no longer declared; it stays as it is" for one in compared.dropped),
-    ]
-    return UpgradeCheck(True, tuple(notes))
+    for name, count in wanted.items():
+        if name not in components:
+            listed = ", ".join(sorted(components))
+            raise ClusterError(f"topology {base.storm_name!r} has no component {name!r}; it has {listed}")
+        tasks = components[name].tasks
+        if _possible(f"executors of {name!r}", count) > tasks:
+            raise ClusterError(
+                f"component {name!r} has {tasks} tasks, each of which one executor runs; it cannot have {count} executors. Set "
+                "more tasks (set_num_tasks), then `trident upgrade`"
+            )
 
 
-def _recorded(log_dir: str) -> Meaning | None:
-    with closing(open_reader(log_dir)) as reader:
-        if not reader.is_there():
-            return None
-        return Meaning.of_log(reader.refresh().declared)
+def _executors_after(base: StormBase, manifest: PackageManifest, before: Components) -> dict[str, int]:
+    """Return the executors after an upgrade: a number that a rebalance has set stays, as far as there are tasks for it."""
+    after = {}
+    for name, facts in manifest.components.items():
+        declared, runs = before.get(name), base.component_executors.get(name)
+        is_kept = declared is not None and runs is not None and runs != declared.executors
+        after[name] = min(runs, facts.tasks) if is_kept and runs is not None else facts.executors
+    return after
+
+
+def _replaced(base: StormBase) -> dict[str, Any]:
+    """Return what an upgrade replaces beside the package."""
+    executors = dict(base.component_executors)
+    return {"target": base.target, "conf": dict(base.conf), "component->executors": executors}
+
+
+def _without_proof(previous: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an earlier upgrade has replaced, without what its drivers noted of the log."""
+    return {name: value for name, value in previous.items() if name != "epoch"}
+
+
+def _status(kind: StatusKind) -> WantedStatus:
+    return WantedStatus(kind, time.time())
+
+
+def _seconds(wait_s: float) -> float:
+    if not 0 <= wait_s < math.inf:
+        raise ClusterError(f"a wait of {wait_s!r} seconds: expected a number of at least 0")
+    return float(wait_s)

@@ -68,6 +68,7 @@ class RunningStormTopology:
 
     @property
     def name(self) -> str:
+        """Its name."""
         return self.conf.name
 
     # ---- the names of Trident's RunningTopology ---------------------------------------------------------------------

@@ -1,17 +1,23 @@
-"""Reads a log in bounded pieces: its end, for a download, and the records in it of a level and with a text."""
+"""Logs for the page: the last lines of this process, a log in bounded pieces, and its records of a level and with a text."""
 
 from __future__ import annotations
 
+import codecs
 import logging
 import re
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Self
 
+from trident.redaction import RedactingFormatter
 from trident.ui.cluster_pages import Page
-from trident.ui.recent_log import TAIL_BYTES
 
 ReadLog = Callable[[int | None], Page]
 """Returns a piece of a log from an offset on, see `ClusterPages.log`."""
+
+TAIL_BYTES = 64 << 10
+"""How much of a log is returned if no offset is given."""
 
 SEARCHED_BYTES = 1 << 20
 """How much of the end of a log is searched."""
@@ -22,6 +28,69 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 # The head of a record, as Trident and as Spark write it.
 _HEAD = re.compile(r"\d\d(?:\d\d)?[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d[.,\d]* +([A-Z]+)\b")
 _OTHER_NAMES = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}
+
+_KEPT_BYTES = 1 << 20
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class RecentLog(logging.Handler):
+    """Keeps the last mebibyte of what is logged at INFO and above. A context manager: it listens while it is open.
+
+    Offsets count the bytes since it was opened.
+    """
+
+    def __init__(self, logger: str = "") -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(RedactingFormatter(_FORMAT))
+        self._logger = logging.getLogger(logger)
+        self._guard = threading.Lock()
+        self._stored = bytearray()
+        self._forgotten = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = f"{self.format(record)}\n".encode("utf-8", errors="replace")
+        except Exception:  # noqa: BLE001  as every handler: what cannot be formatted must not end the program
+            self.handleError(record)
+            return
+        with self._guard:
+            self._stored += line
+            over = len(self._stored) - _KEPT_BYTES
+            if over > 0:
+                del self._stored[:over]
+                self._forgotten += over
+
+    def page(self, offset: int | None = None) -> Page:
+        """Return `{"text", "offset", "next"}` from an offset on, or the last 64 KiB."""
+        with self._guard:
+            return page_of_log(bytes(self._stored), self._forgotten, offset)
+
+    def __enter__(self) -> Self:
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._logger.removeHandler(self)
+
+
+def page_of_log(stored: bytes, first: int, offset: int | None) -> Page:
+    """Return a page of a log, of which `stored` is still there, beginning at offset `first`.
+
+    An offset beyond the end is one of an earlier log: then the last part is returned. At most 64 KiB are returned at once; a
+    character that is cut off comes with the next page.
+    """
+    end = first + len(stored)
+    begin = max(end - TAIL_BYTES, first) if offset is None or offset > end else max(offset, first)
+    part = stored[begin - first : begin - first + TAIL_BYTES]
+    return decoded_page(part, begin)
+
+
+def decoded_page(data: bytes, begin: int) -> Page:
+    """Return the page of bytes that begin at an offset; a character that is cut off comes with the next one."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data)
+    unfinished, _ = decoder.getstate()
+    return {"text": text, "offset": begin, "next": begin + len(data) - len(unfinished)}
 
 
 def end_of_log(read: ReadLog, most: int = DOWNLOADED_BYTES) -> Iterator[Page]:
