@@ -19,7 +19,16 @@ from trident.storekit.store_options import (
     StoreOptions,
     check_options,
 )
-from trident.storekit.store_state import Kinds, SpecKinds, StoreMapFactory, StoreState, driver_package
+from trident.storekit.store_state import (
+    Kind,
+    Kinds,
+    SpecKinds,
+    StoreMapFactory,
+    StoreState,
+    called_as,
+    driver_package,
+    kinds,
+)
 from trident.storekit.whole_commits import InTransaction, Puts, StoredRows, WholeCommitMap
 
 __all__ = [
@@ -28,6 +37,7 @@ __all__ = [
     "Expiring",
     "FieldsCodec",
     "InTransaction",
+    "Kind",
     "Kinds",
     "MapOptions",
     "Puts",
@@ -45,10 +55,12 @@ __all__ = [
     "WholeCommitMap",
     "by_count",
     "by_size",
+    "called_as",
     "check_move",
     "check_options",
     "displaced",
     "driver_package",
+    "kinds",
     "no_sentinel",
     "refuse_read_only",
     "seconds",
