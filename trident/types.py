@@ -206,8 +206,17 @@ def _time_of(value: Any) -> dt.datetime:
         raise TypeError("give a datetime")
     if getattr(value, "nanosecond", 0):
         raise TypeError("it has nanoseconds; round it to microseconds, as .floor('us') does")
-    fold = value.fold if value.tzinfo else 0
-    return dt.datetime.combine(value.date(), value.time().replace(fold=fold), value.tzinfo)
+    parts = (
+        value.year,
+        value.month,
+        value.day,
+        value.hour,
+        value.minute,
+        value.second,
+        value.microsecond,
+        value.tzinfo,
+    )
+    return dt.datetime(*parts, fold=value.fold if value.tzinfo else 0)
 
 
 # ---- the rows ----------------------------------------------------------------------------------------------------------
@@ -280,6 +289,7 @@ def simple_type(ddl: str | None) -> FieldType | None:
     return TYPES.get(ddl or "")
 
 
+@lru_cache(maxsize=1024)
 def class_of(ddl: str | None) -> type | None:
     """Return the class of the values of a type; None as `simple_type`."""
     known = simple_type(ddl)

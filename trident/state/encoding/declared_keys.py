@@ -20,10 +20,10 @@ from trident.state.encoding.equal_keys import canonical
 from trident.state.encoding.extensions import type_name
 from trident.state.interfaces import Key
 from trident.tuples import TridentTuple
-from trident.types import NO_VALUE, Form, simple_type
+from trident.types import NO_VALUE, TYPES, Form, simple_type
 
-_ONE_FORM = (str, bytes, bool, dt.date)
-"""Classes that have one form for equal values."""
+_LIMITS = {row.name: row.limit for row in TYPES.values() if row.python is int}
+_CLASSES = {row.name: row.python for row in TYPES.values() if row.python in (str, bytes, bool, dt.date)}
 
 
 def declared_form(type_: str | None) -> Form:
@@ -72,11 +72,12 @@ def _are_in_one_form(keys: Sequence[Key], fields: Fields) -> bool:
     if set(map(len, keys)) != {len(fields)}:
         return not keys
     for type_, column in zip(fields.types, zip(*keys, strict=True), strict=True):
-        simple, classes = simple_type(type_), set(map(type, column))
-        if simple is not None and simple.python is int:
-            if classes != {int} or min(column) < -simple.limit or max(column) >= simple.limit:
+        classes = set(map(type, column))
+        if type_ in _LIMITS:
+            limit = _LIMITS[type_]
+            if classes != {int} or min(column) < -limit or max(column) >= limit:
                 return False
-        elif not classes <= {simple.python if simple and simple.python in _ONE_FORM else None, type(None)}:
+        elif not classes <= {_CLASSES.get(type_ or ""), type(None)}:
             return False
     return True
 
