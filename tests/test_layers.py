@@ -52,6 +52,7 @@ VALUES = (
     "trident.servers.log_addresses",
     "trident.servers.zookeeper_address",
     "trident.tuples",
+    "trident.types",
 )
 INTERFACES = (*VALUES, "trident.state", "trident.spout")
 GRAPH = (
@@ -76,6 +77,7 @@ FOR_STORES = (
     "trident.arrow",
     "trident.moments",
     "trident.alignment",
+    "trident.types",
 )
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
 DRIVERS = (
@@ -125,7 +127,8 @@ LAYERS = (
         deferred=("fastavro", *DRIVERS),
     ),
     Layer(("trident.setting_types",), ("trident.errors",)),
-    Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
+    Layer(("trident.types",), ("trident.moments",), deferred=("pyarrow",)),
+    Layer(("trident.fields", "trident.tuples"), ("trident.errors", "trident.types")),
     Layer(
         tuple(
             f"trident.state.columns.{each}" for each in ("kept_values", "number_columns", "number_table", "text_index")
@@ -166,7 +169,8 @@ LAYERS = (
     ),
     Layer(("trident.moment_bounds",), ("pyarrow",)),
     Layer(
-        ("trident.strict_columns",), ("numpy", "pyarrow", "trident.moment_bounds", "trident.naming", "trident.state")
+        ("trident.strict_columns",),
+        ("numpy", "pyarrow", "trident.moment_bounds", "trident.naming", "trident.state", "trident.types"),
     ),
     Layer(
         ("trident.arrow", "trident.alignment", "trident.moment_columns"),
@@ -177,6 +181,7 @@ LAYERS = (
             "trident.moment_bounds",
             "trident.moments",
             "trident.strict_columns",
+            "trident.types",
         ),
     ),
     Layer(("trident.comparing",), ("numpy", "pyarrow", "trident.arrow", *VALUES)),

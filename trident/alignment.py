@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, struct_type
+from trident.types import TYPES
 
 __all__ = ["align", "check_readable", "ddl_of", "fields_of_schema", "reads_as", "rebuild", "replace_leaves"]
 
@@ -22,11 +23,7 @@ Convert = Callable[[pa.Array, pa.DataType, str], pa.Array]
 
 # ---- types --------------------------------------------------------------------------------------------------------------
 
-_DDL = {
-    pa.string(): "string", pa.bool_(): "boolean", pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int",
-    pa.int64(): "bigint", pa.float32(): "float", pa.float64(): "double", pa.binary(): "binary", pa.date32(): "date",
-    pa.timestamp("us", "UTC"): "timestamp", pa.timestamp("us"): "timestamp_ntz",
-}  # fmt: skip
+_DDL = {row.arrow: row.name for row in TYPES.values()}
 _AS = {
     pa.null(): pa.string(),  # which has nulls, as any type
     pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
@@ -14,6 +13,7 @@ from trident.errors import CorruptValueError, TopologyError
 from trident.fields import Fields, split_commas, struct_fields
 from trident.moment_bounds import beyond_python
 from trident.strict_columns import UNFIT, Misfit, is_kept_by_float, strict_array, strict_column
+from trident.types import simple_type
 
 __all__ = [
     "UNFIT",
@@ -24,6 +24,7 @@ __all__ = [
     "cast_table",
     "concatenated",
     "ipc_of",
+    "large_type",
     "one_array",
     "python_of",
     "row_of",
@@ -36,30 +37,13 @@ __all__ = [
     "table_of_ipc",
 ]
 
-_SIMPLE: dict[str, pa.DataType] = {
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-
 
 @lru_cache(maxsize=1024)
 def arrow_type(ddl: str) -> pa.DataType:
     """Return the Arrow type of a DDL type in its normal spelling (see `trident.fields.normal_type`)."""
-    if ddl in _SIMPLE:
-        return _SIMPLE[ddl]
-    decimal = re.fullmatch(r"decimal\((\d+)(?:,(\d+))?\)", ddl)
-    if decimal is not None:
-        return pa.decimal128(int(decimal[1]), int(decimal[2] or 0))
+    simple = simple_type(ddl)
+    if simple is not None:
+        return simple.arrow
     head, _, rest = ddl.partition("<")
     parts = split_commas(rest[:-1])
     if head == "array":
@@ -178,9 +162,13 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
         return column.chunk(0)
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # no array of the type can hold it
-        large = pa.large_string() if pa.types.is_string(array.type) else pa.large_binary()
-        array = pa.concat_arrays([chunk.cast(large) for chunk in array.chunks])
+        array = pa.concat_arrays([chunk.cast(large_type(array.type)) for chunk in array.chunks])
     return array
+
+
+def large_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of texts or bytes of any length together, for that of up to 2 GiB; another type as it is."""
+    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(type_, type_)
 
 
 def python_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:

@@ -13,7 +13,7 @@ from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.retention import Retention
 from trident.servers.log_addresses import LIKE, check_log_address, is_log_address
-from trident.setting_types import check_types, close_to, flat, gathered, read_settings
+from trident.setting_types import PORTS, check_settings, close_to, flat, gathered, read_settings, seconds, whole
 
 __all__ = ["NO_URL", "SETTINGS_FILE", "Config", "is_url", "resolve", "settings_of_environment"]
 
@@ -21,7 +21,6 @@ NO_URL = (
     "must be a folder on a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
     "links that it needs"
 )
-_LAST_PORT = 65535
 _RENAMED = {"adopt": "keep_totals", "restart": "discard_totals"}
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` makes one of two
 SETTINGS_FILE = "trident.toml"
@@ -143,19 +142,19 @@ class Config(Redacted):
         states.
     """
 
-    max_spout_pending: int = 3
-    batch_emit_interval_ms: int = 0
-    target_batch_s: float = 30.0
-    message_timeout_s: float = 600.0
-    max_batch_attempts: int = 3
-    store_wait_s: float = 600.0
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 10_000
+    max_spout_pending: int = whole(3, 1)
+    batch_emit_interval_ms: int = whole(0, 0)
+    target_batch_s: float = seconds(30.0, least=0)
+    message_timeout_s: float = seconds(600.0)
+    max_batch_attempts: int = whole(3, 1)
+    store_wait_s: float = seconds(600.0, least=0)
+    retry_backoff_ms: int = whole(100, 0)
+    retry_backoff_max_ms: int = whole(10_000, 0)
     on_poison: Literal["stop", "dead_letter"] = "stop"
     dead_letter_dir: str | None = None
-    max_rows_per_tuple: int = 1_000_000
-    max_rows_per_step: int = 10_000_000
-    max_bytes_per_partition: int = 2_000_000_000
+    max_rows_per_tuple: int = whole(1_000_000, 1)
+    max_rows_per_step: int = whole(10_000_000, 1)
+    max_bytes_per_partition: int = whole(2_000_000_000, 1)
     log_dir: str | None = None
     history: str | int | None = None
     takeover: bool = False
@@ -164,18 +163,18 @@ class Config(Redacted):
     reset_batch_time: bool = False
     state_recovery: Literal["refuse", "rewind", "keep_totals", "keep_totals_even_if_wrong", "discard_totals"] = "refuse"
     engine: Literal["spark", "in_process", "auto"] = "spark"
-    auto_bytes: int = 8 << 20
+    auto_bytes: int = whole(8 << 20, 0)
     state_placement: Literal["auto", "driver", "executors"] = "auto"
     verify_replays: float = 0.0
     workers: Literal["auto", "jobs", "resident"] = "auto"
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    parallelism: int | None = None
-    poll_interval_ms: int = 50
-    progress_kept: int = 100
-    metrics_port: int | None = None
+    parallelism: int | None = whole(None, 1)
+    poll_interval_ms: int = whole(50, 0)
+    progress_kept: int = whole(100, 1)
+    metrics_port: int | None = whole(None, *PORTS)
     metrics_host: str = "127.0.0.1"
-    ui_port: int | None = None
+    ui_port: int | None = whole(None, *PORTS)
     ui_host: str = "127.0.0.1"
 
     def __new__(cls, *values: Any, **given: Any) -> Self:
@@ -187,43 +186,11 @@ class Config(Redacted):
     def __post_init__(self) -> None:
         if renamed := _RENAMED.get(str(self.state_recovery)):
             raise ConfigError(f"state_recovery={self.state_recovery!r} is now called {renamed!r}")
-        check_types(self)
-        if self.max_spout_pending < 1:
-            raise ConfigError(f"max_spout_pending={self.max_spout_pending}: must be at least 1")
-        self._check_bounds()
-        self._check_places()
-        Retention.of(self.history)
-        if self.message_timeout_s <= 0:
-            raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
-        for name, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
-            if port is not None and not 0 <= port <= _LAST_PORT:
-                raise ConfigError(f"{name}={port}: must be a port from 0 to {_LAST_PORT}")
-        if self.parallelism is not None and self.parallelism < 1:
-            raise ConfigError(f"parallelism={self.parallelism}: must be at least 1")
-
-    def _check_bounds(self) -> None:
-        for name in (
-            "max_batch_attempts",
-            "max_rows_per_tuple",
-            "max_rows_per_step",
-            "max_bytes_per_partition",
-            "progress_kept",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1")
-        for name in (
-            "auto_bytes",
-            "batch_emit_interval_ms",
-            "store_wait_s",
-            "retry_backoff_ms",
-            "retry_backoff_max_ms",
-            "poll_interval_ms",
-            "target_batch_s",
-        ):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")
+        check_settings(self)
         if not 0 <= self.verify_replays <= 1:
             raise ConfigError(f"verify_replays={self.verify_replays}: must be a share of the batches, from 0 to 1")
+        self._check_places()
+        Retention.of(self.history)
 
     def _check_places(self) -> None:
         if is_log_address(self.log_dir or ""):

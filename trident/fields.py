@@ -7,47 +7,24 @@ A name with spaces or marks is in backquotes, as in Spark: "`unit price`: double
 
 from __future__ import annotations
 
-import datetime
 import decimal
+import operator
 import re
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
 from trident.errors import TopologyError
+from trident.types import TYPES, simple_type
 
 __all__ = ["Fields", "FieldsLike", "free_name", "is_nested", "normal_type", "type_of_hint"]
 
 FieldsLike = Union[str, Sequence[str], "Fields"]
 
-_ALIASES = {
-    "str": "string", "varchar": "string", "bool": "boolean", "byte": "tinyint", "short": "smallint", "integer": "int",
-    "long": "bigint", "real": "float", "timestamp_ltz": "timestamp", "bytes": "binary", "dec": "decimal",
-    "numeric": "decimal",
-}  # fmt: skip
-_SIMPLE = frozenset(
-    {
-        "string",
-        "boolean",
-        "tinyint",
-        "smallint",
-        "int",
-        "bigint",
-        "float",
-        "double",
-        "decimal",
-        "binary",
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-    }
-)
-_HINTS: dict[Any, str] = {
-    str: "string", int: "bigint", float: "double", bool: "boolean", bytes: "binary", datetime.date: "date",
-    datetime.datetime: "timestamp", decimal.Decimal: "decimal(38,18)",
-}  # fmt: skip
+_ALIASES = {alias: row.name for row in TYPES.values() for alias in row.aliases}
+_HINTS: dict[Any, str] = {row.python: row.name for row in TYPES.values()} | {decimal.Decimal: "decimal(38,18)"}
 _NAME = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:,`][^\s:,]*)\s*(?::\s*(.+?)\s*)?$", re.DOTALL)
 _PLAIN = re.compile(r"[^\s:,<>()`]+")
 _MARKS = re.compile(r"(?:(?<=[\s,<])|^)`(?:[^`]|``)+`|[,<>()]")
@@ -202,6 +179,18 @@ def struct_type(names: Sequence[str], types: Sequence[str]) -> str:
     return f"struct<{','.join(f'{written(name)}:{type_}' for name, type_ in zip(names, types, strict=True))}>"
 
 
+def type_of_json(type_: Any, leaf: Callable[[str], str]) -> str:
+    """Return the type of a column of a schema in Delta's JSON; `leaf` gives that of one with no others inside."""
+    if isinstance(type_, str):
+        return leaf(type_)
+    if type_["type"] == "array":
+        return f"array<{type_of_json(type_['elementType'], leaf)}>"
+    if type_["type"] == "map":
+        return f"map<{type_of_json(type_['keyType'], leaf)},{type_of_json(type_['valueType'], leaf)}>"
+    fields = type_["fields"]
+    return struct_type([one["name"] for one in fields], [type_of_json(one["type"], leaf) for one in fields])
+
+
 def free_name(name: str, taken: Collection[str]) -> str:
     """Return a name that is not taken: this one, with a `_` at its end for each time that it is."""
     while name in taken:
@@ -225,31 +214,26 @@ def normal_type(ddl: str) -> str:
         return _nested(head.strip().lower(), split_commas(inner[:-1]), ddl)
     match = re.fullmatch(r"([a-zA-Z_]+)\s*(\(\s*\d+\s*(?:,\s*\d+\s*)?\))?", text)
     name = "" if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
-    if match is None or name not in _SIMPLE:
+    if match is None or name not in TYPES:
         raise TopologyError(
-            f"{ddl!r} is not a Spark type; known are {', '.join(sorted(_SIMPLE))}, array<>, map<>, struct<>"
+            f"{ddl!r} is not a Spark type; known are {', '.join(sorted(TYPES))}, array<>, map<>, struct<>"
         )
     if name == "decimal":
         return "decimal" + re.sub(r"\s", "", match[2] or "(10,0)")
     return name
 
 
-_INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-"""The decimal digits of the integer types, from the narrowest on."""
-
-
 def widens(old: str, new: str) -> bool:
     """Whether each value of one type is a value of the other: more digits, or further fields that are null."""
     if old == new:
         return True
-    if old in _INTEGERS and new in _INTEGERS:
-        return _INTEGERS[old] <= _INTEGERS[new]
-    if new == "double":
-        return old == "float" or _INTEGERS.get(old, 19) <= 10
-    if new.startswith("decimal(") and (old in _INTEGERS or old.startswith("decimal(")):
-        (whole, scale), (digits, behind) = _digits(new), (_INTEGERS[old], 0) if old in _INTEGERS else _digits(old)
-        return digits <= whole and behind <= scale
-    return _widens_within(old, new)
+    narrow, wide = simple_type(old), simple_type(new)
+    if narrow is None or wide is None:
+        return _widens_within(old, new)
+    if wide.name == "double":
+        return narrow.name == "float" or (narrow.python is int and narrow.digits[0] <= 10)
+    taken = {int: (int,), decimal.Decimal: (int, decimal.Decimal)}.get(wide.python, ())
+    return narrow.python in taken and all(map(operator.le, narrow.digits, wide.digits))
 
 
 def _widens_within(old: str, new: str) -> bool:
@@ -260,12 +244,6 @@ def _widens_within(old: str, new: str) -> bool:
         return False
     there, types = (dict(struct_fields(type_)) for type_ in (old, new))
     return all(name in types and widens(type_, types[name]) for name, type_ in there.items())
-
-
-def _digits(decimal: str) -> tuple[int, int]:
-    """Return how many digits a decimal type has before the point, and behind it."""
-    precision, _, scale = decimal.removeprefix("decimal(").removesuffix(")").partition(",")
-    return int(precision) - int(scale or 0), int(scale or 0)
 
 
 def _nested(head: str, parts: list[str], ddl: str) -> str:

@@ -1,4 +1,7 @@
-"""Reads and checks the values of settings by the types that their dataclass declares."""
+"""Reads and checks the values of settings by the types and the bounds that their dataclass declares.
+
+`whole` and `seconds` declare a number with bounds: of topologies, of bolts, and of stores.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,69 @@ import json
 import os
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field, fields
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from trident.errors import ConfigError
 
-__all__ = ["check_types", "close_to", "flat", "gathered", "read_settings"]
+__all__ = [
+    "PORTS",
+    "check_settings",
+    "close_to",
+    "flat",
+    "gathered",
+    "out_of_bounds",
+    "read_settings",
+    "seconds",
+    "whole",
+]
+
+T = TypeVar("T")
+PORTS = (0, 65_535)
+_BOUNDS = "trident.bounds"
+
+
+class NumberBounds(NamedTuple):
+    """From where to where a number may be; `least` None: above 0. `or_none`: it may be None."""
+
+    kind: type
+    least: float | None
+    most: float | None
+    or_none: bool
+
+    def hold(self, value: Any) -> bool:
+        """Whether a value is such a number."""
+        if value is None:
+            return self.or_none
+        is_number = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(value, bool)
+        least, most = self.least, self.most
+        return is_number and (value > 0 if least is None else value >= least) and (most is None or value <= most)
+
+    def __str__(self) -> str:
+        if self.least is None:
+            return "more than 0 seconds"
+        return (
+            f"a port from {self.least} to {self.most}" if (self.least, self.most) == PORTS else f"at least {self.least}"
+        )
+
+
+def whole(default: T, least: int, most: int | None = None, or_none: bool = False) -> T:
+    """Declare an option that is a whole number from `least` to `most`, or None: if that is the default, or with `or_none`."""
+    return field(default=default, metadata={_BOUNDS: NumberBounds(int, least, most, or_none or default is None)})
+
+
+def seconds(default: T, least: float | None = None, or_none: bool = False) -> T:
+    """Declare an option in seconds: above 0, or `least` and more; or None, as of `whole`."""
+    return field(default=default, metadata={_BOUNDS: NumberBounds(float, least, None, or_none or default is None)})
+
+
+def out_of_bounds(settings: Any) -> Iterator[tuple[str, NumberBounds]]:
+    """Give the names of the settings that are not what `whole` and `seconds` declare, and their bounds."""
+    for each in fields(settings):
+        bounds = each.metadata.get(_BOUNDS)
+        if bounds is not None and not bounds.hold(getattr(settings, each.name)):
+            yield each.name, bounds
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,11 +122,14 @@ def close_to(name: str, known: Iterable[str], otherwise: str = ".", cutoff: floa
     return f"; did you mean {close[0]!r}?" if close else otherwise
 
 
-def check_types(settings: object) -> None:
-    """Compare each value with its declared type; `ConfigError` names the first that differs."""
+def check_settings(settings: object) -> None:
+    """Compare each value with its declared type and bounds; `ConfigError` names the first that differs."""
     declared: type = type(settings)
     for name, hint in _hints(declared).items():
         _check(name, getattr(settings, name), hint)
+    for name, bounds in out_of_bounds(settings):
+        rule = "must not be negative" if bounds.least == 0 and bounds.most is None else f"must be {bounds}"
+        raise ConfigError(f"{name}={getattr(settings, name)}: {rule}")
 
 
 @cache

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 
 from trident.moment_bounds import beyond_python
 from trident.naming import shown
-from trident.state.encoding.declared_keys import NO_VALUE, declared_form, number_of
 from trident.state.encoding.extensions import type_name
+from trident.types import NO_VALUE, TYPES, FieldType, decimal_type, number_of
 
 __all__ = ["UNFIT", "Misfit", "is_kept_by_float", "strict_array", "strict_column"]
 
@@ -117,15 +117,15 @@ def _float(value: Any, type_: Any) -> float:
     return nearest
 
 
-def _declared(ddl: str, value: Any, type_: Any) -> Any:
+def _declared(declared: FieldType, value: Any, type_: Any) -> Any:
     """Return a value in the form that keys of the type have, too."""
-    made = declared_form(ddl)(value)
+    made = declared.form(value)
     if made is NO_VALUE:
-        raise ValueError(f"no {ddl} is exactly this number; {_way_out(ddl, number_of(value))}")
+        raise ValueError(f"no {declared.name} is exactly this number; {_way_out(declared, number_of(value))}")
     return made
 
 
-def _way_out(ddl: str, number: Any) -> str:
+def _way_out(declared: FieldType, number: Any) -> str:
     """Say what is to be done with a number that no value of a type equals."""
     if not isinstance(number, int) and not math.isfinite(number):
         return "declare the field as a double"
@@ -133,21 +133,21 @@ def _way_out(ddl: str, number: Any) -> str:
         return "declare another type"
     if number != int(number):
         return "round it, or declare another type"
-    if not ddl.startswith("decimal") and -(2**63) <= number < 2**63:
+    if declared.python is not Decimal and -(2**63) <= number < 2**63:
         return "declare the field as a bigint"
     return f"declare the field as a decimal with {len(str(abs(int(number))))} digits before its point"
 
 
 def _decimal(value: Any, type_: Any) -> Any:
     exact = Decimal(number_of(value))  # of a float all digits, not the few that are shown
-    return _declared(f"decimal({type_.precision},{type_.scale})", exact, type_)
+    return _declared(decimal_type(type_.precision, type_.scale), exact, type_)
 
 
 def _moment(value: Any, type_: Any) -> Any:
     if not isinstance(value, dt.datetime):
         way = "datetime.fromtimestamp(seconds, timezone.utc) makes a time of a number"
         raise TypeError(f"it is of type {type_name(value)}; {way}")
-    return _declared("timestamp_ntz" if type_.tz is None else "timestamp", value, type_)
+    return _declared(TYPES["timestamp_ntz" if type_.tz is None else "timestamp"], value, type_)
 
 
 # ---- columns of times and floats ---------------------------------------------------------------------------------------
@@ -299,22 +299,19 @@ class _Leaf(NamedTuple):
     is_right: Callable[[pa.Array, Sequence[Any]], bool] | None = None
 
 
-_WHOLE = {int, np.int8, np.int16, np.int32, np.int64, _NONE}
-_FLOATS = {float, int, np.float32, np.float64, _NONE}
-_LEAVES: dict[int, _Leaf] = {
-    pa.bool_().id: _Leaf({bool, _NONE}, partial(_declared, "boolean")),
-    pa.int8().id: _Leaf(_WHOLE, partial(_declared, "tinyint")),
-    pa.int16().id: _Leaf(_WHOLE, partial(_declared, "smallint")),
-    pa.int32().id: _Leaf(_WHOLE, partial(_declared, "int")),
-    pa.int64().id: _Leaf(_WHOLE, partial(_declared, "bigint")),
-    pa.float32().id: _Leaf(_FLOATS, _float, is_kept_by_float),
-    pa.float64().id: _Leaf(_FLOATS, _double),
-    pa.decimal128(1).id: _Leaf({Decimal, int, _NONE}, _decimal),
-    pa.string().id: _Leaf({str, _NONE}, partial(_declared, "string")),
-    pa.binary().id: _Leaf({bytes, bytearray, _NONE}, partial(_declared, "binary")),
-    pa.date32().id: _Leaf({dt.date, _NONE}, partial(_declared, "date")),
-    pa.timestamp("us").id: _Leaf({dt.datetime, _NONE}, _moment, _is_moment),
+_USUAL: dict[type, set[type]] = {
+    int: {int, np.int8, np.int16, np.int32, np.int64},
+    float: {float, int, np.float32, np.float64},
+    Decimal: {Decimal, int},
+    bytes: {bytes, bytearray},
 }
+_OF: dict[type, Callable[[Any, Any], Any]] = {float: _double, Decimal: _decimal, dt.datetime: _moment}
+_LEAVES: dict[int, _Leaf] = {
+    row.arrow.id: _Leaf({*_USUAL.get(row.python, {row.python}), _NONE}, _OF.get(row.python) or partial(_declared, row))
+    for row in TYPES.values()
+}
+_LEAVES[pa.float32().id] = _LEAVES[pa.float32().id]._replace(of=_float, is_right=is_kept_by_float)
+_LEAVES[pa.timestamp("us").id] = _LEAVES[pa.timestamp("us").id]._replace(is_right=_is_moment)
 _NESTED: dict[int, Callable[[Sequence[Any], Any], pa.Array]] = {
     pa.list_(pa.null()).id: _lists,
     pa.map_(pa.string(), pa.null()).id: _maps,

@@ -15,7 +15,7 @@ from spouts.delta.table_place import TablePlace, not_read
 from spouts.files.parquet_rows import Footer, parquet_file, read_groups
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
-from trident.fields import Fields, struct_type
+from trident.fields import Fields, type_of_json
 
 CHANGE_FIELDS = Fields("_change_type: string, _commit_version: bigint, _commit_timestamp: timestamp")
 _TYPE = CHANGE_FIELDS.names[0]
@@ -101,7 +101,8 @@ _NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tiny
 
 def fields_of_table(schema: Mapping[str, Any]) -> Fields:
     """Return the fields of the schema of a Delta table."""
-    return Fields.of([one["name"] for one in schema["fields"]], [_ddl(one["type"]) for one in schema["fields"]])
+    types = [type_of_json(one["type"], lambda name: _NAMES.get(name, name)) for one in schema["fields"]]
+    return Fields.of([one["name"] for one in schema["fields"]], types)
 
 
 def partition_value(text: str | None, type_: pa.DataType, column: str) -> pa.Scalar:
@@ -124,13 +125,3 @@ def partition_value(text: str | None, type_: pa.DataType, column: str) -> pa.Sca
 def _bytes_of(text: str) -> bytes:
     """Return the bytes that a text stands for: delta-rs escapes each of them, Spark takes them for UTF-8."""
     return bytes.fromhex(text.replace("\\u00", "")) if _ESCAPED.fullmatch(text) else text.encode()
-
-
-def _ddl(type_: Any) -> str:
-    if isinstance(type_, str):
-        return _NAMES.get(type_, type_)
-    if type_["type"] == "array":
-        return f"array<{_ddl(type_['elementType'])}>"
-    if type_["type"] == "map":
-        return f"map<{_ddl(type_['keyType'])},{_ddl(type_['valueType'])}>"
-    return struct_type([one["name"] for one in type_["fields"]], [_ddl(one["type"]) for one in type_["fields"]])

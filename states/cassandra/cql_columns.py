@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from states.cassandra.options import CassandraOptions
-from trident.arrow import array_of, arrow_type
+from trident.arrow import array_of, arrow_type, large_type
 from trident.errors import BackendError, CorruptValueError
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.storekit.plain_columns import OWN, PlainColumn, PlainColumns
-from trident.storekit.plain_shapes import asked_shape, json_form
+from trident.storekit.plain_shapes import asked_shape, json_form, plain_type
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
@@ -70,22 +70,14 @@ def _key(text: str) -> str:
     return text.removeprefix(_ESCAPE)
 
 
-_DOUBLE = CqlForm("double", pa.float64(), struct.Struct(">d").pack)
-_FORMS = {
-    "string": CqlForm("text", pa.large_string(), str.encode),
-    "binary": CqlForm("blob", pa.large_binary(), bytes),
-    "boolean": CqlForm("boolean", pa.bool_(), struct.Struct(">?").pack),
-    "tinyint": CqlForm("tinyint", pa.int8(), struct.Struct(">b").pack),
-    "smallint": CqlForm("smallint", pa.int16(), struct.Struct(">h").pack),
-    "int": CqlForm("int", pa.int32(), struct.Struct(">i").pack),
-    "bigint": CqlForm("bigint", pa.int64(), struct.Struct(">q").pack),
-    "float": CqlForm("float", pa.float32(), struct.Struct(">f").pack),
-    "double": _DOUBLE,
-    "date": CqlForm("date", pa.date32(), _of_date, _day),
-    "timestamp": CqlForm("timestamp", pa.timestamp("us", "UTC"), _of_moment, _moment),
+_TO_BYTES: dict[type, Callable[[Any], bytes]] = {
+    str: str.encode,
+    bytes: bytes,
+    Decimal: _of_decimal,
+    dt.date: _of_date,
+    dt.datetime: _of_moment,
 }
-
-
+_OF_DRIVER: dict[type, Callable[[Any], Any]] = {dt.date: _day, dt.datetime: _moment}
 _ONLY_KEY = CqlForm("text", pa.large_string(), _of_key, _key)
 
 
@@ -97,7 +89,17 @@ class CqlColumn(PlainColumn[CqlForm]):
     @classmethod
     def form_of(cls, declared: str, is_key: bool) -> CqlForm | None:
         """Return how the store keeps values of a type; None if it has no plain form there."""
-        return _form_of(declared, is_key)
+        known = plain_type(declared, is_key)
+        if known is None:
+            form = None if is_key else json_form(declared)
+            if form is None:
+                return None
+            to_json, of_json = form
+            return CqlForm("text", arrow_type(declared), lambda value: to_json(value).encode(), of_json)
+        if known.cql is None:
+            return None
+        to_bytes = struct.Struct(f">{known.wire}").pack if known.wire else _TO_BYTES[known.python]
+        return CqlForm(known.cql, large_type(known.arrow), to_bytes, _OF_DRIVER.get(known.python))
 
     @property
     def quoted(self) -> str:
@@ -183,25 +185,12 @@ def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> C
     """
     if options.layout == "binary":
         return None
-    shape = asked_shape(conf, options, _refusal)
+    shape = asked_shape(conf, options, CqlColumn.form_of, _misnamed)
     keys = tuple(CqlColumn.of(*field, True) for field in shape.keys)
     if [key.declared for key in keys] == ["string"]:
         keys = (keys[0]._replace(form=_ONLY_KEY),)
     return CqlColumns(kind, keys, tuple(CqlColumn.of(*field, False) for field in shape.values), shape)
 
 
-def _refusal(field: str, type_: str, is_key: bool) -> str | None:
-    if _form_of(type_, is_key) is None:
-        return f"{field!r}, of type {type_ or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
+def _misnamed(field: str, is_key: bool) -> str | None:
     return f"no column can be called {field!r}" if field.lower().startswith(OWN) or not field else None
-
-
-def _form_of(declared: str, is_key: bool) -> CqlForm | None:
-    if declared == "float" and not is_key:
-        return _DOUBLE  # what was aggregated in Python has more digits, which a cache would keep and a column lose
-    if declared.startswith("decimal("):
-        return CqlForm("decimal", arrow_type(declared), _of_decimal)
-    if not is_key and (form := json_form(declared)):
-        to_json, of_json = form
-        return CqlForm("text", arrow_type(declared), lambda value: to_json(value).encode(), of_json)
-    return _FORMS.get(declared)

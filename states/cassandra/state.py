@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from states.cassandra.options import CassandraOptions
 from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
-from trident.storekit import StoreMapFactory, StoreState, driver_package
+from trident.storekit import StoreMapFactory, StoreState, called_as, driver_package, kinds
 
 if TYPE_CHECKING:
     from states.cassandra.cql_columns import CqlColumns
@@ -86,7 +86,11 @@ class CassandraState(StoreState[str | Sequence[str] | CassandraOptions]):
     """
 
     options = CassandraOptions
+    opaque, transactional, non_transactional = kinds(CassandraOptions)
     map_factory = CassandraMapFactory
+
+    @called_as(opaque)
+    def __new__(cls, target: str | Sequence[str] | CassandraOptions, /) -> Any: ...
 
     @staticmethod
     def open_map(options: CassandraOptions, conf: StateConf, partition: int) -> CassandraBackingMap:

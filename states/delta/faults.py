@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from trident.errors import BackendError, StateError, StoreAwayError
-from trident.fields import struct_type
+from trident.fields import type_of_json
 from trident.object_stores import is_refused, is_unanswered, short
 from trident.storekit import driver_package
 
@@ -75,7 +75,7 @@ def _brief(error: Exception) -> Exception:
 def columns(schema: Any) -> list[str]:
     """Return `name: type` of each column of a Delta schema."""
     fields = json.loads(schema.to_json())["fields"]
-    return [f"{field['name']}: {_type_name(field['type'])}" for field in fields]
+    return [f"{field['name']}: {type_of_json(field['type'], str)}" for field in fields]
 
 
 def _refused(path: str, doing: str, error: Exception) -> BackendError:
@@ -98,13 +98,3 @@ def _os_error(error: Exception) -> int | None:
         return error.errno
     match = _OS_ERROR.search(str(error))
     return None if match is None else int(match[1] or match[2])
-
-
-def _type_name(type_: Any) -> str:
-    if isinstance(type_, str):
-        return type_
-    if type_["type"] == "array":
-        return f"array<{_type_name(type_['elementType'])}>"
-    if type_["type"] == "map":
-        return f"map<{_type_name(type_['keyType'])},{_type_name(type_['valueType'])}>"
-    return struct_type([one["name"] for one in type_["fields"]], [_type_name(one["type"]) for one in type_["fields"]])

@@ -8,6 +8,7 @@ index that holds a million keys is cheap.
 from __future__ import annotations
 
 import copy
+import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from trident.state.encoding.codec import decode, encode, encode_tuples
 from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.values import OpaqueValue, TransactionalValue
+from trident.types import class_of
 
 SEQ_COLUMN = "_seq"
 SENTINEL_COLUMN = "_sentinel"
@@ -34,10 +36,10 @@ VALUE_COLUMNS: dict[StateType, tuple[str, ...]] = {
     StateType.NON_TRANSACTIONAL: ("value",),
 }
 _RESERVED = frozenset({"txid", "attempt", "prev", "curr", "value", SEQ_COLUMN, SENTINEL_COLUMN})
-# Types whose Python values are the same before they are stored and after they are read back. The others (a naive
+# Classes of types whose Python values are the same before they are stored and after they are read back. The others (a naive
 # datetime that comes back with a zone, an int as a float, 1.5 as 1.50, a tuple as a list, NaN) go through Arrow once
 # when they are put, so that an index from puts and one from the table give equal answers.
-_FAITHFUL = frozenset({"string", "boolean", "tinyint", "smallint", "int", "bigint", "binary", "date"})
+_FAITHFUL = {str, bool, int, bytes, dt.date}
 
 
 class RawForms:
@@ -61,8 +63,8 @@ class RawForms:
         self.value_columns = VALUE_COLUMNS[kind]
         value = pa.binary() if self._value_ddl is None else arrow_type(self._value_ddl)
         self.value_types = tuple(pa.int64() if name in ("txid", "attempt") else value for name in self.value_columns)
-        self._plain_keys = _FAITHFUL.issuperset(self._key_ddl)
-        self._plain_values = self._value_ddl in {None, *_FAITHFUL}
+        self._plain_keys = _FAITHFUL.issuperset(map(class_of, self._key_ddl))
+        self._plain_values = self._value_ddl is None or class_of(self._value_ddl) in _FAITHFUL
         self._nested_values = self._value_ddl is not None and "<" in self._value_ddl
         self.form = NumberForm.of(self._value_ddl) if kind is StateType.OPAQUE else None
         self.takes_columns = self._plain_keys and self.typed_keys and self.form is not None

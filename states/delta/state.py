@@ -55,7 +55,7 @@ from states.delta.time_travel import DeltaMapState, DeltaStateAt, delta_state_at
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.state.interfaces import StateConf, StateSpec, StateType, StoreFacts
-from trident.storekit import SpecKinds
+from trident.storekit import SpecKinds, called_as, kinds
 
 __all__ = [
     "DeltaBackingMap",
@@ -80,6 +80,11 @@ class DeltaState(SpecKinds[str | os.PathLike[str]]):
     >>> spec.required_num_partitions
     1
     """
+
+    opaque, transactional, non_transactional = kinds(DeltaOptions)
+
+    @called_as(opaque)
+    def __new__(cls, target: str | os.PathLike[str], /) -> Any: ...
 
     @classmethod
     def of_kind(cls, kind: StateType, target: str | os.PathLike[str] | None, options: dict[str, Any]) -> StateSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 from trident.errors import ConfigError
 from trident.storekit import StoreOptions, seconds
@@ -16,6 +16,16 @@ _OURS = (
 
 _TRANSACTION = "transaction.timeout.ms"
 _SHORTEST_S, _LONGEST_S = 60, 900  # the client's default, and the brokers' limit (transaction.max.timeout.ms)
+
+
+class KafkaTopicSettings(TypedDict, total=False):
+    """The options that are given by name; see `KafkaTopicOptions`."""
+
+    prefix: str | None
+    compression: str
+    connect_timeout_s: float
+    timeout_s: float
+    config: Mapping[str, Any]
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

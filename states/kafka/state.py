@@ -12,9 +12,9 @@ What one commit guarantees
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
-from states.kafka.options import KafkaTopicOptions
+from states.kafka.options import KafkaTopicOptions, KafkaTopicSettings
 from trident.errors import ConfigError
 from trident.servers.kafka_client import kafka_package
 from trident.state.interfaces import StateConf, StateSpec, StateType
@@ -47,7 +47,9 @@ class KafkaTopicState:
     """
 
     @classmethod
-    def transactional(cls, bootstrap: str | KafkaTopicOptions, topic: str | None = None, **options: Any) -> StateSpec:
+    def transactional(
+        cls, bootstrap: str | KafkaTopicOptions, topic: str | None = None, **options: Unpack[KafkaTopicSettings]
+    ) -> StateSpec:
         """Return the state; exact with transactional spouts. Takes brokers and topic, or options, and fields of them by name.
 
         There is no opaque one: Kafka cannot take back what an earlier attempt has committed.

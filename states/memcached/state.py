@@ -32,7 +32,7 @@ from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
 from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
-from trident.storekit import StoreState, by_count, by_size
+from trident.storekit import StoreState, by_count, by_size, called_as, kinds
 
 __all__ = ["MemcachedCache", "MemcachedMap", "MemcachedOptions", "MemcachedState"]
 
@@ -51,6 +51,10 @@ class MemcachedState(StoreState[str | Sequence[str] | MemcachedOptions]):
     """
 
     options = MemcachedOptions
+    opaque, transactional, non_transactional = kinds(MemcachedOptions)
+
+    @called_as(opaque)
+    def __new__(cls, target: str | Sequence[str] | MemcachedOptions, /) -> Any: ...
 
     @staticmethod
     def open_map(options: MemcachedOptions, conf: StateConf, partition: int) -> MemcachedMap:

@@ -24,6 +24,7 @@ from trident.state.interfaces import FormerTypes, StateConf, StateSpec, StateTyp
 from trident.state.maps import map_for
 from trident.state.snapshottable import SnapshottableMap
 from trident.storekit import Kinds, check_options
+from trident.types import class_of
 
 # Where the data of all states in memory are: one registry for the process, by factory and state.
 
@@ -73,11 +74,6 @@ def kept_data(factory_id: str) -> dict[tuple[str, int], MemoryData]:
 
 MEMORY_SNAPSHOT_KEY = "$MEMORY-MAP-STATE-GLOBAL$"
 
-_PLAIN = frozenset(
-    {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp"}
-)
-"""Types of immutable values, so readers need no copies."""
-
 
 class MemoryMap(SnapshottableMap):
     """One partition of a `MemoryMapState`: a map, a single value, removable keys and a list of rows."""
@@ -94,7 +90,7 @@ class MemoryMap(SnapshottableMap):
         self.data = data
         columnar = state_type(kind) is StateType.OPAQUE and not data.max_size
         backing = ColumnarMemoryMap(data) if columnar else MemoryBackingMap[Any](data)
-        backing.facts = replace(backing.facts, gives_copies=value_type in _PLAIN, shares_keys=True)
+        backing.facts = replace(backing.facts, gives_copies=class_of(value_type) not in (None, bytes), shares_keys=True)
         super().__init__(map_for(kind, backing, name, partition, migrate), MEMORY_SNAPSHOT_KEY)
 
 

@@ -12,6 +12,7 @@ import math
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from states.postgres.options import MAX_NAME_BYTES, PostgresOptions, identifier
-from trident.arrow import array_of, arrow_type
+from trident.arrow import array_of, arrow_type, large_type
 from trident.fields import widens
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.storekit.plain_columns import BEFORE, OWN, PlainColumn, PlainColumns
-from trident.storekit.plain_shapes import asked_shape, shape_of
+from trident.storekit.plain_shapes import asked_shape, plain_type, shape_of
+from trident.types import TYPES
 
 AT = f"{OWN}at"
 """When a row was written: of a state that expires, and of changes."""
@@ -57,26 +59,12 @@ class _Form(NamedTuple):
         return {17: "bytea[]", 25: "text[]"}.get(self.element, f"{self.sql}[]")
 
 
-_SHORT = _Form("smallint", 21, pa.int16(), ">i2")
-_TEXT = _Form("text", 25, pa.large_string())
-_DOUBLE = _Form("double precision", 701, pa.float64(), ">f8")
-_BIGINT = _Form("bigint", 20, pa.int64(), ">i8")
-_SINCE_2000 = 946_684_800_000_000
-_FORMS: dict[str, _Form] = {
-    "string": _TEXT,
-    "binary": _Form("bytea", 17, pa.large_binary()),
-    "boolean": _Form("boolean", 16, pa.bool_(), ">i1"),
-    "tinyint": _SHORT,
-    "smallint": _SHORT,
-    "int": _Form("integer", 23, pa.int32(), ">i4"),
-    "bigint": _BIGINT,
-    "float": _Form("real", 700, pa.float32(), ">f4"),
-    "double": _DOUBLE,
-    "date": _Form("date", 1082, pa.date32(), ">i4", 10_957),
-    "timestamp": _Form("timestamp with time zone", 1184, pa.timestamp("us", "UTC"), ">i8", _SINCE_2000),
-    "timestamp_ntz": _Form("timestamp without time zone", 1114, pa.timestamp("us"), ">i8", _SINCE_2000),
-}
-_IN_JSON = frozenset({"string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double"})
+_OIDS = {
+    "text": 25, "bytea": 17, "boolean": 16, "smallint": 21, "integer": 23, "bigint": 20, "real": 700, "double precision": 701,
+    "date": 1082, "timestamp with time zone": 1184, "timestamp without time zone": 1114,
+}  # fmt: skip
+_SINCE_2000: dict[type, tuple[str | None, int]] = {dt.date: (">i", 10_957), dt.datetime: (">q", 946_684_800_000_000)}
+_PLAIN_NUMBERS = {">?": pa.int8(), ">i": pa.int32(), ">q": pa.int64()}
 
 
 class Column(PlainColumn[_Form]):
@@ -87,7 +75,15 @@ class Column(PlainColumn[_Form]):
     @classmethod
     def form_of(cls, declared: str, is_key: bool) -> _Form | None:
         """Return how the store keeps values of a type; None if it has no plain form there."""
-        return _form_of(declared, is_key)
+        known = plain_type(declared, is_key)
+        if known is None:
+            is_json = "<" in declared and not is_key and _fits_json(arrow_type(declared))
+            return _Form("jsonb", _OIDS["text"], pa.large_string()) if is_json else None
+        if known.python is Decimal:
+            return _Form(known.sql, _OIDS["text"], known.arrow)
+        stored = TYPES[_DECLARED[known.sql]]  # PostgreSQL has no whole numbers of 8 bits
+        wire, epoch = _SINCE_2000.get(stored.python, (f">{stored.wire}" if stored.wire else None, 0))
+        return _Form(stored.sql, _OIDS[stored.sql], large_type(stored.arrow), wire, epoch)
 
     @property
     def quoted(self) -> str:
@@ -171,7 +167,7 @@ class Columns(PlainColumns[Column]):
         return f"Delete the row; or, to count on from its value, set {known}"
 
 
-_DECLARED = {form.sql: declared for declared, form in _FORMS.items()}
+_DECLARED = {row.sql: row.name for row in TYPES.values()}
 
 
 def holds(wide: str, narrow: str) -> bool:
@@ -211,16 +207,14 @@ def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Co
     """
     if options.layout == "binary":
         return "layout='binary'"
-    shape = (shape_of if options.layout == "auto" else asked_shape)(conf, options, _refusal)
+    shape = (shape_of if options.layout == "auto" else asked_shape)(conf, options, Column.form_of, _misnamed)
     if isinstance(shape, str):
         return shape
     keys = tuple(Column.of(*field, True) for field in shape.keys)
     return Columns(kind, keys, tuple(Column.of(*field, False) for field in shape.values), shape)
 
 
-def _refusal(field: str, type_: str, is_key: bool) -> str | None:
-    if _form_of(type_, is_key) is None:
-        return f"{field!r}, of type {type_ or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
+def _misnamed(field: str, is_key: bool) -> str | None:
     most = MAX_NAME_BYTES if is_key else MAX_NAME_BYTES - len(f"{BEFORE}_")
     return None if _is_name(field, most) else f"no column can be called {field!r}"
 
@@ -231,7 +225,7 @@ def packed(form: _Form, array: Any) -> Packed:
     head = struct.pack("!5i", 1, valid is not None, form.element, rows, 1)
     if form.wire is None:
         return Packed(head + _bytes_after_lengths(array, valid))
-    plain = array.cast({">i1": pa.int8(), ">i4": pa.int32(), ">i8": pa.int64()}.get(form.wire, array.type))
+    plain = array.cast(_PLAIN_NUMBERS.get(form.wire, array.type))
     numbers = (plain if valid is None else plain.fill_null(0)).to_numpy(zero_copy_only=False)
     size = np.dtype(form.wire).itemsize
     made = np.empty(rows, [("length", ">i4"), ("value", form.wire)])
@@ -258,25 +252,12 @@ def _bytes_after_lengths(array: Any, valid: Any) -> bytes:
     return made.tobytes()
 
 
-def _form_of(declared: str, is_key: bool) -> _Form | None:
-    if declared == "float" and not is_key:
-        return _DOUBLE  # what was aggregated in Python has more digits, which a cache would keep and a column lose
-    if declared.startswith("decimal("):
-        type_ = arrow_type(declared)
-        return _Form(f"numeric({type_.precision},{type_.scale})", 25, type_)
-    if "<" in declared and not is_key and _IN_JSON.issuperset(_leaves(arrow_type(declared))):
-        return _TEXT._replace(sql="jsonb")
-    return _FORMS.get(declared)
-
-
-def _leaves(type_: pa.DataType) -> Iterable[str]:
+def _fits_json(type_: pa.DataType) -> bool:
     if pa.types.is_list(type_):
-        yield from _leaves(type_.value_type)
-    elif pa.types.is_struct(type_):
-        for field in type_:
-            yield from _leaves(field.type)
-    else:
-        yield next((name for name in _IN_JSON if type_ == arrow_type(name)), "")
+        return _fits_json(type_.value_type)
+    if pa.types.is_struct(type_):
+        return all(_fits_json(field.type) for field in type_)
+    return any(row.arrow == type_ for row in TYPES.values() if row.python in (str, bool, int, float))
 
 
 def _is_name(field: str, most: int) -> bool:

@@ -24,8 +24,9 @@ from trident.state.columns.number_columns import (
 )
 from trident.state.interfaces import StateType
 from trident.state.table import KeyColumns
+from trident.types import class_of
 
-_KEYS = frozenset({"string", "tinyint", "smallint", "int", "bigint"})
+
 _VALUES = frozenset({"bigint", "double"})
 
 
@@ -33,7 +34,7 @@ def fits_arrays(columns: Columns) -> bool:
     """Whether the values are opaque numbers of 64 bits, and the keys texts and whole numbers."""
     is_number = columns.kind is StateType.OPAQUE and not columns.shape.is_struct
     keys, values = ({column.declared for column in some} for some in (columns.keys, columns.values))
-    return is_number and keys <= _KEYS and values <= _VALUES
+    return is_number and set(map(class_of, keys)) <= {str, int} and values <= _VALUES
 
 
 def selected(columns: Columns) -> str:

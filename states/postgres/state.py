@@ -23,7 +23,7 @@ from trident.errors import ConfigError
 from trident.redaction import redacted
 from trident.servers.log_addresses import Database
 from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
-from trident.storekit import StoreMapFactory, StoreState, WholeCommitMap, driver_package
+from trident.storekit import StoreMapFactory, StoreState, WholeCommitMap, called_as, driver_package, kinds
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,11 @@ class PostgresState(StoreState[str | PostgresOptions]):
     """
 
     options = PostgresOptions
+    opaque, transactional, non_transactional = kinds(PostgresOptions)
     map_factory = PostgresMapFactory
+
+    @called_as(opaque)
+    def __new__(cls, target: str | PostgresOptions, /) -> Any: ...
 
     @staticmethod
     def open_map(options: PostgresOptions, conf: StateConf, partition: int) -> IBackingMap[bytes]:

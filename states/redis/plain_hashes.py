@@ -7,17 +7,14 @@ hash are those of the value, under their names, then `_txid`, `_attempt` and `_b
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
 from states.redis.options import RedisOptions
 from trident.errors import CorruptValueError
-from trident.moments import moment_of
 from trident.state.encoding.codec import decode_found, encode
 from trident.state.encoding.equal_keys import canonical
 from trident.state.encoding.json_serializers import STORED_FORMS
@@ -26,6 +23,7 @@ from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
 from trident.state.table import OpaqueColumns
 from trident.storekit.plain_shapes import PlainShape, asked_shape, json_form
+from trident.types import simple_type
 
 TXID, ATTEMPT, BEFORE, NULL = "_txid", "_attempt", "_before", "_null"
 _OWN = {
@@ -45,37 +43,15 @@ ToText = Callable[[Any], str]
 OfText = Callable[[str], Any]
 
 
-def _moment(type_: str) -> OfText:
-    return lambda text: moment_of(text, type_)
-
-
-_WHOLE = (str, int)
-_FORMS: dict[str, tuple[ToText, OfText]] = {
-    "string": (str, str),
-    "boolean": (lambda value: "true" if value else "false", lambda text: {"true": True, "false": False}[text]),
-    "tinyint": _WHOLE,
-    "smallint": _WHOLE,
-    "int": _WHOLE,
-    "bigint": _WHOLE,
-    "float": (repr, float),
-    "double": (repr, float),
-    "date": (dt.date.isoformat, _moment("date")),
-    "timestamp": (lambda value: value.astimezone(dt.UTC).isoformat(), _moment("timestamp")),
-    "timestamp_ntz": (dt.datetime.isoformat, _moment("timestamp_ntz")),
-    "binary": (bytes.hex, bytes.fromhex),
-}
-
-
 def _form_of(type_: str, is_key: bool) -> tuple[ToText, OfText] | None:
     """Return how values of a type become text, and back; None if they have no plain form."""
-    if type_.startswith("decimal("):
-        return (lambda value: format(value, "f"), Decimal)
-    return _FORMS.get(type_) or (None if is_key else json_form(type_))
+    known = simple_type(type_)
+    if known is not None:
+        return known.to_text, known.of_text
+    return None if is_key else json_form(type_)
 
 
-def _refusal(field: str, type_: str, is_key: bool) -> str | None:
-    if _form_of(type_, is_key) is None:
-        return f"{field!r}, of type {type_ or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
+def _misnamed(field: str, is_key: bool) -> str | None:
     return f"no field can be called {field!r}" if not is_key and field in (TXID, ATTEMPT, BEFORE, NULL) else None
 
 
@@ -283,4 +259,4 @@ def hashes_of(conf: StateConf, kind: StateType, options: RedisOptions) -> PlainH
 
     Raises `ConfigError`: it cannot have the hashes that its options ask for.
     """
-    return PlainHashes(kind, asked_shape(conf, options, _refusal)) if options.layout == "fields" else None
+    return PlainHashes(kind, asked_shape(conf, options, _form_of, _misnamed)) if options.layout == "fields" else None

@@ -8,12 +8,13 @@ commits. A state is exact as long as Redis keeps what it acknowledged; if it doe
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from states.redis.map import RedisBackingMap
 from states.redis.options import RedisOptions
 from states.redis.plain_hashes import hashes_of
 from trident.state.interfaces import StateConf, StoreFacts
-from trident.storekit import StoreMapFactory, StoreState
+from trident.storekit import StoreMapFactory, StoreState, called_as, kinds
 
 
 class _RedisMapFactory(StoreMapFactory):
@@ -51,5 +52,9 @@ class RedisState(StoreState[str | RedisOptions]):
     """
 
     options = RedisOptions
+    opaque, transactional, non_transactional = kinds(RedisOptions)
     map_factory = _RedisMapFactory
     open_map = RedisBackingMap
+
+    @called_as(opaque)
+    def __new__(cls, target: str | RedisOptions, /) -> Any: ...

@@ -288,7 +288,7 @@ class CassandraHome:
 
         self._driver, self.table = Driver(["127.0.0.1"], port=server.port), table
         self._session = self._driver.connect()
-        self._options = {"port": server.port, "keyspace": "tests", "replication": 1, "layout": layout}
+        self._options: dict[str, Any] = {"port": server.port, "keyspace": "tests", "replication": 1, "layout": layout}
 
     def spec(self, name: str) -> StateSpec:
         return CassandraState.opaque(table=self.table, **self._options)

@@ -54,11 +54,9 @@ class ShelfState(StoreState[str | ShelfOptions]):
 
 
 def test_each_kind_is_a_spec_that_can_be_pickled() -> None:
-    for kind, make in zip(
-        (StateType.OPAQUE, StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL),
-        (ShelfState, ShelfState.opaque, ShelfState.transactional, ShelfState.non_transactional),
-        strict=True,
-    ):
+    makers: tuple[Any, ...] = (ShelfState, ShelfState.opaque, ShelfState.transactional, ShelfState.non_transactional)
+    kinds = (StateType.OPAQUE, StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL)
+    for kind, make in zip(kinds, makers, strict=True):
         spec = pickle.loads(pickle.dumps(make("shelf://a", num_partitions=2, cache=7)))
         assert (spec.factory.kind, spec.required_num_partitions, spec.factory.cache) == (kind, 2, 7)
         assert spec.facts.keeps_attempts is (kind is not StateType.NON_TRANSACTIONAL)

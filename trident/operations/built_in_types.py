@@ -8,6 +8,7 @@ from trident.errors import TopologyError
 from trident.fields import Fields, is_nested, struct_type
 from trident.operations.builtin import Count, First, Last, MapGet, Max, Min, SnapshotGet, Split, Sum
 from trident.operations.testing import StringLength
+from trident.types import family_of, simple_type
 
 
 def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> str | None:
@@ -59,13 +60,10 @@ def _check_last(aggregator: Last, inputs: Fields, stream: str) -> None:
 
 def total_type(type_: str | None) -> str | None:
     """Return the type of a sum of numbers of a type; None if they are none."""
-    if type_ in ("tinyint", "smallint", "int", "bigint"):
-        return "bigint"
-    if type_ in ("float", "double"):
-        return "double"
-    if type_ is not None and type_.startswith("decimal"):
-        return "decimal(38," + (type_.rstrip(")").split(",") + ["0"])[1] + ")"
-    return None
+    known = simple_type(type_)
+    if known is None or known.family not in ("number", "decimal"):
+        return None
+    return {int: "bigint", float: "double"}.get(known.python, f"decimal(38,{known.digits[1]})")
 
 
 def _type_of(aggregator: Any, inputs: Fields, stream: str) -> str | None:
@@ -94,10 +92,7 @@ def _family(type_: str) -> str:
 
     Types of one family hold each other's values if they are wide enough; all numbers are one family.
     """
-    return "number" if type_ in _NUMBERS or type_.startswith("decimal") else type_
-
-
-_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
+    return "number" if family_of(type_) == "decimal" else family_of(type_)
 
 
 def check_texts(operation: Any, inputs: Fields, stream: str) -> None:

@@ -10,20 +10,9 @@ from typing import Any
 from trident.errors import TopologyError
 from trident.fields import Fields, fields_of_struct, type_of_hint
 from trident.operations.expressions import Expression
+from trident.types import class_of, family_of, simple_type
 
-_WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
-_NUMBERS = frozenset({*_WHOLE, "float", "double"})
-_ORDERED = frozenset({*_NUMBERS, "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"})
-_CASTS = {
-    "number": {"number", "decimal", "string", "boolean"},
-    "decimal": {"number", "decimal", "string"},
-    "string": {"number", "decimal", "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"},
-    "boolean": {"boolean", "number", "string"},
-    "binary": {"binary"},
-    "date": {"date", "timestamp", "timestamp_ntz", "string"},
-    "timestamp": {"timestamp", "date", "string"},
-    "timestamp_ntz": {"timestamp_ntz", "date", "string"},
-}
+_NUMBERS = {"number", "decimal"}
 
 
 class _MistypedError(Exception):
@@ -60,13 +49,11 @@ EXACT = frozenset("+-*/%")
 
 def exact_type(operand: Expression, type_: str) -> str:
     """Return the type of an operand beside a decimal, as in Spark: a whole number has its type's digits, a literal its own."""
-    if type_ not in _WHOLE:
+    if class_of(type_) is not int:
         return type_
-    digits = len(str(abs(operand.options[0]))) if operand.kind == "lit" else _DIGITS[type_]
+    digits = len(str(abs(operand.options[0]))) if operand.kind == "lit" else digits_of(type_)[0]
     return f"decimal({digits},0)"
 
-
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 
 Types = Sequence[str]
 Options = tuple[Any, ...]
@@ -98,15 +85,15 @@ def _decimal(value: Decimal) -> str:
 
 
 def _number(types: Types) -> str:
-    return "bigint" if all(type_ in _WHOLE for type_ in types) else "double"
+    return "bigint" if all(class_of(type_) is int for type_ in types) else "double"
 
 
 def _arithmetic(symbol: str, count: str) -> Callable[[Types, Options], str]:
     def rule(types: Types, options: Options) -> str:
-        families = {_family(type_) for type_ in types}
-        if not families <= {"number", "decimal"}:
+        families = set(map(family_of, types))
+        if not families <= _NUMBERS:
             raise _MistypedError(f"{symbol} takes {count}")
-        if "decimal" not in families or {"float", "double"} & set(types):
+        if "decimal" not in families or float in map(class_of, types):
             return "double" if symbol == "/" or "decimal" in families else _number(types)
         return result_of_decimals(symbol, types)
 
@@ -133,10 +120,9 @@ def result_of_decimals(symbol: str, types: Types) -> str:
 
 def digits_of(type_: str) -> tuple[int, int]:
     """Return the number of digits of a decimal or a whole number, and how many are behind the point."""
-    if type_ in _DIGITS:
-        return _DIGITS[type_], 0
-    precision, scale = type_[len("decimal(") : -1].split(",")
-    return int(precision), int(scale)
+    known = simple_type(type_)
+    assert known is not None, type_
+    return 20 if type_ == "bigint" else sum(known.digits), known.digits[1]
 
 
 def _round(types: Types, options: Options) -> str:
@@ -167,7 +153,7 @@ def _isin(types: Types, options: Options) -> str:
 
 def _of_numbers(name: str) -> Callable[[Types, Options], str]:
     def rule(types: Types, options: Options) -> str:
-        if _family(types[0]) not in ("number", "decimal"):
+        if family_of(types[0]) not in _NUMBERS:
             raise _MistypedError(f"{name} takes a number")
         return types[0]
 
@@ -203,7 +189,7 @@ def _date_trunc(types: Types, options: Options) -> str:
 
 def _extreme(name: str) -> Callable[[Types, Options], str]:
     def rule(types: Types, options: Options) -> str:
-        if not all(type_ in _ORDERED or _is_decimal(type_) for type_ in types):
+        if not all(map(simple_type, types)):
             raise _MistypedError(f"{name} takes values that have an order")
         return _common(name, types)
 
@@ -211,15 +197,14 @@ def _extreme(name: str) -> Callable[[Types, Options], str]:
 
 
 def _is_decimal(type_: str) -> bool:
-    return type_.startswith("decimal")
+    return family_of(type_) == "decimal"
 
 
 def _comparison(symbol: str) -> Callable[[Types, Options], str]:
     def rule(types: Types, options: Options) -> str:
         left, right = types
-        comparable = left in _ORDERED or left.startswith("decimal")
-        families = {_family(left), _family(right)}
-        if not comparable or not (left == right or len(families) == 1 or families == {"number", "decimal"}):
+        families = {family_of(left), family_of(right)}
+        if simple_type(left) is None or not (left == right or len(families) == 1 or families == _NUMBERS):
             raise _MistypedError(f"{symbol} compares two numbers or two plain values of the same type")
         return "boolean"
 
@@ -253,13 +238,10 @@ def _texts(types: Types) -> str:
 def _cast(types: Types, options: Options) -> str:
     target, *_ = options
     (source,) = types
-    if source not in ("void", target) and _family(target) not in _CASTS.get(_family(source), ()):
+    known = simple_type(source)
+    if source not in ("void", target) and (known is None or family_of(target) not in known.casts.split()):
         raise _MistypedError(f"there is no cast to {target}")
     return str(target)
-
-
-def _family(type_: str) -> str:
-    return "number" if type_ in _NUMBERS else "decimal" if type_.startswith("decimal") else type_
 
 
 def _field(types: Types, options: Options) -> str:
@@ -282,10 +264,10 @@ def _common(name: str, types: Types) -> str:
     rest = [type_ for type_ in types if type_ != "void"]
     if len(set(rest)) == 1:
         return rest[0]
-    families = {_family(type_) for type_ in rest}
-    if not rest or not families <= {"number", "decimal"}:
+    families = set(map(family_of, rest))
+    if not rest or not families <= _NUMBERS:
         raise _MistypedError(f"{name} takes values of one type, or numbers")
-    if "decimal" not in families or {"float", "double"} & set(rest):
+    if "decimal" not in families or float in map(class_of, rest):
         return _number(rest)
     whole, scale = (max(one) for one in zip(*((p - s, s) for p, s in map(digits_of, rest)), strict=True))
     if whole + scale > 38:

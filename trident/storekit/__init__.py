@@ -5,6 +5,7 @@ share. `record_fence.py` keeps the sentinel in a value that is replaced by condi
 a commit. docs/writing-a-state.md shows a store.
 """
 
+from trident.setting_types import seconds, whole
 from trident.state.sentinel import check_move, displaced
 from trident.storekit.record_fence import RecordFence, Register, refuse_read_only, warn_of_eviction, warn_once
 from trident.storekit.retries import Retries, by_count, by_size
@@ -17,10 +18,17 @@ from trident.storekit.store_options import (
     ServerCalls,
     StoreOptions,
     check_options,
-    seconds,
-    whole,
 )
-from trident.storekit.store_state import Kinds, SpecKinds, StoreMapFactory, StoreState, driver_package
+from trident.storekit.store_state import (
+    Kind,
+    Kinds,
+    SpecKinds,
+    StoreMapFactory,
+    StoreState,
+    called_as,
+    driver_package,
+    kinds,
+)
 from trident.storekit.whole_commits import InTransaction, Puts, StoredRows, WholeCommitMap
 
 __all__ = [
@@ -29,6 +37,7 @@ __all__ = [
     "Expiring",
     "FieldsCodec",
     "InTransaction",
+    "Kind",
     "Kinds",
     "MapOptions",
     "Puts",
@@ -46,10 +55,12 @@ __all__ = [
     "WholeCommitMap",
     "by_count",
     "by_size",
+    "called_as",
     "check_move",
     "check_options",
     "displaced",
     "driver_package",
+    "kinds",
     "no_sentinel",
     "refuse_read_only",
     "seconds",

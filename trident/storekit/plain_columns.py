@@ -14,6 +14,7 @@ from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateType
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.storekit.plain_shapes import PlainShape
+from trident.types import class_of
 
 OWN = "trident_"
 """What the names of the framework's own columns and tables begin with."""
@@ -29,7 +30,6 @@ _STORED: dict[StateType, type[tuple[Any, ...]]] = {
     StateType.OPAQUE: OpaqueValue,
     StateType.TRANSACTIONAL: TransactionalValue,
 }
-_ONE_FORM = frozenset({"string", "tinyint", "smallint", "int", "bigint", "boolean"})
 
 F = TypeVar("F")
 
@@ -129,7 +129,7 @@ class PlainColumns(ABC, Generic[C]):
 
     @cached_property
     def _has_forms(self) -> bool:
-        return not _ONE_FORM.issuperset(column.declared for column in self.keys)
+        return not {str, int, bool}.issuperset(class_of(column.declared) for column in self.keys)
 
     def stored(self, rows: Sequence[Sequence[Any]]) -> dict[Key, Any]:
         """Return what is stored, by key, of the rows of a read.

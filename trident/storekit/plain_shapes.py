@@ -13,17 +13,21 @@ from typing import Any, NamedTuple
 from trident.fields import free_name, normal_type, struct_fields
 from trident.state.interfaces import StateConf
 from trident.storekit.store_options import MapOptions
+from trident.types import TYPES, FieldType, simple_type
 
 Field = tuple[str, str]
 """A name, and a DDL type in its normal spelling."""
 
+FormOf = Callable[[str, bool], Any]
+"""Says how a store keeps values of a type, and whether of a key; None: it has no plain form for them."""
+
+Misnamed = Callable[[str, bool], str | None]
+"""Says why a field, of a key or not, cannot have its name in a store; None: it can."""
+
 Refusal = Callable[[str, str, bool], str | None]
-"""Says why a field, by its name and type, and whether it is of the key, has no plain form; None: it has one."""
 
-
-_IN_JSON = re.compile(
-    r"(array|struct|string|boolean|bigint|int|smallint|tinyint|double|decimal\(\d+,\d+\)|\w+:|[<>,])+"
-)
+_KEPT_BY_JSON = [row.name for row in TYPES.values() if row.python in (str, bool, int) or row.name == "double"]
+_IN_JSON = re.compile(rf"(array|struct|{'|'.join(_KEPT_BY_JSON)}|decimal\(\d+,\d+\)|\w+:|[<>,])+")
 
 
 class PlainShape(NamedTuple):
@@ -50,20 +54,34 @@ class PlainShape(NamedTuple):
         return [list(map(itemgetter(name), structs)) for name, _ in self.values]
 
 
-def asked_shape(conf: StateConf, options: MapOptions, refusal: Refusal) -> PlainShape:
+def plain_type(declared: str, is_key: bool) -> FieldType | None:
+    """Return the type of the values of a field, None as `simple_type`.
+
+    A float that is no key is a double: what was aggregated in Python has more digits; a cache would keep them, a column not.
+    """
+    return TYPES["double"] if declared == "float" and not is_key else simple_type(declared)
+
+
+def asked_shape(conf: StateConf, options: MapOptions, form_of: FormOf, misnamed: Misnamed) -> PlainShape:
     """Return the fields of a state whose options ask for a plain layout.
 
     Raises `ConfigError`: it cannot have that; the error says why, and names the field and its type.
     """
-    shape = shape_of(conf, options, refusal)
+    shape = shape_of(conf, options, form_of, misnamed)
     if isinstance(shape, str):
         advice = "Give it what has a plain form (see the page of the store), or leave layout out"
         raise options.refused("layout", f"state {conf.state!r} cannot have it: {shape}. {advice}")
     return shape
 
 
-def shape_of(conf: StateConf, options: MapOptions, refusal: Refusal) -> PlainShape | str:
+def shape_of(conf: StateConf, options: MapOptions, form_of: FormOf, misnamed: Misnamed) -> PlainShape | str:
     """Return the fields of a state; if one has no plain form, why."""
+
+    def refusal(field: str, type_: str, is_key: bool) -> str | None:
+        if form_of(type_, is_key) is None:
+            return f"{field!r}, of type {type_ or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
+        return misnamed(field, is_key)
+
     if options.serializer != "codec":
         return "it has a serializer"
     keys = conf.key_fields or ((("key", "string"),) if isinstance(options.snapshot_key, str) else ())

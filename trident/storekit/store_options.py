@@ -9,30 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.retention import Retention
 from trident.servers.account import ServerAccount
-from trident.setting_types import close_to
+from trident.setting_types import close_to, out_of_bounds, seconds, whole
 from trident.state.encoding.serializers import Serializer
 from trident.state.interfaces import REPLAY_WINDOW_S, Key, StateType
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
-
-T = TypeVar("T")
-_BOUNDS = "trident.bounds"
-
-
-def whole(default: T, least: int, most: int | None = None, or_none: bool = False) -> T:
-    """Declare an option that is a whole number from `least` to `most`, or None: if that is the default, or with `or_none`."""
-    return field(default=default, metadata={_BOUNDS: (int, least, most, or_none or default is None)})
-
-
-def seconds(default: float, least: float | None = None) -> float:
-    """Declare an option in seconds: above 0, or `least` and more."""
-    return field(default=default, metadata={_BOUNDS: (float, least, None, False)})
 
 
 def check_options(store: str, declared: type, given: Mapping[str, Any]) -> None:
@@ -66,9 +53,10 @@ class StoreOptions(Redacted):
 
     def __post_init__(self) -> None:
         """Check the options declared by `whole` and `seconds`. An override must call this first."""
-        for each in dataclasses.fields(self):
-            if _BOUNDS in each.metadata:
-                self._check_number(each.name, *each.metadata[_BOUNDS])
+        for name, (kind, least, most, _) in out_of_bounds(self):
+            unit = "a whole number" if kind is int else "seconds"
+            from_to = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise self.refused(name, f"give {unit} {'above 0' if least is None else from_to}")
 
     @classmethod
     def of(cls, target: Any, given: Mapping[str, Any]) -> Self:
@@ -86,17 +74,6 @@ class StoreOptions(Redacted):
     def refused(self, name: str, rule: str) -> ConfigError:
         """Return the error for an option; `rule` says what to give."""
         return ConfigError(f"{name}={getattr(self, name)!r} of a {self.store} state: {rule}")
-
-    def _check_number(self, name: str, kind: type, least: float | None, most: float | None, or_none: bool) -> None:
-        value = getattr(self, name)
-        if value is None and or_none:
-            return
-        is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
-        if is_number and (value > 0 if least is None else value >= least) and (most is None or value <= most):
-            return
-        unit = "a whole number" if kind is int else "seconds"
-        bounds = "above 0" if least is None else f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise self.refused(name, f"give {unit} {bounds}")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -6,44 +6,68 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from trident.extras import needs_package
 from trident.state.encoding.serializers import Serializer, keeps_attempts, serializer_for
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import map_state
 from trident.state.wrappers.forwarding import SerializedMap
-from trident.storekit.store_options import Changing, Expiring, MapOptions
+from trident.storekit.store_options import Changing, Expiring, MapOptions, StoreOptions
 
 T = TypeVar("T")
+C = TypeVar("C")
+P = ParamSpec("P")
 OpenMap = Callable[[Any, StateConf, int], IBackingMap[bytes]]
 """`(options, conf, partition) -> map of bytes`; pickled to where the state is used, so it connects in the call."""
 
 
+@dataclass(frozen=True)
+class Kind(Generic[T, P]):
+    """An attribute of a store's class that makes the states of a kind: of the place of the store, and options by name."""
+
+    kind: StateType
+    owner: type[Kinds[T]] | None = None
+
+    def __get__(self, instance: object, owner: type[Kinds[C]]) -> Kind[C, P]:
+        return Kind(self.kind, owner)
+
+    def __call__(self, target: T | None = None, /, *args: P.args, **options: P.kwargs) -> StateSpec:
+        """Return a state of the kind."""
+        assert self.owner is not None, "it is an attribute of a class"
+        return replace(self.owner.of_kind(self.kind, target, dict(options), *args), store=self.owner.__name__)
+
+
+@overload
+def kinds(options: Callable[Concatenate[Any, P], StoreOptions]) -> tuple[Kind[Any, P], Kind[Any, P], Kind[Any, P]]: ...
+@overload
+def kinds(options: Callable[P, StoreOptions]) -> tuple[Kind[Any, P], Kind[Any, P], Kind[Any, P]]: ...
+def kinds(options: Any) -> Any:
+    """Return `opaque, transactional, non_transactional` of a store of which type checkers know the options, by their class.
+
+    The option for the place of the store is the target, and is given without its name.
+    """
+    return tuple(map(Kind, (StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL)))
+
+
 class Kinds(ABC, Generic[T]):
-    """A class with one method per kind of state; each takes the place of the store, and options by name.
+    """A class with what makes each kind of state; each takes the place of the store, and options by name.
 
     A call of the class gives the opaque state: `RedisState(url)`.
+
+    Attributes
+    ----------
+    opaque
+        Exact with transactional and opaque spouts.
+    transactional
+        Exact with transactional spouts.
+    non_transactional
+        Bare values, where a replay counts twice.
     """
 
-    @classmethod
-    def opaque(cls, target: T | None = None, /, **options: Any) -> StateSpec:
-        """Exact with transactional and opaque spouts."""
-        return cls._named(StateType.OPAQUE, target, options)
-
-    @classmethod
-    def transactional(cls, target: T | None = None, /, **options: Any) -> StateSpec:
-        """Exact with transactional spouts."""
-        return cls._named(StateType.TRANSACTIONAL, target, options)
-
-    @classmethod
-    def non_transactional(cls, target: T | None = None, /, **options: Any) -> StateSpec:
-        """Bare values, where a replay counts twice."""
-        return cls._named(StateType.NON_TRANSACTIONAL, target, options)
-
-    @classmethod
-    def _named(cls, kind: StateType, target: T | None, options: dict[str, Any]) -> StateSpec:
-        return replace(cls.of_kind(kind, target, options), store=cls.__name__)
+    opaque: ClassVar[Kind[Any, ...]] = Kind(StateType.OPAQUE)
+    transactional: ClassVar[Kind[Any, ...]] = Kind(StateType.TRANSACTIONAL)
+    non_transactional: ClassVar[Kind[Any, ...]] = Kind(StateType.NON_TRANSACTIONAL)
 
     @classmethod
     @abstractmethod
@@ -106,6 +130,12 @@ class SpecKinds(Kinds[T], StateSpec):
     def __new__(cls, target: T | None = None, /, **options: Any) -> Any:
         """Return the opaque state, exact with transactional and opaque spouts."""
         return cls.opaque(target, **options)
+
+
+def called_as(kind: Kind[Any, P]) -> Callable[[Callable[[type[C], T], Any]], Callable[Concatenate[type[C], T, P], Any]]:
+    """Let type checkers know the options of a call of the class, those of `opaque`; it stands before the head of `__new__`."""
+    new: Any = SpecKinds.__new__
+    return lambda head: new
 
 
 class StoreState(SpecKinds[T]):

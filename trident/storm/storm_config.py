@@ -9,7 +9,7 @@ from typing import Any
 
 from trident.errors import ConfigError
 from trident.redaction import Redacted
-from trident.setting_types import check_types, read_settings
+from trident.setting_types import PORTS, check_settings, read_settings, seconds, whole
 
 _STORMS_NAMES = {
     "topology.workers": "workers",
@@ -23,7 +23,6 @@ _STORMS_NAMES = {
     "topology.name": "name",
 }
 _FOR_ONE_COMPONENT = ("debug", "max_spout_pending", "tick_tuple_freq_s")
-_LAST_PORT = 65535
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,49 +77,28 @@ class StormConfig(Redacted):
     """
 
     name: str = "topology"
-    workers: int = 1
-    acker_executors: int | None = None
-    message_timeout_s: float = 30.0
-    max_spout_pending: int | None = None
-    tick_tuple_freq_s: float | None = None
-    receive_buffer_size: int = 256
-    spout_wait_ms: float = 1.0
+    workers: int = whole(1, 1)
+    acker_executors: int | None = whole(None, 0)
+    message_timeout_s: float = seconds(30.0)
+    max_spout_pending: int | None = whole(None, 1)
+    tick_tuple_freq_s: float | None = seconds(None)
+    receive_buffer_size: int = whole(256, 1)
+    spout_wait_ms: float = seconds(1.0, least=0)
     debug: bool = False
-    max_worker_deaths: int = 10
-    worker_deaths_window_s: float = 300.0
-    worker_timeout_s: float = 30.0
-    start_timeout_s: float = 120.0
-    drain_timeout_s: float = 30.0
+    max_worker_deaths: int = whole(10, 0)
+    worker_deaths_window_s: float = seconds(300.0)
+    worker_timeout_s: float = seconds(30.0)
+    start_timeout_s: float = seconds(120.0)
+    drain_timeout_s: float = seconds(30.0, least=0)
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    log_interval_s: float | None = 60.0
-    metrics_port: int | None = None
+    log_interval_s: float | None = seconds(60.0, or_none=True)
+    metrics_port: int | None = whole(None, *PORTS)
     metrics_host: str = "127.0.0.1"
     user: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("workers", "max_spout_pending", "receive_buffer_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}={value}: must be at least 1")
-        for name in ("acker_executors", "spout_wait_ms", "max_worker_deaths", "drain_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ConfigError(f"{name}={value}: must not be negative")
-        for name in (
-            "message_timeout_s",
-            "tick_tuple_freq_s",
-            "worker_deaths_window_s",
-            "worker_timeout_s",
-            "start_timeout_s",
-            "log_interval_s",
-        ):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name}={value}: must be more than 0 seconds")
-        if self.metrics_port is not None and not 0 <= self.metrics_port <= _LAST_PORT:
-            raise ConfigError(f"metrics_port={self.metrics_port}: must be a port from 0 to {_LAST_PORT}")
+        check_settings(self)
 
     @staticmethod
     def of(conf: StormConfig | Mapping[str, Any] | None = None, **settings: Any) -> StormConfig:

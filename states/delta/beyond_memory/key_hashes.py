@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trident.arrow import large_type
 from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical_key
 
@@ -142,5 +143,5 @@ def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):  # one array may hold more than 2 GiB then
-        column = column.cast(pa.large_string() if pa.types.is_string(column.type) else pa.large_binary())
+        column = column.cast(large_type(column.type))
     return column.combine_chunks()

@@ -115,7 +115,8 @@ def test_random_declarations_give_what_plain_python_gives(seed: int, spark: Spar
     least = draw.choice([0, 4])
     if least:
         stream = stream.filter("v", lambda v: v >= least)
-    store: Callable[[], Any] = draw.choice([MemoryMapState.opaque, lambda: sqlite_state(str(tmp_path / "db"))])
+    stores: list[Callable[[], Any]] = [MemoryMapState.opaque, lambda: sqlite_state(str(tmp_path / "db"))]
+    store = draw.choice(stores)
     sums = stream.group_by("k").persistent_aggregate(store(), "v", Sum(), "sum").parallelism_hint(draw.randint(1, 8))
     exchanged = stream.group_by("k").aggregate("v", Sum(), "s: bigint").parallelism_hint(draw.randint(1, 8))
     groups = exchanged.group_by("k").persistent_aggregate(store(), Count(), "groups")

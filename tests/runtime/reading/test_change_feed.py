@@ -375,7 +375,7 @@ def test_what_keeps_no_changes_is_refused_by_name(made: Made, tmp_path: Path, po
     with pytest.raises(ConfigError, match=r"changes='7d' of a PostgreSQL state: a transactional state does not hold"):
         PostgresState.transactional(url, changes="7d")
     with pytest.raises(ConfigError, match="no option 'changes'"):
-        CassandraState.opaque(["127.0.0.1"], changes="7d")
+        CassandraState.opaque(["127.0.0.1"], changes="7d")  # type: ignore[call-arg]
     binary = Words(tmp_path, PostgresState.opaque(url, changes="7d", layout="binary"), log_dir=str(tmp_path / "binary"))
     with pytest.raises(ConfigError, match=r"changes= of .* needs columns, and there are none: layout='binary'"):
         binary.run(FIRST)

@@ -33,7 +33,7 @@ def test_a_start_that_does_not_say_it_keeps_the_files_and_versions_of_a_delta_st
 ) -> None:
     caplog.set_level(logging.INFO, "trident.runtime.start.changes")
     path = tmp_path / "table"
-    week = {"vacuum_after_hours": 168, "retained_versions": None}
+    week: dict[str, Any] = {"vacuum_after_hours": 168, "retained_versions": None}
     assert kept_of(tmp_path, DeltaState.opaque(path, **week)) == (week, week)
     assert not caplog.messages
     assert kept_of(tmp_path, DeltaState.opaque(path)) == (week, week)

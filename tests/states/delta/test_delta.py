@@ -261,7 +261,7 @@ def test_end_without_begin_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_is_one_partition_and_has_a_path(tmp_path: Path) -> None:
-    spec = DeltaState.opaque(path=str(tmp_path))
+    spec = DeltaState.opaque(path=str(tmp_path))  # type: ignore[call-arg]
     assert (spec.required_num_partitions, spec.kind) == (1, StateType.OPAQUE)
     with pytest.raises(ConfigError, match="with 2 partitions: a table is one partition"):
         spec.factory.make_state(StateConf(), 1, 2)

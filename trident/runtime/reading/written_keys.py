@@ -10,6 +10,7 @@ from typing import Any
 from trident.fields import Fields
 from trident.moments import MOMENTS, moment_of
 from trident.state.interfaces import Key
+from trident.types import simple_type
 
 
 def parse_key(text: str, fields: Fields, state: str, part: bool = False) -> Key:
@@ -68,14 +69,13 @@ def _key(parts: list[Any], fields: Fields, what: str) -> Key:
 
 def _typed(value: Any, type_: str | None, what: str) -> Any:
     """Turn a text, or what JSON made of it, into the type of a field."""
-    if value is None or type_ is None:
-        return value
-    base = type_.partition("(")[0]
-    read = _READERS.get(base)
-    if read is None:
+    known = simple_type(type_)
+    if value is None or known is None:
         return value
     try:
-        return read(value)
+        if known.name in MOMENTS:
+            return moment_of(_string(value), known.name, in_utc=True)
+        return _READERS[known.python](value)
     except (ValueError, TypeError, ArithmeticError):
         raise ValueError(f"{what}: expected a value of type {type_}") from None
 
@@ -104,16 +104,11 @@ def _boolean(value: Any) -> bool:
     return ("false", "true").index(_string(value).lower()) == 1
 
 
-def _moment(type_: str) -> Callable[[Any], Any]:
-    return lambda value: moment_of(_string(value), type_, in_utc=True)
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "string": _string,
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _integer),
-    **dict.fromkeys(("float", "double"), _number),
-    "boolean": _boolean,
-    "decimal": lambda value: Decimal(str(value)),
-    **{type_: _moment(type_) for type_ in MOMENTS},
-    "binary": lambda value: _string(value).encode(),
+_READERS: dict[type, Callable[[Any], Any]] = {
+    str: _string,
+    int: _integer,
+    float: _number,
+    bool: _boolean,
+    Decimal: lambda value: Decimal(str(value)),
+    bytes: lambda value: _string(value).encode(),
 }

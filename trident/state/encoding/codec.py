@@ -19,8 +19,9 @@ import msgpack
 
 from trident.errors import CorruptValueError
 from trident.state.encoding.equal_keys import canonical_key, canonical_keys
-from trident.state.encoding.extensions import TUPLE, new_packer, new_row_packer, pack, plain_number, type_name, unpack
+from trident.state.encoding.extensions import TUPLE, new_packer, new_row_packer, pack, type_name, unpack
 from trident.state.interfaces import Key
+from trident.types import plain_number
 
 __all__ = [
     "VERSION",

@@ -21,8 +21,9 @@ from typing import Any
 from uuid import UUID
 
 from trident.errors import CorruptValueError
-from trident.state.encoding.extensions import plain_number, type_name
+from trident.state.encoding.extensions import type_name
 from trident.state.interfaces import Key
+from trident.types import plain_number
 
 _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)  # normalizing must not round
 _DECIMAL_NAN = Decimal("NaN")

@@ -37,18 +37,10 @@ from zoneinfo import ZoneInfo
 import msgpack
 
 from trident.errors import CorruptValueError
+from trident.types import plain_number
 
 _BIG_INT, _DECIMAL, _DATE, _DATETIME, _TIME, _TIMEDELTA, TUPLE, _SET, _FROZENSET, _UUID = range(1, 11)
 _MICROSECOND = dt.timedelta(microseconds=1)
-
-
-def plain_number(obj: object) -> int | float | None:
-    """Return the Python number in a numpy int, float or bool scalar; None for anything else."""
-    if type(obj).__module__ != "numpy" or getattr(getattr(obj, "dtype", None), "kind", "") not in ("i", "u", "f", "b"):
-        return None
-    item = getattr(obj, "item", None)
-    number = item() if item is not None and getattr(obj, "ndim", 1) == 0 else None
-    return number if type(number) in (int, float, bool) else None
 
 
 def type_name(obj: object) -> str:

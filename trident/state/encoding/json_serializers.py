@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trident.errors import CorruptValueError
-from trident.state.encoding.extensions import plain_number
 from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
+from trident.types import plain_number
 
 
 class _JSONSerializer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
@@ -12,7 +11,7 @@ from typing import Any
 from trident.errors import CorruptValueError, TopologyError
 from trident.fields import fields_of_struct, split_commas, struct_fields
 from trident.state.encoding.codec import encode
-from trident.state.encoding.declared_keys import NO_VALUE, Form, declared_form
+from trident.state.encoding.declared_keys import declared_form
 from trident.state.encoding.equal_keys import canonical
 from trident.storm.execution.routes import Chooser, chooser_of
 from trident.storm.execution.task_layout import TaskLayout
@@ -20,23 +19,10 @@ from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import Origin
 from trident.storm.streams import StreamSpec
+from trident.types import NO_VALUE, Form, class_of
 
 _PLAIN: frozenset[type] = frozenset({str, int, float, bool, bytes, type(None)})
 _NULL: frozenset[type] = frozenset({type(None)})
-_CLASSES: dict[str, frozenset[type]] = {
-    "string": frozenset({str}),
-    "boolean": frozenset({bool}),
-    "tinyint": frozenset({int}),
-    "smallint": frozenset({int}),
-    "int": frozenset({int}),
-    "bigint": frozenset({int}),
-    "float": frozenset({float, int}),
-    "double": frozenset({float, int}),
-    "binary": frozenset({bytes}),
-    "date": frozenset({dt.date}),
-    "timestamp": frozenset({dt.datetime}),
-    "timestamp_ntz": frozenset({dt.datetime}),
-}
 
 
 class OutStream:
@@ -202,7 +188,16 @@ def _classes(type_: str | None) -> frozenset[type]:
     """The classes that are taken without a further look."""
     if type_ is None:
         return _PLAIN
-    return (_CLASSES.get(type_, _NULL) & _PLAIN) | _NULL
+    return (_own_classes(type_) & _PLAIN) | _NULL
+
+
+@lru_cache(maxsize=1024)
+def _own_classes(type_: str | None) -> frozenset[type]:
+    """The classes of the values of a type; none of one with others inside."""
+    own = class_of(type_)
+    if own is None:
+        return frozenset()
+    return frozenset({own, int} if own in (float, Decimal) else {own})
 
 
 def _misfits(type_: str | None, value: Any, where: str) -> Iterator[tuple[str, Any]]:
@@ -224,7 +219,7 @@ def _has_class(head: str, type_: str | None, value: Any) -> bool:
         return isinstance(value, dict) and None not in value
     if head == "struct":
         return isinstance(value, dict) and value.keys() == set(fields_of_struct(type_))
-    return value.__class__ in (_CLASSES.get(head) or (Decimal, int))
+    return value.__class__ in _own_classes(head)
 
 
 def _parts(head: str, inner: str, value: Any) -> Iterator[tuple[str, Any, str]]:
@@ -250,8 +245,7 @@ def _form(type_: str | None) -> Form | None:
         return lambda value: NO_VALUE if value.tzinfo is not None else canonical(value)
     if type_ == "timestamp":
         return canonical
-    is_number = type_ in ("double", "tinyint", "smallint", "int", "bigint") or (type_ or "").startswith("decimal(")
-    return declared if is_number else None
+    return declared if class_of(type_) in (int, float, Decimal) else None
 
 
 def _shown(value: object) -> str:

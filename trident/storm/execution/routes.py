@@ -14,11 +14,11 @@ from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical_key
 from trident.storm.groupings import Grouping
 from trident.storm.interfaces import TopologyContext
+from trident.types import class_of
 
 Chooser = Callable[[Sequence[Any]], Sequence[int]]
 
 _REMEMBERED = 1 << 16
-_ONE_CLASS = frozenset({"string", "binary", "tinyint", "smallint", "int", "bigint"})
 
 
 def chooser_of(
@@ -78,7 +78,7 @@ def _by_hash(positions: Sequence[int], fields: Fields, tasks: Sequence[int]) -> 
     if len(positions) > 1:
         return lambda values: hashed([values[at] for at in positions])
     (position,) = positions
-    if fields.types[position] in _ONE_CLASS:
+    if class_of(fields.types[position]) in (str, bytes, int):
         remembered = _Remembered(hashed)
         return lambda values: remembered[values[position]]
     of_class = {each: _Remembered(hashed) for each in (str, int, bytes)}
