@@ -1,4 +1,4 @@
-"""A log in a `RecordStore`: the rules are those of the log in files and in ZooKeeper; the store says what is kept where."""
+"""A log in a `RecordStore`: the rules are those of the log in files; the store says what is kept where."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StoredClaim:
         Raises `LogHeldError`: another process is the writer and `takeover` is False, or it claimed the log at the same time.
         """
         before = look(store)
-        if before is not None and not takeover and (holder := holder_of(store, before)) is not None:
+        if before is not None and not takeover and (holder := holder_of(store, before, wait=True)) is not None:
             raise (AlreadyRunningError if before.id in held_here else LogHeldError)(str(place), holder)
         epoch = 1 if before is None else before.epoch + 1
         head = store.claim(before, epoch, secrets.token_hex(8), json.dumps(holders.about(epoch, clock)))
