@@ -173,8 +173,6 @@ class CrashingStored(StoredSegments):
             self.ahead.append(("P13", 0))
         super().begin(state)
 
-    next = begin
-
     def append(self, payloads: Sequence[bytes], *rest: Any) -> None:
         content = decode(payloads[-1])
         if content.get("record") == "commit":
