@@ -34,7 +34,7 @@ from trident import TridentTopology
 from trident.coordination.log_address import open_log
 from trident.coordination.patience import Patience
 from trident.coordination.records import CommitRecord, DefineRecord
-from trident.coordination.remote_log import RemoteLog
+from trident.coordination.stored_log import StoredLog
 from trident.coordination.transaction_log import FileLog
 from trident.operations import Count
 
@@ -126,8 +126,8 @@ def _start(log: _Log, batches: int) -> dict[str, Any]:
         while state.txid < batches - 1000:  # folded as if they had been read, because each append takes its time
             txid = state.txid + 1
             state.fold(CommitRecord(txid, epoch << 20 | txid // 100, {"lines": _DEFINITION}, {"counts": [0]}, {}, 0))
-        if isinstance(writer, RemoteLog):
-            writer._remote.next(state)
+        if isinstance(writer, StoredLog):
+            writer._segments.begin(state)
         elif isinstance(writer, FileLog):
             writer._segments.begin(state, None)
         while state.txid < batches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,19 +16,15 @@ import psycopg
 from obstore.store import from_url
 
 from tests.coordination.log_samples import TOPOLOGY, frames_of
-from trident.coordination import lock, stored_log, zookeeper_claim
+from trident.coordination import lock, stored_log
+from trident.coordination.head_records import HeadBody, segment_of
 from trident.coordination.log_address import store_at
 from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
-from trident.coordination.object_records import _Body, segment_of
 from trident.coordination.stored_reader import StoredReader
 from trident.coordination.transaction_log import FileLog
-from trident.coordination.zookeeper_log import ZooKeeperLog
-from trident.coordination.zookeeper_nodes import LogNodes
-from trident.coordination.zookeeper_reader import ZooKeeperReader
 from trident.servers.log_addresses import PostgresAddress, is_postgres
-from trident.servers.zookeeper_address import ZooKeeperAddress
 
 __all__ = ["FileHome", "Home", "ObjectHome", "PostgresHome", "StoredHome", "ZooKeeperHome", "reopened"]
 
@@ -83,55 +80,6 @@ class FileHome:
 
     def remove_half(self, segment: lock.SegmentName) -> None:
         """Leave what a crash leaves that happens while a segment is removed."""
-
-
-class ZooKeeperHome:
-    """A log in a ZooKeeper."""
-
-    claim = (zookeeper_claim, "_claims")
-    claim_type = zookeeper_claim.ZooKeeperClaim
-    keeps_undurable = False
-
-    def __init__(self, hosts: str, path: str, client: Any) -> None:
-        self.path, self.address, self.client = path, f"zookeeper://{hosts}{path}", client
-
-    def open(self, topology: str = TOPOLOGY, **options: Any) -> ZooKeeperLog:
-        return ZooKeeperLog.open(self.address, topology, **options)
-
-    def reader(self) -> ZooKeeperReader:
-        return ZooKeeperReader(ZooKeeperAddress.of(self.address))
-
-    def contents(self) -> dict[str, bytes]:
-        return self._below(self.path)
-
-    def spoil_claim(self) -> None:
-        (claim,) = self.client.get_children(f"{self.path}/claim")
-        self.client.set(f"{self.path}/claim/{claim}", b"\xff")
-
-    def remove(self) -> None:
-        self.client.delete(self.path, recursive=True)
-
-    def segments(self) -> list[lock.SegmentName]:
-        names = self.client.get_children(LogNodes(self.path).segments)
-        return sorted(lock.SegmentName(*map(int, name.split("-"))) for name in names)
-
-    def lose(self, segment: lock.SegmentName) -> None:
-        self.client.delete(LogNodes(self.path).segment(segment), recursive=True)
-
-    def damage(self, segment: lock.SegmentName) -> str:
-        node = LogNodes(self.path).record(segment, 2)
-        self.client.set(node, self.client.get(node)[0][:-1] + b"?")
-        return node
-
-    def remove_half(self, segment: lock.SegmentName) -> None:
-        for number in range(3):
-            self.client.delete(LogNodes(self.path).record(segment, number))
-
-    def _below(self, path: str) -> dict[str, bytes]:
-        found = {path: self.client.get(path)[0]}
-        for child in self.client.get_children(path):
-            found |= self._below(f"{path}/{child}")
-        return found
 
 
 class StoredHome:
@@ -228,7 +176,48 @@ class PostgresHome(StoredHome):
             return found.fetchall() if found.description else []
 
 
-class ObjectHome(StoredHome):
+class HeadHome(StoredHome):
+    """A log that is a head and chunks."""
+
+    def put(self, name: str, data: bytes) -> None:
+        raise NotImplementedError
+
+    def delete(self, names: Iterable[str]) -> None:
+        raise NotImplementedError
+
+    def contents(self) -> dict[str, bytes]:
+        raise NotImplementedError
+
+    def restore(self, saved: dict[str, bytes]) -> None:
+        raise NotImplementedError
+
+    def spoil_claim(self) -> None:
+        body = HeadBody.of(self.contents()["head"], "head")
+        self.put("head", replace(body, about="?").to_bytes())
+
+    def remove(self) -> None:
+        self.delete(self.contents())
+
+    def segments(self) -> list[lock.SegmentName]:
+        return sorted({segment for name in self.contents() if (segment := segment_of(name)) is not None})
+
+    def lose(self, segment: lock.SegmentName) -> None:
+        self.delete([name for name in self.contents() if segment_of(name) == segment])
+
+    def damage(self, segment: lock.SegmentName) -> str:
+        name = self._last_head(segment)
+        self.put(name, self.contents()[name][:-1] + b"?")
+        return name
+
+    def remove_half(self, segment: lock.SegmentName) -> None:
+        self.delete([self._last_head(segment)])
+
+    def _last_head(self, segment: lock.SegmentName) -> str:
+        (name,) = (each for each in self.contents() if segment_of(each) == segment and each.endswith("-0"))
+        return name
+
+
+class ObjectHome(HeadHome):
     """A log in an object store.
 
     Parameters
@@ -250,35 +239,16 @@ class ObjectHome(StoredHome):
         names = [each["path"] for batch in obstore.list(self.objects) for each in batch]
         return {name: bytes(obstore.get(self.objects, name).bytes()) for name in names}
 
+    def put(self, name: str, data: bytes) -> None:
+        obstore.put(self.objects, name, data)
+
+    def delete(self, names: Iterable[str]) -> None:
+        obstore.delete(self.objects, list(names))
+
     def restore(self, saved: dict[str, bytes]) -> None:
         self.remove()
         for name, data in saved.items():
-            obstore.put(self.objects, name, data)
-
-    def spoil_claim(self) -> None:
-        body = _Body.of(self.contents()["head"], "head")
-        obstore.put(self.objects, "head", replace(body, about="?").to_bytes())
-
-    def remove(self) -> None:
-        obstore.delete(self.objects, list(self.contents()))
-
-    def segments(self) -> list[lock.SegmentName]:
-        return sorted({segment for name in self.contents() if (segment := segment_of(name)) is not None})
-
-    def lose(self, segment: lock.SegmentName) -> None:
-        obstore.delete(self.objects, [name for name in self.contents() if segment_of(name) == segment])
-
-    def damage(self, segment: lock.SegmentName) -> str:
-        name = self._last_head(segment)
-        obstore.put(self.objects, name, self.contents()[name][:-1] + b"?")
-        return name
-
-    def remove_half(self, segment: lock.SegmentName) -> None:
-        obstore.delete(self.objects, [self._last_head(segment)])
-
-    def _last_head(self, segment: lock.SegmentName) -> str:
-        (name,) = (each for each in self.contents() if segment_of(each) == segment and each.endswith("-0"))
-        return name
+            self.put(name, data)
 
     @property
     def objects(self) -> Any:
@@ -286,12 +256,51 @@ class ObjectHome(StoredHome):
         return from_url(self.address, client_options={"allow_http": True})
 
 
+class ZooKeeperHome(HeadHome):
+    """A log in a ZooKeeper."""
+
+    def __init__(self, hosts: str, path: str, client: Any) -> None:
+        super().__init__(f"zookeeper://{hosts}{path}")
+        self.path, self.client = path, client
+
+    def behind(self, port: int) -> ZooKeeperHome:
+        """Return the same log, by way of a proxy."""
+        return ZooKeeperHome(f"127.0.0.1:{port}", self.path, self.client)
+
+    def contents(self) -> dict[str, bytes]:
+        """Return the data of all nodes of the log, but those that hold other nodes."""
+        return self._below("")
+
+    def put(self, name: str, data: bytes) -> None:
+        self.client.set(f"{self.path}/{name}", data)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.client.delete(f"{self.path}/{name}")
+
+    def remove(self) -> None:
+        self.client.delete(self.path, recursive=True)
+
+    def restore(self, saved: dict[str, bytes]) -> None:
+        """Set the log back, as a server does that is: what was changed since is there no more, or as it was."""
+        self.delete(self.contents().keys() - saved.keys())
+        for name, data in saved.items():
+            if self.contents().get(name) != data:
+                self.put(name, data)
+
+    def _below(self, name: str) -> dict[str, bytes]:
+        names = [f"{name}/{child}".strip("/") for child in self.client.get_children(f"{self.path}/{name}".rstrip("/"))]
+        if not names:
+            return {name: self.client.get(f"{self.path}/{name}")[0]} if "/" in name or name == "head" else {}
+        return {key: data for each in names for key, data in self._below(each).items()}
+
+
 def stored_home(address: str) -> StoredHome:
     """Return the home of a log in a `RecordStore`."""
     return PostgresHome(address) if is_postgres(address) else ObjectHome(address)
 
 
-Home = FileHome | ZooKeeperHome | StoredHome
+Home = FileHome | StoredHome
 
 
 def reopened(home: Home, **options: Any) -> LogState:

@@ -28,7 +28,6 @@ import sys
 from trident.coordination import log_address
 from trident.coordination.transaction_log import FileLog
 from trident.coordination.stored_log import StoredLog
-from trident.coordination.zookeeper_log import ZooKeeperLog
 from trident.coordination.records import CommitRecord, DefineRecord
 
 def append():
@@ -39,7 +38,7 @@ def append():
 
 try:
     address, size = sys.argv[1], int(sys.argv[2])
-    for kind in (FileLog, ZooKeeperLog, StoredLog):  # with small segments
+    for kind in (FileLog, StoredLog):  # with small segments
         kind.open = functools.partial(kind.open, segment_bytes=size)
     log = log_address.open_log(address, "word-count")
     print("open", log.state.txid, flush=True)

@@ -6,7 +6,7 @@ A contract: subclass it and override `server`, `home` and `behind`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -27,7 +27,12 @@ WAIT_S = 60
 
 
 class StoredFaults:
-    """Faults of the way to the server."""
+    """Faults of the way to the server.
+
+    `asks`: the method that sends a request, and its class.
+    """
+
+    asks: tuple[type, str] = (Patience, "run")
 
     @pytest.fixture
     def server(self) -> Server:
@@ -101,20 +106,21 @@ class StoredFaults:
     def test_a_log_is_opened_once_whichever_of_its_requests_is_cut(
         self, home: StoredHome, behind: StoredHome, proxy: Proxy, point: Point, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run, left = Patience.run, [0]
+        kind, name = self.asks
+        ask, left = getattr(kind, name), [0]
 
-        def counted(self: Patience, request: Callable[[], Any]) -> Any:
+        def counted(*args: Any) -> Any:
             left[0] -= 1
             if left[0] == 0:
                 proxy.arm(point, lambda: None)
-            return run(self, request)
+            return ask(*args)
 
         cut = 0
         while left[0] <= 0:  # until an open has fewer requests
             cut += 1
             left[0] = cut
             with monkeypatch.context() as patch:
-                patch.setattr(Patience, "run", counted)
+                patch.setattr(kind, name, counted)
                 log = behind.open()
             proxy.disarm()
             assert (log.epoch, log.state.txid) == (cut, cut - 1)
@@ -162,7 +168,12 @@ class StoredFaults:
 
 
 class StoredAway:
-    """A server that hangs; or dies, where `vanish` and `appear` are overridden."""
+    """A server that hangs; or dies, where `vanish` and `appear` are overridden.
+
+    `at_start`: what is said of it at a start.
+    """
+
+    at_start = r"no answer from .* for \d+ seconds"
 
     @pytest.fixture
     def server(self) -> Server:
@@ -250,9 +261,9 @@ class StoredAway:
         monkeypatch.setattr(patience, "START_S", 1.0)
         self.vanish(server)
         try:
-            with pytest.raises(LogError, match=r"no answer from .* for \d+ seconds"):
+            with pytest.raises(LogError, match=self.at_start):
                 home.open()
-            with pytest.raises(LogError, match=r"no answer from .* for \d+ seconds"):
+            with pytest.raises(LogError, match=self.at_start):
                 read(home)
         finally:
             self.appear(server)

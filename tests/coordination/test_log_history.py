@@ -13,7 +13,7 @@ from states.memory import MemoryMapState
 from tests.coordination.history_contract import HistoryContract, LivesContract, written
 from tests.coordination.log_homes import FileHome, Home, ZooKeeperHome
 from trident import Config, TridentTopology, read_history
-from trident.coordination import log_state, zookeeper_segment
+from trident.coordination import log_state, zookeeper_records
 from trident.errors import ConfigError
 from trident.operations import Count
 from trident.retention import Retention
@@ -49,7 +49,7 @@ class TestInZooKeeper(OnServer, HistoryContract):
     def test_no_more_is_kept_than_its_servers_have_room_for(
         self, home: ZooKeeperHome, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(zookeeper_segment, "MOST_OLD", 5)
+        monkeypatch.setattr(zookeeper_records, "MOST_OLD", 5)
         records = written(home, 60)
         assert len(home.segments()) <= 6
         kept = list(read_history(home.address))

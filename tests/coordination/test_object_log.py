@@ -23,10 +23,10 @@ from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from trident.config import Config
 from trident.coordination import object_records
+from trident.coordination.head_records import HeadBody
 from trident.coordination.lock import SegmentName
-from trident.coordination.object_records import ObjectRecords, _Body
+from trident.coordination.object_records import ObjectRecords
 from trident.coordination.patience import Patience
-from trident.coordination.record_store import LogEnd
 from trident.coordination.records import DefineRecord
 from trident.errors import (
     ConfigError,
@@ -215,7 +215,7 @@ def test_a_chunk_that_is_gone_is_missed(home: ObjectHome) -> None:
 def test_what_a_driver_left_that_died_between_chunk_and_head_is_swept(home: ObjectHome) -> None:
     with closing(home.open()) as log:
         assert isinstance(log._store, ObjectRecords)
-        log._store._put_chunk(LogEnd(SegmentName(1, 1), 3), [b"x"])
+        log._store._put(log._store._chunk_name(SegmentName(1, 1), 2, 1), b"x")
     assert len([name for name in home.contents() if "chunks/00000001-" in name]) == 2
     for _ in range(2):
         reopened(home)
@@ -246,7 +246,7 @@ def test_a_bucket_with_versions_keeps_a_log(home: ObjectHome, s3_server: Server)
 def test_a_driver_of_another_machine_that_was_killed_is_taken_over_on_demand(home: ObjectHome) -> None:
     log = home.open()
     log.append(commit(1))
-    body = _Body.of(home.contents()["head"], "head")
+    body = HeadBody.of(home.contents()["head"], "head")
     about = {**json.loads(body.about), "machine": "another", "pid": 1}
     obstore.put(home.objects, "head", replace(body, id="00ff", about=json.dumps(about)).to_bytes())
     with pytest.raises(LogHeldError, match="held by process 1 on .*takeover=True"):

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from kazoo.client import KazooClient
@@ -21,14 +22,18 @@ from kazoo.security import make_digest_acl
 
 from tests.coordination.log_homes import ZooKeeperHome, read, reopened
 from tests.coordination.log_processes import Driver
-from tests.coordination.log_samples import TOPOLOGY, commit, without_epoch
+from tests.coordination.log_samples import TOPOLOGY, commit
+from tests.coordination.stored_faults import StoredAway, StoredFaults
 from tests.harness.proxy import Proxy
+from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.config import Config
-from trident.coordination import holders, zookeeper_claim, zookeeper_nodes
+from trident.coordination import holders, zookeeper_records
 from trident.coordination.log_address import open_log, open_reader
 from trident.coordination.records import DefineRecord
-from trident.coordination.zookeeper_log import ZooKeeperLog
+from trident.coordination.stored_log import StoredLog
+from trident.coordination.stored_reader import held_here
+from trident.coordination.zookeeper_records import ZooKeeperRecords
 from trident.errors import (
     ConfigError,
     CorruptLogError,
@@ -38,6 +43,7 @@ from trident.errors import (
     LogHeldError,
 )
 from trident.servers.zookeeper_address import ZooKeeperAddress
+from trident.servers.zookeeper_session import ZooKeeperSession
 
 WAIT_S = 30
 
@@ -60,108 +66,59 @@ def thread() -> Iterator[ThreadPoolExecutor]:
         yield thread
 
 
-def through(proxy: Proxy, home: ZooKeeperHome) -> str:
-    return f"zookeeper://127.0.0.1:{proxy.port}{home.path}"
+class TestFaultsOfZooKeeperLog(StoredFaults):
+    asks = (ZooKeeperSession, "call")
+
+    @pytest.fixture
+    def server(self, zookeeper_server: ZooKeeperEnsemble) -> Server:
+        return zookeeper_server.members[0]
+
+    @pytest.fixture
+    def home(self, zookeeper_home: ZooKeeperHome) -> ZooKeeperHome:
+        return zookeeper_home
+
+    @pytest.fixture
+    def behind(self, home: ZooKeeperHome, proxy: Proxy) -> ZooKeeperHome:
+        return home.behind(proxy.port)
 
 
-# ---- an append whose outcome is not known ----------------------------------------------------------------------------
+@pytest.mark.long
+class TestZooKeeperThatIsKilled(StoredAway):
+    at_start = "no ZooKeeper answers at .* Start it, or"
+
+    @pytest.fixture
+    def server(self, tmp_path: Path) -> Iterator[Server]:
+        """A ZooKeeper of this test's own."""
+        zookeeper = start_zookeeper(tmp_path / "zookeeper")
+        yield zookeeper.members[0]
+        zookeeper.stop()
+
+    @pytest.fixture
+    def home(self, server: Server) -> ZooKeeperHome:
+        return ZooKeeperHome(server.address, "/log", None)
+
+    @pytest.fixture
+    def quick(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        if "at_the_start" in request.node.name:
+            monkeypatch.setattr(zookeeper_records, "SESSION_S", 1.0)
+
+    def vanish(self, server: Server) -> None:
+        server.kill()
+
+    def appear(self, server: Server) -> None:
+        server.start()
 
 
-@pytest.mark.parametrize("point", ["half request", "reply"])
-@pytest.mark.parametrize("size", [10, 1_200_000], ids=["one node", "several nodes"])
-def test_a_record_is_there_once_though_the_connection_is_cut(
-    home: ZooKeeperHome, proxy: Proxy, point: Any, size: int
-) -> None:
-    with closing(ZooKeeperLog.open(through(proxy, home), TOPOLOGY)) as log:
-        for txid in range(1, 4):
-            log.append(DefineRecord(txid, "lines", "x" * size), durable=False)
-            proxy.arm(point, lambda: None)
-            log.append(commit(txid))
-            assert not proxy.disarm()
-            assert read(home) == log.state
-        assert log.state.txid == 3
-    assert without_epoch(reopened(home)) == without_epoch(log.state)
+@pytest.mark.long
+class TestZooKeeperThatHangs(TestZooKeeperThatIsKilled):
+    def vanish(self, server: Server) -> None:
+        server.pause()
 
-
-@pytest.mark.parametrize("point", ["half request", "reply"])
-def test_a_segment_begins_once_though_the_connection_is_cut(home: ZooKeeperHome, proxy: Proxy, point: Any) -> None:
-    with closing(ZooKeeperLog.open(through(proxy, home), TOPOLOGY, segment_bytes=1)) as log:
-        for txid in range(1, 13):
-            proxy.arm(point, lambda: None)
-            log.append(commit(txid))
-            proxy.disarm()
-            assert read(home) == log.state
-        assert home.segments()[-1].seq >= 3
-
-
-@pytest.mark.parametrize(("point", "there"), [("held request", 1), ("half request", 1), ("reply", 2)])
-def test_a_takeover_while_an_append_is_under_way_fences_it_and_loses_nothing_reported(
-    home: ZooKeeperHome, proxy: Proxy, point: Any, there: int
-) -> None:
-    seconds: list[ZooKeeperLog] = []
-    first = ZooKeeperLog.open(through(proxy, home), TOPOLOGY)
-    first.append(commit(1))
-    proxy.arm(point, lambda: seconds.append(home.open(takeover=True)))
-    with pytest.raises(FencedError, match="epoch 2"):
-        first.append(commit(2))
-    proxy.disarm()
-    (second,) = seconds
-    # `reply`: it was carried out before the takeover, and the answer was lost. The successor has it.
-    assert (first.state.txid, second.state.txid, read(home).txid) == (1, there, there)
-    second.append(commit(there + 1, 2 << 20))
-    first.close()
-    second.close()
-    assert reopened(home).winners.winner(there + 1) == 2 << 20
-
-
-@pytest.mark.parametrize("point", ["half request", "reply"])
-def test_a_claim_is_taken_once_though_the_connection_is_cut(
-    home: ZooKeeperHome, proxy: Proxy, point: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reopened(home)
-    about = holders.about
-
-    def armed(*args: Any) -> dict[str, Any]:
-        proxy.arm(point, lambda: None)  # the next request takes the claim
-        return about(*args)
-
-    monkeypatch.setattr(holders, "about", armed)
-    with closing(ZooKeeperLog.open(through(proxy, home), TOPOLOGY)) as log:
-        assert not proxy.disarm()
-        assert log.epoch == 2
-        log.append(commit(1))
-    assert reopened(home).txid == 1
-
-
-def test_an_append_that_was_interrupted_is_not_sent_again(
-    home: ZooKeeperHome, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = home.open()
-    carry_out = log._segments._carry_out
-
-    def interrupted(*args: Any) -> None:
-        carry_out(*args)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(log._segments, "_carry_out", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        log.append(commit(1))
-    monkeypatch.undo()
-    with pytest.raises(LogError, match="was interrupted"):
-        log.append(commit(1))
-    log.close()
-    assert reopened(home).txid == 1
+    def appear(self, server: Server) -> None:
+        server.resume()
 
 
 # ---- servers that die ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
-    """A ZooKeeper of this test's own."""
-    zookeeper = start_zookeeper(tmp_path / "zookeeper")
-    yield zookeeper
-    zookeeper.stop()
 
 
 def waits(caplog: pytest.LogCaptureFixture) -> bool:
@@ -179,64 +136,6 @@ def until(condition: Callable[[], bool]) -> None:
 
 def appended(thread: ThreadPoolExecutor, log: Any, txid: int) -> Future[None]:
     return thread.submit(log.append, commit(txid))
-
-
-@pytest.mark.long
-@pytest.mark.server
-def test_an_append_waits_for_a_server_that_was_killed_and_goes_on(
-    mortal: ZooKeeperEnsemble, thread: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
-) -> None:
-    address = f"zookeeper://{mortal.hosts}/log"
-    with closing(open_log(address, TOPOLOGY)) as log, closing(open_reader(address)) as reader:
-        for txid in range(1, 4):
-            log.append(commit(txid))
-            assert reader.refresh().txid == txid
-        mortal.stop()
-        result = appended(thread, log, 4)
-        until(lambda: waits(caplog))
-        assert not result.done()
-        mortal.restart()
-        result.result(WAIT_S)
-        log.check_owner()
-        log.append(commit(5))
-        assert reader.refresh() == log.state
-        assert "ZooKeeper answers again" in caplog.text
-        assert log.state.txid == 5
-        assert (reader.holder() or "").endswith(")")
-
-
-@pytest.mark.long
-@pytest.mark.server
-def test_what_waits_for_a_server_ends_soon_when_the_driver_is_to_stop(
-    mortal: ZooKeeperEnsemble,
-    thread: ThreadPoolExecutor,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(zookeeper_nodes, "_STOP_S", 0.5)
-    log = open_log(f"zookeeper://{mortal.hosts}/log", TOPOLOGY)
-    log.append(commit(1))
-    mortal.stop()
-    result = appended(thread, log, 2)
-    until(lambda: waits(caplog))
-    log.stop_waiting()
-    with pytest.raises(LogError, match=r"no answer from ZooKeeper at .* Batch 1 is the last one known to be committed"):
-        result.result(WAIT_S)
-    with pytest.raises(LogError, match="known to be committed"):
-        log.check_owner()
-    log.close()
-    mortal.restart()
-    again = open_log(f"zookeeper://{mortal.hosts}/log", TOPOLOGY)
-    assert again.state.txid in (1, 2)
-    again.close()
-
-
-@pytest.mark.server
-def test_after_stop_a_log_whose_server_answers_still_appends(home: ZooKeeperHome) -> None:
-    with closing(home.open()) as log:
-        log.stop_waiting()
-        log.append(commit(1))
-    assert reopened(home).txid == 1
 
 
 @pytest.mark.server
@@ -291,7 +190,7 @@ def gone() -> Iterator[str]:
 def test_a_machine_of_the_ensemble_that_is_gone_does_not_keep_the_log_from_being_opened(
     home: ZooKeeperHome, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper_nodes, "SESSION_S", 2.0)
+    monkeypatch.setattr(zookeeper_records, "SESSION_S", 2.0)
     hosts = home.address.removeprefix("zookeeper://").removesuffix(home.path)
     for txid in range(1, 7):  # which one is asked first is drawn
         with closing(open_log(f"zookeeper://{gone},{hosts}{home.path}", TOPOLOGY)) as log:
@@ -308,7 +207,7 @@ def test_a_server_that_takes_a_connection_and_never_answers_is_asked_again_soon(
         silent.set()
         answers.wait(WAIT_S)
 
-    with closing(open_log(through(proxy, home), TOPOLOGY)) as log:
+    with closing(home.behind(proxy.port).open()) as log:
         proxy.arm("reply", lambda: proxy.arm("held request", hold))  # the next request is that for the session
         since = time.monotonic()
         log.append(commit(1))
@@ -322,20 +221,25 @@ def test_a_server_that_takes_a_connection_and_never_answers_is_asked_again_soon(
 # ---- sessions that end -----------------------------------------------------------------------------------------------
 
 
-def end_session(log: ZooKeeperLog) -> None:
+def records_of(log: StoredLog) -> ZooKeeperRecords:
+    assert isinstance(log._store, ZooKeeperRecords)
+    return log._store
+
+
+def end_session(log: StoredLog) -> None:
     """Have ZooKeeper end the session of a log, as it does when it hears nothing of it for too long."""
-    before = log._connection.id
-    identity = log._connection._client.client_id
+    before = records_of(log)._session.id
+    identity = records_of(log)._session._client.client_id
 
     def renewed() -> bool:
         # The log takes its session back at once, perhaps before the other one has ended it.
-        other = KazooClient(log.address.hosts, client_id=identity, connection_retry={"max_tries": 3})
+        other = KazooClient(records_of(log)._session.hosts, client_id=identity, connection_retry={"max_tries": 3})
         with suppress(other.handler.timeout_exception):
             other.start(5)
         other.stop()
         other.close()
         seconds = threading.Event()
-        return any(log._connection.id not in (0, before) or seconds.wait(0.1) for _ in range(20))
+        return any(records_of(log)._session.id not in (0, before) or seconds.wait(0.1) for _ in range(20))
 
     until(renewed)
 
@@ -353,7 +257,7 @@ def test_a_claim_outlasts_its_session_and_the_log_is_still_held(home: ZooKeeperH
         log.check_owner()
         until(lambda: alive(home) == before)
         owner = home.client.get(f"{home.path}/alive/{before[0]}")[1].ephemeralOwner
-        assert owner == log._connection.id
+        assert owner == records_of(log)._session.id
         with pytest.raises(LogHeldError):
             home.open()
         assert read(home).txid == 2
@@ -368,7 +272,7 @@ def test_a_session_that_is_renewed_after_a_takeover_changes_nothing(home: ZooKee
         with pytest.raises(FencedError, match="epoch 2"):
             first.append(commit(1))
         second.append(commit(1))
-        assert alive(home) == [second._claim.name.node]
+        assert alive(home) == [second._claim.head.name]
 
 
 @pytest.mark.soak
@@ -391,19 +295,19 @@ def test_a_driver_that_is_paused_for_longer_than_its_session_goes_on_unless_it_w
     assert (read(home).txid, read(home).winners.winner(2)) == (2, 2 << 20 if replaced else 1 << 20)
 
 
-def of_another_machine(home: ZooKeeperHome, log: ZooKeeperLog) -> None:
-    """Let the claim of a log look as that of a process on another machine."""
-    (claim,) = home.client.get_children(f"{home.path}/claim")
-    path = f"{home.path}/claim/{claim}"
-    home.client.set(path, home.client.get(path)[0].replace(b'"machine"', b'"elsewhere"'))
-    zookeeper_claim._held_here.discard(log._claim.name.id)
+def opened_elsewhere(home: ZooKeeperHome) -> StoredLog:
+    """Open a log as if this were a process of another machine."""
+    about = holders.about
+    with mock.patch.object(holders, "about", lambda *args: {**about(*args), "machine": "elsewhere"}):
+        log = home.open()
+    held_here.discard(log._claim.head.id)
+    return log
 
 
 def test_the_log_of_another_machine_is_free_when_its_session_ends(
     home: ZooKeeperHome, thread: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = home.open()
-    of_another_machine(home, first)
+    first = opened_elsewhere(home)
     result = thread.submit(home.open)
     until(lambda: "waiting up to 10 seconds for the end of its session" in caplog.text)
     first.close()
@@ -415,71 +319,103 @@ def test_the_log_of_another_machine_is_free_when_its_session_ends(
 def test_the_log_of_another_machine_is_held_while_its_session_goes_on(
     home: ZooKeeperHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper_claim, "SESSION_S", -0.5)
-    with closing(home.open()) as first:
-        of_another_machine(home, first)
+    with closing(opened_elsewhere(home)) as first:
+        monkeypatch.setattr(zookeeper_records, "SESSION_S", 1.0)
         with pytest.raises(LogHeldError, match="held by process .*epoch 1"):
             home.open()
         first.append(commit(1))
 
 
-# ---- damage ----------------------------------------------------------------------------------------------------------
+def test_a_driver_whose_log_was_begun_again_is_fenced(home: ZooKeeperHome) -> None:
+    first = home.open()
+    home.remove()
+    with closing(home.open()) as second:  # its head has the version that the first one's had
+        with pytest.raises(FencedError, match="the claim .* is gone"):
+            first.append(commit(1))
+        second.append(commit(1))
+        assert read(home) == second.state
+    first.close()
 
 
-def records(home: ZooKeeperHome) -> list[str]:
-    segment = f"{home.path}/segments/{home.client.get(f'{home.path}/segments')[0].decode()}"
-    return [f"{segment}/{name}" for name in sorted(home.client.get_children(segment))]
+# ---- what is there ----------------------------------------------------------------------------------------------------
+
+
+def test_an_append_is_one_request(home: ZooKeeperHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    call = ZooKeeperSession.call
+
+    def counted(self: ZooKeeperSession, *args: Any) -> Any:
+        asked.append(args[0].__qualname__)
+        return call(self, *args)
+
+    with closing(home.open()) as log:
+        monkeypatch.setattr(ZooKeeperSession, "call", counted)
+        for txid in range(1, 101):
+            log.append(commit(txid, payload="x" * 500))
+        assert len(asked) == 100
+        chunks = [name for name in home.contents() if name.startswith("chunks/")]
+        assert len(chunks) > 5  # a chunk goes with the head that names it
+        assert len(home.contents()["head"]) < ZooKeeperRecords.head_bytes + 2000
+        assert read(home) == log.state
+
+
+def test_the_log_of_a_former_layout_is_refused_by_name(home: ZooKeeperHome) -> None:
+    home.client.create(f"{home.path}/segments", b"00000001-0001", makepath=True)
+    for open_it in (home.open, lambda: read(home)):
+        with pytest.raises(LogError, match=f"{home.path} is of another format version; use the version that wrote"):
+            open_it()
 
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("at", [0, 5, 11, 20, -1])
-@pytest.mark.parametrize("which", [0, 2, -1])
+@pytest.mark.parametrize("which", ["head", "chunk"])
 def test_any_changed_byte_is_an_error_that_names_the_node_and_changes_nothing(
-    home: ZooKeeperHome, which: int, at: int
+    home: ZooKeeperHome, which: str, at: int
 ) -> None:
     with closing(home.open()) as log:
         for txid in range(1, 4):
             log.append(commit(txid))
-    path = records(home)[which]
-    data = bytearray(home.client.get(path)[0])
+    name = which if which == "head" else next(each for each in home.contents() if "chunks" in each)
+    data = bytearray(home.contents()[name])
     data[at] ^= 1
-    home.client.set(path, bytes(data))
+    home.put(name, bytes(data))
     before = home.contents()
-    with pytest.raises(CorruptLogError, match=f"{path} is damaged at byte 0: the record there has a wrong checksum"):
+    with pytest.raises(CorruptLogError, match=f"{home.path}/{name} is damaged at byte .*"):
         home.open(takeover=True)
     assert home.contents() == before
 
 
-def test_a_missing_record_is_an_error(home: ZooKeeperHome) -> None:
+def test_a_chunk_that_is_gone_is_missed(home: ZooKeeperHome) -> None:
     with closing(home.open()) as log:
-        for txid in range(1, 4):
-            log.append(commit(txid))
-    home.client.delete(records(home)[1])
-    with pytest.raises(CorruptLogError, match="00000001 is damaged at byte 0: the record is missing"):
+        home.delete([name for name in home.contents() if "chunks" in name])
+        log.append(commit(1))  # the writer needs it no more
+    with pytest.raises(LogError, match="records of its newest segment were missing 20 times"):
         read(home)
 
 
-def test_a_record_of_which_a_crash_left_the_beginning_does_not_count(home: ZooKeeperHome) -> None:
-    with closing(home.open()) as log:
-        log.append(commit(1))
-        log.append(DefineRecord(2, "lines", "x" * 1_000_000))
-    home.client.delete(records(home)[-1])
-    with closing(home.reader()) as reader:
-        assert reader.refresh().definitions == {}
-        assert reader.torn == 900_000
-    assert (reopened(home).txid, reopened(home).definitions) == (1, {})
-
-
-def test_a_writer_whose_log_was_set_back_stops(home: ZooKeeperHome) -> None:
+def test_a_large_record_of_which_a_crash_left_the_beginning_does_not_count(
+    home: ZooKeeperHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = home.open()
     log.append(commit(1))
-    log.append(commit(2))
-    home.client.delete(records(home)[-1])
-    for _ in range(2):
-        with pytest.raises(LogError, match=r"its newest records were removed .* Batch 2 is the last one known"):
-            log.append(commit(3))
+    records, left = records_of(log), [2]
+    write = records._write
+
+    def killed(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return write(*args)
+
+    monkeypatch.setattr(records, "_write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        log.append(DefineRecord(2, "lines", "x" * 2_000_000))
     log.close()
-    assert reopened(home).txid == 1
+    assert len([name for name in home.contents() if name.endswith((".3.0", ".3.1", ".3.2"))]) == 2
+    assert (read(home).txid, read(home).definitions) == (1, {})
+    for _ in range(2):
+        assert (reopened(home).txid, reopened(home).definitions) == (1, {})
+    assert not [name for name in home.contents() if ".3." in name]
 
 
 def test_a_reader_follows_a_log_that_was_removed_and_begun_again(home: ZooKeeperHome) -> None:
@@ -541,7 +477,7 @@ def connections() -> int:
 
 
 def test_without_a_server_the_start_ends_soon_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_nodes, "SESSION_S", 0.3)
+    monkeypatch.setattr(zookeeper_records, "SESSION_S", 0.3)
     before = connections()
     for open_it in (lambda at: open_log(at, TOPOLOGY), open_reader):
         with pytest.raises(LogError, match=r"no ZooKeeper answers at 127.0.0.1:1 \(waited 0.3 seconds .* Start it, or"):
@@ -584,7 +520,7 @@ def test_old_segments_that_cannot_be_removed_are_reported_and_do_no_harm(
     home: ZooKeeperHome, caplog: pytest.LogCaptureFixture
 ) -> None:
     reopened(home)
-    home.client.create(f"{home.path}/segments/00000000-0001/notes/below", makepath=True)
+    home.client.create(f"{home.path}/chunks/00000000-0001-00000000-ab/notes", makepath=True)
     with caplog.at_level(logging.WARNING):
         assert reopened(home).epoch == 2
         assert reopened(home).epoch == 3

@@ -12,15 +12,13 @@ from unittest import mock
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
 from trident.coordination import log_address, postgres_records
 from trident.coordination.framing import HEAD_BYTES, decode
-from trident.coordination.lock import SegmentName
 from trident.coordination.log_file import LogFile
 from trident.coordination.log_state import LogState
 from trident.coordination.object_records import ObjectRecords
 from trident.coordination.postgres_records import PostgresRecords
 from trident.coordination.stored_log import StoredLog, StoredSegments
 from trident.coordination.transaction_log import FileLog
-from trident.coordination.zookeeper_log import ZooKeeperLog
-from trident.coordination.zookeeper_segment import ZooKeeperSegments
+from trident.coordination.zookeeper_records import ZooKeeperRecords
 from trident.state import (
     IBackingMap,
     Key,
@@ -159,40 +157,10 @@ class CrashingFile(LogFile):
                 self.fuse.reach("P13")
 
 
-class CrashingSegments(ZooKeeperSegments):
-    """Segments in ZooKeeper that reach P11 in the middle of a record and P13 before a segment is named.
-
-    What is a node of a megabyte otherwise is one of few bytes here, so each record is written by several transactions.
-    """
-
-    fuse: ClassVar[Fuse] = Fuse()
-    part_bytes = 100
-    _txid = _begun_after = 0
-
-    def begin(self, state: LogState, previous: SegmentName | None) -> None:
-        self._begun_after = state.txid
-        super().begin(state, previous)
-
-    def append(self, payloads: Sequence[bytes], *rest: Any) -> None:
-        content = decode(payloads[-1])
-        self._txid = content["txid"] if content.get("record") == "commit" else 0
-        super().append(payloads, *rest)
-
-    def _carry_out(self, group: Any, before: Any, also: Any) -> None:
-        if also is not None:
-            if self._segment.seq == 0:
-                self.fuse.reach(OPENING)
-            elif self._begun_after:  # not before there is a batch to lose
-                self.fuse.reach("P13")
-        super()._carry_out(group, before, also)
-        if self._txid and also is None:
-            self.fuse.reach("P11", self._txid)
-
-
 class CrashingStored(StoredSegments):
     """Segments in a `RecordStore` that reach P11 and P13 where the head is about to be changed, or the statement to be sent.
 
-    What goes into the head of a log in an object store otherwise is a chunk of its own here, so P11 has half of an append.
+    What goes into the head otherwise is a chunk of its own here, in ZooKeeper of several nodes, so P11 has half of an append.
     """
 
     fuse: ClassVar[Fuse] = Fuse()
@@ -204,8 +172,6 @@ class CrashingStored(StoredSegments):
         elif state.txid:  # not before there is a batch to lose
             self.ahead.append(("P13", 0))
         super().begin(state)
-
-    next = begin
 
     def append(self, payloads: Sequence[bytes], *rest: Any) -> None:
         content = decode(payloads[-1])
@@ -249,18 +215,6 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
         def open(cls, *args: Any, **kwargs: Any) -> Log:
             return super().open(*args, segment_bytes=segment_bytes, **kwargs)
 
-    class Segments(CrashingSegments):
-        pass
-
-    Segments.fuse = fuse
-
-    class InZooKeeper(ZooKeeperLog):
-        segments_type = Segments
-
-        @classmethod
-        def open(cls, *args: Any, **kwargs: Any) -> InZooKeeper:
-            return super().open(*args, segment_bytes=segment_bytes, **kwargs)
-
     class Stored(CrashingStored):
         ahead: ClassVar[list[tuple[str, int]]] = []
 
@@ -285,15 +239,23 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
     class InObjects(ObjectRecords):
         head_bytes = 100
 
-        def _swap(self, *args: Any) -> bool:
+        def _swap(self, *args: Any) -> Any:
             Stored.reach()
             return super()._swap(*args)
+
+    class InZooKeeper(ZooKeeperRecords):
+        head_bytes = part_bytes = 100
+
+        def _version(self, fill: Any, last: Any) -> int | None:
+            if last.path.endswith("/head"):
+                Stored.reach()
+            return super()._version(fill, last)
 
     with (
         mock.patch.object(log_address, "PostgresRecords", InPostgres),
         mock.patch.object(log_address, "ObjectRecords", InObjects),
         mock.patch.object(log_address, "StoredLog", InStore),
         mock.patch.object(log_address, "FileLog", Log),
-        mock.patch.object(log_address, "ZooKeeperLog", InZooKeeper),
+        mock.patch.object(log_address, "ZooKeeperRecords", InZooKeeper),
     ):
         yield

@@ -10,7 +10,7 @@ _STATE, _FRAMING, _READER = (
     "trident/coordination/log_reader.py",
 )
 _FILES, _LOCK = "trident/coordination/transaction_log.py", "trident/coordination/lock.py"
-_ZOOKEEPER, _CLAIM = "trident/coordination/zookeeper_segment.py", "trident/coordination/zookeeper_claim.py"
+_ZOOKEEPER = "trident/coordination/zookeeper_records.py"
 _OBJECTS, _POSTGRES = "trident/coordination/object_records.py", "trident/coordination/postgres_records.py"
 _STORED = "trident/coordination/stored_log.py"
 
@@ -174,40 +174,42 @@ OF_LOGS = (
     Mutant(
         "log in ZooKeeper: records are written without the claim",
         _ZOOKEEPER,
-        "        def fill(transaction: Any) -> None:\n            transaction.check(self._claim.path, -1)\n            if before",
-        '        def fill(transaction: Any) -> None:\n            transaction.check("/", -1)\n            if before',
-        (
-            "tests/coordination/test_zookeeper_log.py::TestOwnerOfZooKeeperLog::test_a_takeover_fences_the_first_at_its_next_append",
-        ),
+        '        transaction.check(self._at(f"{_CLAIM}/{self._own}"), -1)\n',
+        '        transaction.check("/", -1)\n',
+        ("tests/coordination/test_zookeeper_faults.py::test_a_driver_whose_log_was_begun_again_is_fenced",),
     ),
     Mutant(
         "log in ZooKeeper: records may follow records that are gone",
         _ZOOKEEPER,
-        "                transaction.check(before, -1)\n            for node",
-        "                pass\n            for node",
-        ("tests/coordination/test_zookeeper_faults.py::test_a_writer_whose_log_was_set_back_stops",),
+        "lambda transaction: transaction.set_data(*head, tag)",
+        "lambda transaction: transaction.set_data(*head, -1)",
+        (
+            "tests/coordination/test_zookeeper_faults.py::TestFaultsOfZooKeeperLog::test_a_log_that_was_set_back_is_not_continued",
+        ),
     ),
     Mutant(
         "log in ZooKeeper: an append whose answer was lost fails",
         _ZOOKEEPER,
-        "if repeated and any(",
-        "if not repeated and any(",
-        ("tests/coordination/test_zookeeper_faults.py::test_a_record_is_there_once_though_the_connection_is_cut",),
+        "is_done = answer.repeated and",
+        "is_done = not answer.repeated and",
+        (
+            "tests/coordination/test_zookeeper_faults.py::TestFaultsOfZooKeeperLog::test_a_record_is_there_once_though_the_connection_is_cut",
+        ),
     ),
     Mutant(
         "log in ZooKeeper: two drivers claim the same epoch",
-        _CLAIM,
-        "transaction.set_data(nodes.claim, about, version)",
-        "transaction.set_data(nodes.claim, about, -1)",
+        _ZOOKEEPER,
+        "                transaction.set_data(*head, tag)\n            if is_old_there",
+        "                transaction.set_data(*head, -1)\n            if is_old_there",
         (
-            "tests/coordination/test_zookeeper_log.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_a_new_log_at_the_same_time_the_second_is_refused",
+            "tests/coordination/test_zookeeper_log.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
         ),
     ),
     Mutant(
         "log in an object store: the head is replaced without a condition",
         _OBJECTS,
-        'return self._put(_HEAD, data, "create" if tag is None else tag)',
-        'return self._put(_HEAD, data, "overwrite")',
+        'return self._put_once(HEAD, data, "create" if tag is None else tag)',
+        'return self._put_once(HEAD, data, "overwrite")',
         (
             "tests/coordination/test_object_log.py::TestOwnerOfObjectLog::test_a_takeover_fences_the_first_at_its_next_append",
         ),

@@ -3,7 +3,7 @@
 ::
 
     log_dir="trident-log/word-count"                                    files, `transaction_log.py`
-    log_dir="zookeeper://host1:2181,host2:2181/trident/word-count"      ZooKeeper, `zookeeper_log.py`
+    log_dir="zookeeper://host1:2181,host2:2181/trident/word-count"      ZooKeeper, `stored_log.py` on `zookeeper_records.py`
     log_dir="postgresql://user@host/db?topology=word-count"             PostgreSQL, `stored_log.py` on `postgres_records.py`
     log_dir="s3://bucket/trident/word-count"                            an object store, `stored_log.py` on `object_records.py`
 """
@@ -20,8 +20,7 @@ from trident.coordination.record_store import RecordStore
 from trident.coordination.stored_log import StoredLog
 from trident.coordination.stored_reader import StoredReader
 from trident.coordination.transaction_log import FileLog
-from trident.coordination.zookeeper_log import ZooKeeperLog
-from trident.coordination.zookeeper_reader import ZooKeeperReader
+from trident.coordination.zookeeper_records import ZooKeeperRecords
 from trident.retention import Retention
 from trident.servers.log_addresses import ObjectAddress, PostgresAddress, is_log_address, is_postgres
 from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
@@ -32,8 +31,6 @@ def open_log(
 ) -> TransactionLog:
     """Open the log of a topology, or make one, and become its writer; see `FileLog.open`."""
     address = os.fspath(log_dir)
-    if is_zookeeper(address):
-        return ZooKeeperLog.open(ZooKeeperAddress.of(address), topology, takeover=takeover, history=history)
     if is_log_address(address):
         store, place = store_at(address)
         return StoredLog.open(place, topology, store, takeover=takeover, history=history)
@@ -43,8 +40,6 @@ def open_log(
 def open_reader(log_dir: str | os.PathLike[str]) -> TransactionLogReader:
     """Return a reader of a log, which need not be there yet; close it."""
     address = os.fspath(log_dir)
-    if is_zookeeper(address):
-        return ZooKeeperReader(ZooKeeperAddress.of(address))
     if is_log_address(address):
         store, place = store_at(address)
         return StoredReader(place, store)
@@ -53,6 +48,9 @@ def open_reader(log_dir: str | os.PathLike[str]) -> TransactionLogReader:
 
 def store_at(address: str) -> tuple[RecordStore, str]:
     """Return what keeps the log at an address, and the address as messages have it."""
+    if is_zookeeper(address):
+        ensemble = ZooKeeperAddress.of(address)
+        return ZooKeeperRecords(ensemble), str(ensemble)
     if is_postgres(address):
         database = PostgresAddress.of(address)
         return PostgresRecords(database), str(database)

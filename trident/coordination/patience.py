@@ -17,20 +17,22 @@ logger = logging.getLogger(__name__)
 START_S = 10.0
 STOP_S = 5.0
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_SILENCE_S = 1.0
 
 
 class Patience:
-    """Repeats requests to a server that is away.
+    """How long requests to the server of a log wait while it is away.
 
     `server`, `place`: the kind of server and the address of the log, for messages.
     `is_away`: what an error says if it is one of a server that is away; None for others.
-    `seconds`: how long a request is repeated; then it raises `LogError`.
+    `seconds`: how long a request waits; then it raises `LogError`.
     """
 
-    def __init__(self, server: str, place: object, is_away: Callable[[Exception], str | None]) -> None:
+    def __init__(self, server: str, place: object, is_away: Callable[[Exception], str | None] = lambda _: None) -> None:
         self.server, self.seconds = server, START_S
         self._place, self._is_away = place, is_away
         self._stopping_since = math.inf
+        self._waiting_since: float | None = None  # that it was said
         self._pauses = threading.Event()
 
     def stop(self) -> None:
@@ -40,7 +42,7 @@ class Patience:
 
     def run(self, request: Callable[[], T]) -> T:
         """Return what `request` returns; it is called again while the server is away, so it may write nothing twice."""
-        since, said, pause = time.monotonic(), False, _PAUSE_S
+        since, pause = time.monotonic(), _PAUSE_S
         while True:
             try:
                 result = request()
@@ -48,28 +50,33 @@ class Patience:
                 text = self._is_away(error)
                 if text is None:
                     raise
-                self._check(since, text, error)
-                if not said:
-                    said = True
-                    logger.warning(
-                        "no answer from %s for %s; waiting until there is one: %s", self.server, self._place, text
-                    )
+                self.check(since, f": {text}", error)
             else:
-                if said:
-                    logger.warning(
-                        "%s answers again for %s, after %.1f seconds",
-                        self.server,
-                        self._place,
-                        time.monotonic() - since,
-                    )
+                self.answered()
                 return result
             self._pauses.wait(pause)
             self._pauses.clear()
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def _check(self, since: float, text: str, error: Exception) -> None:
+    def check(self, since: float, why: str = "", error: Exception | None = None) -> None:
+        """Raise `LogError` if a request that has waited since then is not to wait any longer; else say that it waits.
+
+        `why`: what the server's last answer says; without one, it is said after a second.
+        """
         now = time.monotonic()
         if now - since > self.seconds or now - max(since, self._stopping_since) > STOP_S:
+            self._waiting_since = None
             raise LogError(
-                f"no answer from {self.server} at {self._place} for {now - since:.0f} seconds: {text}"
+                f"no answer from {self.server} at {self._place} for {now - since:.0f} seconds{why}"
             ) from error
+        if self._waiting_since is None and (why or now - since > _SILENCE_S):
+            self._waiting_since = since
+            logger.warning("no answer from %s for %s; waiting until there is one%s", self.server, self._place, why)
+
+    def answered(self) -> None:
+        """Say that the server answers again, if it was said that it did not."""
+        since, self._waiting_since = self._waiting_since, None
+        if since is not None:
+            logger.warning(
+                "%s answers again for %s, after %.1f seconds", self.server, self._place, time.monotonic() - since
+            )

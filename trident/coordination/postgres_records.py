@@ -146,7 +146,7 @@ class PostgresRecords:
     def has(self, claim: Head) -> bool:
         return bool(self._ask(_HAS, {"id": claim.id}))
 
-    def is_held(self, claim: Head) -> bool:
+    def is_held(self, claim: Head, wait: bool = False) -> bool:
         return bool(self._ask(_HELD, {"key": _key(claim.id)}))
 
     def release(self, claim: Head) -> None:

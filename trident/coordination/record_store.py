@@ -1,4 +1,4 @@
-"""What a server must do to keep a log: `RecordStore`, one for PostgreSQL and one for object stores.
+"""What a server must do to keep a log: `RecordStore`, one for PostgreSQL, one for ZooKeeper and one for object stores.
 
 A log there has one **head**, which is changed by compare-and-set alone: the claim of the writer, and the position that the log
 has come to (its newest segment and the number of records in it). A claim puts its id into the head. An append moves the
@@ -51,7 +51,12 @@ class Head:
     @property
     def name(self) -> str:
         """The name of the claim."""
-        return f"{self.epoch:08d}-{self.id}"
+        return claim_name(self.epoch, self.id)
+
+
+def claim_name(epoch: int, id: str) -> str:
+    """Return the name of a claim; no two claims have the same."""
+    return f"{epoch:08d}-{id}"
 
 
 class RecordStore(Protocol):
@@ -68,8 +73,11 @@ class RecordStore(Protocol):
     def has(self, claim: Head) -> bool:
         """Whether the head still has this claim."""
 
-    def is_held(self, claim: Head) -> bool:
-        """Whether the holder of a claim has not said that it ended. It may have been killed."""
+    def is_held(self, claim: Head, wait: bool = False) -> bool:
+        """Whether the holder of a claim has not said that it ended. It may have been killed.
+
+        `wait`: as long as the server itself may take to notice that the holder was killed, if it does notice.
+        """
 
     def release(self, claim: Head) -> None:
         """Say that the holder of a claim has ended, as far as the server can be about."""

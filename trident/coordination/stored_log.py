@@ -1,4 +1,4 @@
-"""A log in a `RecordStore`: the rules are those of the log in files and in ZooKeeper; the store says what is kept where."""
+"""A log in a `RecordStore`: the rules are those of the log in files; the store says what is kept where."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import NoReturn, Self
 
 from trident.coordination import holders
-from trident.coordination.durable_log import check_topology, state_to_continue
+from trident.coordination.durable_log import DurableLog, check_topology, state_to_continue
 from trident.coordination.framing import encode
 from trident.coordination.kept_segments import AT_ONCE, first_kept
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import header_of
 from trident.coordination.log_state import CommittedUpTo, LogState
-from trident.coordination.record_store import Head, LogEnd, RecordStore
-from trident.coordination.remote_log import RemoteLog
+from trident.coordination.record_store import Head, LogEnd, NotWrittenError, RecordStore
+from trident.coordination.records import Record
 from trident.coordination.stored_reader import StoredReader, held_here, holder_of
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
 from trident.retention import Retention
@@ -44,7 +44,7 @@ class StoredClaim:
         Raises `LogHeldError`: another process is the writer and `takeover` is False, or it claimed the log at the same time.
         """
         before = look(store)
-        if before is not None and not takeover and (holder := holder_of(store, before)) is not None:
+        if before is not None and not takeover and (holder := holder_of(store, before, wait=True)) is not None:
             raise (AlreadyRunningError if before.id in held_here else LogHeldError)(str(place), holder)
         epoch = 1 if before is None else before.epoch + 1
         head = store.claim(before, epoch, secrets.token_hex(8), json.dumps(holders.about(epoch, clock)))
@@ -113,8 +113,6 @@ class StoredSegments:
         except LogError as error:
             logger.warning("transaction log %s: cannot remove old segments: %s", self._place, error)
 
-    next = begin
-
     def append(self, payloads: Sequence[bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()) -> None:
         """Append records; when this returns they are durable."""
         self._write(LogEnd(self._at.segment, self._at.length + len(payloads)), payloads, committed, beside)
@@ -137,8 +135,11 @@ class StoredSegments:
         self._at = after
 
 
-class StoredLog(RemoteLog):
-    """The log at an address of a `RecordStore`. Threads may append at the same time; a forked child may not."""
+class StoredLog(DurableLog):
+    """The log at an address of a `RecordStore`. Threads may append at the same time; a forked child may not.
+
+    A record that need not be durable goes with the next one that must.
+    """
 
     segments_type: type[StoredSegments] = StoredSegments
 
@@ -154,7 +155,8 @@ class StoredLog(RemoteLog):
         self.address, self._store, self._claim = address, store, claim
         self.server = store.patience.server
         self._segments = self.segments_type(store, address, claim, segment_bytes)
-        super().__init__(address, state, claim.check, self._segments)
+        self._waiting: list[bytes] = []  # records for the next durable one
+        super().__init__(address, state, claim.check)
 
     @classmethod
     def open(
@@ -219,10 +221,66 @@ class StoredLog(RemoteLog):
         """Let an append that waits for the server wait for some seconds more at most."""
         self._store.stop()
 
-    def _release(self) -> None:
-        self._claim.release()
-        self._store.close()
+    def append(self, record: Record, durable: bool = True, beside: Sequence[LaterWrite] = ()) -> None:
+        """Write a record; see `TransactionLog.append`. It waits while the server does not answer.
 
-    def _forget(self) -> None:
+        `beside`: writes of states that are made in the same transaction; only for a log that can.
+        Raises `NotWrittenError`: a state refuses its write. Nothing was written, and the log goes on.
+        """
+        with self._lock:
+            payload, written = self._to_write(record)
+            self._waiting.append(payload)
+            if durable:
+                self._send(written, beside)
+            self.state.fold(written)
+
+    def close(self) -> None:
+        """Release the log and its connection; harmless when it is closed already."""
+        if not self._is_ours:
+            self.abandon()
+            return
+        self.stop_waiting()
+        with self._lock:  # not during an append
+            if self._dead is None and self._waiting:
+                try:
+                    self._send(None)
+                except (FencedError, LogError) as error:  # they are for a batch that is not committed
+                    logger.debug("transaction log %s: %s", self._place, error)
+            self._refuse_all()
+            self._claim.release()
+            self._store.close()
+
+    def abandon(self) -> None:
+        self._refuse_all()
         self._claim.abandon()
         self._store.abandon()
+
+    def _send(self, last: Record | None, beside: Sequence[LaterWrite] = ()) -> None:
+        """Make the records that wait durable, the `last` of which is not folded yet; in one request, if they fit."""
+        try:
+            if self._segments.is_full:
+                self._segments.begin(self.state)
+                del self._waiting[:-1]  # the state has what is folded
+            self._segments.append(self._waiting, self.state.committed_with(last), beside)
+        except NotWrittenError:
+            del self._waiting[-1]
+            raise
+        except FencedError as error:
+            self._dead = error
+            raise
+        except LogError as error:
+            self._fail(error)
+        except BaseException:
+            # An interrupt leaves the fate of the record unknown; it must not be sent again with the next one.
+            self._dead = LogError(f"an append to the transaction log {self._place} was interrupted")
+            raise
+        self._waiting.clear()
+
+    def _fail(self, error: LogError) -> NoReturn:
+        """Refuse all further records."""
+        self._dead = LogError(
+            f"cannot append to the transaction log {self._place}: {error}. "
+            f"Batch {self.state.txid} is the last one known to be committed; whether the next one is, the log says when "
+            f"{self.server} answers again. Start again then: the topology continues from there"
+        )
+        raise self._dead from error

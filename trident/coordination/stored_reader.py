@@ -119,9 +119,10 @@ held_here: set[str] = set()
 """The ids of the claims of this process."""
 
 
-def holder_of(store: RecordStore, head: Head) -> str | None:
-    """Say who holds a claim; None if its holder has ended."""
+def holder_of(store: RecordStore, head: Head, wait: bool = False) -> str | None:
+    """Say who holds a claim; None if its holder has ended. `wait`: see `RecordStore.is_held`, of another machine."""
     about = holders.read(head.about)
-    if not store.is_held(head) or (head.id not in held_here and holders.is_running(about) is False):
+    is_running = head.id in held_here or holders.is_running(about)
+    if is_running is False or not store.is_held(head, wait and is_running is None):
         return None
     return holders.described(about, head.epoch)

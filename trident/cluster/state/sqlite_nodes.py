@@ -16,7 +16,6 @@ import time
 import uuid
 from typing import NamedTuple
 
-from trident.cluster.state import sqlite_nodes
 from trident.cluster.state.cluster_state import EventKind, Versioned, above
 from trident.cluster_errors import ClusterError
 from trident.servers.local_processes import machine
@@ -120,7 +119,7 @@ def open_lease(db: sqlite3.Connection, timeout_s: float) -> str:
     """Begin a session of this process; returns its id."""
     session = uuid.uuid4().hex
     here, expires = machine() or "unknown", time.monotonic() + timeout_s
-    row = (session, here, os.getpid(), timeout_s, expires, sqlite_nodes.journal_end(db))
+    row = (session, here, os.getpid(), timeout_s, expires, journal_end(db))
     db.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?)", row)
     return session
 
@@ -150,7 +149,7 @@ def lapsed(db: sqlite3.Connection, mine: str, awake_since: float) -> list[str]:
 def end(db: sqlite3.Connection, session: str) -> None:
     """End a session: its nodes vanish."""
     if db.execute("DELETE FROM session WHERE id = ?", (session,)).rowcount:
-        sqlite_nodes.delete_owned(db, session)
+        delete_owned(db, session)
 
 
 def _is_over(lease: Lease, awake_since: float) -> bool:
