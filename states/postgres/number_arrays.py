@@ -26,7 +26,6 @@ from trident.state.interfaces import StateType
 from trident.state.table import KeyColumns
 from trident.types import class_of
 
-
 _VALUES = frozenset({"bigint", "double"})
 
 
