@@ -117,7 +117,7 @@ class PartitionCommit:
         elif given.table is not None:
             assert self.node.aggregation is not None, self.node
             pieces = given.pieces(self.node.aggregation)
-            tables = [self._new_values(self._rows(piece, once=given.has_pieces)) for piece in pieces]
+            tables = [self._new_values(self._rows(piece, once)) for piece, once in pieces]
             values = pa.concat_tables(tables) if self.wanted else None
         else:
             values = self._new_values(self._rows(given) if given.keys or not given.removed else [])

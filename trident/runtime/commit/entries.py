@@ -50,11 +50,6 @@ class Entries:
         """How many keys are updated, or rows for an updater."""
         return len(self.keys) if self.table is None else int(self.table.num_rows)
 
-    @property
-    def has_pieces(self) -> bool:
-        """Whether there are several `pieces`; no key is in two of them."""
-        return self.table is not None and self.updates > PIECE
-
     def __len__(self) -> int:
         return self.updates + len(self.removed)
 
@@ -77,11 +72,12 @@ class Entries:
         typed = strict_cast(values, schema.types[-1], schema.names[-1])
         return pa.table([*self.table.columns[:-1], typed], schema=schema)
 
-    def pieces(self, aggregation: Aggregation) -> Iterator[Entries]:
-        """Give the table as rows: of many keys some at a time."""
+    def pieces(self, aggregation: Aggregation) -> Iterator[tuple[Entries, bool]]:
+        """Give the table as rows: of many keys some at a time; and whether these are several, of which no two have a key."""
         assert self.table is not None, "there are rows"
-        for start in range(0, max(1, self.updates), PIECE):
-            yield Entries(*rows_of(self.table.slice(start, PIECE), aggregation))
+        count = self.table.num_rows
+        for start in range(0, max(1, count), PIECE):
+            yield Entries(*rows_of(self.table.slice(start, PIECE), aggregation)), count > PIECE
 
 
 def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> Merging | None:

@@ -67,7 +67,7 @@ class KeptValues:
 
     def find(self, keys: Sequence[Key]) -> NumberColumns | None:
         """Return the values of keys; None while this is a dict, or if the keys do not fit."""
-        if self.columns is None and type(keys) is KeyColumns and len(keys) > _FEW_KEYS:
+        if self.columns is None and type(keys) is KeyColumns and len(keys.parts[0]) > _FEW_KEYS:
             self._to_columns(len(keys.parts))
         return None if self.columns is None else self.columns.find(keys)
 
