@@ -207,15 +207,8 @@ def _time_of(value: Any) -> dt.datetime:
     if getattr(value, "nanosecond", 0):
         raise TypeError("it has nanoseconds; round it to microseconds, as .floor('us') does")
     parts = (
-        value.year,
-        value.month,
-        value.day,
-        value.hour,
-        value.minute,
-        value.second,
-        value.microsecond,
-        value.tzinfo,
-    )
+        value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.tzinfo
+    )  # fmt: skip
     return dt.datetime(*parts, fold=value.fold if value.tzinfo else 0)
 
 
