@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (82_964, 519),
-    "states": (14_377, 94),
-    "spouts": (11_939, 79),
-    "tests": (125_818, 797),
+    "trident": (81_315, 487),
+    "states": (14_265, 94),
+    "spouts": (11_470, 63),
+    "tests": (125_246, 797),
     "examples": (760, 8),
     "docs": (7_241, 41),
 }

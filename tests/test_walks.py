@@ -17,10 +17,10 @@ from trident.operations import Count, Split
 from trident.runtime.running import RunningTopology
 from trident.state import StateSpec
 
-WARM_BATCH = Walk(64, 337)
-LOOK_UP = Walk(27, 53)
+WARM_BATCH = Walk(64, 335)
+LOOK_UP = Walk(26, 53)
 START = Walk(106, 437)
-EXACTLY_ONCE = Walk(56, 223)
+EXACTLY_ONCE = Walk(56, 228)
 SPARE = Walk(2, 12)
 WARM = 3
 

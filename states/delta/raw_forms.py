@@ -65,7 +65,7 @@ class RawForms:
         self.value_types = tuple(pa.int64() if name in ("txid", "attempt") else value for name in self.value_columns)
         self._plain_keys = _FAITHFUL.issuperset(map(class_of, self._key_ddl))
         self._plain_values = self._value_ddl is None or class_of(self._value_ddl) in _FAITHFUL
-        self._nested_values = self._value_ddl is not None and "<" in self._value_ddl
+        self._nested_values = "<" in str(self._value_ddl)
         self.form = NumberForm.of(self._value_ddl) if kind is StateType.OPAQUE else None
         self.takes_columns = self._plain_keys and self.typed_keys and self.form is not None
         self.deleted: RawValue = (None,) * len(self.value_columns)

@@ -1,4 +1,4 @@
-"""The contract of a transaction log, on a log in files."""
+"""The contracts of a transaction log, in one process and between processes, on a log in files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.coordination.log_contract import LogContract, OwnerContract
 from tests.coordination.log_homes import FileHome
+from tests.coordination.log_processes import ProcessContract
 
 
 class Files:
@@ -21,4 +22,8 @@ class TestFiles(Files, LogContract):
 
 
 class TestOwnerOfFiles(Files, OwnerContract):
+    pass
+
+
+class TestProcessesWithFiles(Files, ProcessContract):
     pass

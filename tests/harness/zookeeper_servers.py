@@ -11,7 +11,7 @@ from tests.harness.servers import CONFIGURATION, JARS, Server, free_ports, progr
 __all__ = ["ZooKeeperEnsemble", "start_zookeeper"]
 
 ZOOKEEPER_JARS = JARS / "zookeeper"
-_MEMORY = ("-Xms16m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-XX:-UsePerfData")
+_MEMORY = ("-Xms16m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-XX:-UsePerfData")
 _COMMIT_LOG = "-Dzookeeper.commitLogCount=50"  # it keeps so many transactions in memory, each of up to a megabyte
 
 

@@ -1,8 +1,12 @@
-"""The options of all stores have one vocabulary: an option of one meaning has one name, and one check."""
+"""The options of all stores have one vocabulary: an option has one name and one check, and type checkers know it."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +20,7 @@ from states.redis import RedisOptions
 from trident.errors import ConfigError
 from trident.storekit import StoreOptions
 
+ROOT = Path(__file__).parents[2]
 FORMER = {  # names that some stores had for what the others called otherwise
     "username", "key_prefix", "expiration_s", "allow_short_expiration", "on_eviction", "tls_ca", "tls_certificate", "tls_key",
 }  # fmt: skip
@@ -32,6 +37,36 @@ WRONG = {
     "max_backoff_s": -1, "max_keys_per_call": 0, "max_bytes_per_call": 0, "ttl_s": 60, "tls_ca_file": "ca.pem",
     "compact_after_commits": 0,
 }  # fmt: skip
+
+PROGRAM = """
+from states.cassandra import CassandraOptions, CassandraState
+from states.delta import DeltaState
+from states.kafka import KafkaTopicState
+from states.memcached import MemcachedState
+from states.postgres import PostgresState
+from states.redis import RedisOptions, RedisState
+
+RedisState("redis://a", ttl_s=86_400, cache=10)
+RedisState.opaque("redis://a", prefix="p")
+RedisState.transactional(RedisOptions("redis://a"), cache=10)
+PostgresState("postgresql://a/b", layout="columns")
+CassandraState.opaque(["a", "b"], keyspace="k")
+CassandraState(CassandraOptions(("a",)), keyspace="k")
+MemcachedState.non_transactional("a:1,b:2", prefix="p")
+DeltaState("table", fsync=False)
+KafkaTopicState.transactional("a:1", "topic", prefix="p")
+"""
+MISSPELT = {
+    'RedisState("redis://a", tll_s=1)': 'Unexpected keyword argument "tll_s" for "RedisState"; did you mean "ttl_s"?',
+    'RedisState.opaque("redis://a", tll_s=1)': '"tll_s".*did you mean "ttl_s"',
+    'RedisState.transactional("redis://a", cache="10")': 'incompatible type "str"; expected "int"',
+    "RedisState.opaque(5)": 'incompatible type "int"; expected "str | RedisOptions | None"',
+    'PostgresState("postgresql://a/b", tabel="t")': '"tabel".*did you mean "table"',
+    'CassandraState.non_transactional("a", changes="7d")': '"changes"',
+    'MemcachedState("a:1", pre_fix="p")': '"pre_fix".*did you mean "prefix"',
+    'DeltaState.opaque("table", fsnyc=True)': '"fsnyc".*did you mean "fsync"',
+    'KafkaTopicState.transactional("a:1", "topic", compresion="lz4")': '"compresion".*did you mean "compression"',
+}
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -51,3 +86,16 @@ def test_a_shared_option_has_one_type() -> None:
         for each in dataclasses.fields(options):
             types.setdefault(each.name, set()).add(each.type)
     assert {name: found for name, found in types.items() if len(found) > 1} == {}
+
+
+@pytest.mark.long
+def test_a_type_checker_finds_a_wrong_option(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("\n".join([PROGRAM.strip(), *MISSPELT]) + "\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", str(program)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    first = len(PROGRAM.strip().splitlines()) + 1
+    told = {int(number): text for number, text in re.findall(r"program\.py:(\d+): error: (.*)", found.stdout)}
+    assert told.keys() == set(range(first, first + len(MISSPELT))), found.stdout + found.stderr
+    for number, (call, said) in enumerate(MISSPELT.items(), first):
+        assert re.search(said.replace("|", r"\|").replace("?", r"\?"), told[number]), (call, told[number])

@@ -98,7 +98,7 @@ class ZooKeeperRecords(HeadRecords):
     `part_bytes`: how much of a chunk a node holds. A request to ZooKeeper has at most 1 MiB (`jute.maxbuffer`), head and all.
     """
 
-    head_bytes = 8 << 10
+    head_bytes = 2 << 10
     part_bytes = 900_000
 
     def __init__(self, address: ZooKeeperAddress) -> None:
@@ -252,11 +252,12 @@ class ZooKeeperRecords(HeadRecords):
     def _version(self, fill: Callable[[Any], None], last: _Node) -> int | None:
         """Carry out a transaction; return the version of the node that it writes, None if the log is not as it expects."""
         from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+        from kazoo.protocol.states import ZnodeStat
 
         answer = self._session.transaction(fill)
         cause = _cause(answer)
         if cause is None:
-            versions = [result.version for result in answer.value if hasattr(result, "version")]
+            versions = [result.version for result in answer.value if isinstance(result, ZnodeStat)]
             return int(versions[0]) if versions else 0
         if not isinstance(cause, (BadVersionError, NodeExistsError, NoNodeError)):
             raise self._refused(cause)

@@ -21,7 +21,7 @@ from tests.harness.topology_runs import start
 from trident import TridentError, TridentTopology, open_state, verify_state
 from trident.errors import StateError
 from trident.operations import Count, Max, Min, Sum
-from trident.runtime.start.opened_topology import OpenedTopology
+from trident.runtime.loop.loop import BatchLoop
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +110,7 @@ def dies_before_its_first_record(declared: Declared, rows: list[tuple[str, int]]
         raise Died("in a test")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(OpenedTopology, "record", record)
+        patched.setattr(BatchLoop, "_append", record)
         with pytest.raises(TridentError, match="in a test"):
             declared.run(rows, **rename)
 
