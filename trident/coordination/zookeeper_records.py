@@ -98,7 +98,7 @@ class ZooKeeperRecords(HeadRecords):
     `part_bytes`: how much of a chunk a node holds. A request to ZooKeeper has at most 1 MiB (`jute.maxbuffer`), head and all.
     """
 
-    head_bytes = 2 << 10
+    head_bytes = 4 << 10  # the names of a segment's chunks take as much again: more or less, and an append writes more
     part_bytes = 900_000
 
     def __init__(self, address: ZooKeeperAddress) -> None:
