@@ -324,10 +324,8 @@ class BatchLoop:
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)
-        counts, at_ms = (
-            {"tuples": sum(batch.output.rows.values()), "dead_letters": len(captured)},
-            self._clock.wall_ms(),
-        )
+        counts = {"tuples": sum(batch.output.rows.values()), "dead_letters": len(captured)}
+        at_ms = self._clock.wall_ms()
         meaning, timers = self._opened.meaning, committed.timers
         definitions = with_timers(batch.definitions, timers) if timers else batch.definitions
         self._append(CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, meaning.declares), committed)

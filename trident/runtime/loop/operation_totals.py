@@ -34,6 +34,9 @@ from trident.runtime.engine.task_output import EACH, HEAD, NS, ROWS, TaskOutput
 from trident.runtime.engine.task_output import Figures as Counts
 from trident.runtime.steps.failures import Failure
 
+TOPOLOGY = ""
+"""In place of an operation: the topology."""
+
 _LONGEST_S = 1.0
 _MOST_WAITING = 32  # more would be old objects for Python's cycle collector, which looks at them again and again
 _NS_PER_S = 1e9
@@ -44,6 +47,26 @@ Sums = Mapping[str, float]
 _Waiting = tuple[bool, Counts, Counts, Mapping[str, int], BatchCommitted]
 _Lists = dict[str, list[list[int]]]
 """By entry, figures that are added up number by number."""
+
+
+class Key(NamedTuple):
+    """What a total counts.
+
+    Attributes
+    ----------
+    operation
+        The id of its node, or `TOPOLOGY`.
+    measure
+        `emitted`, `executed`, `busy_ns`, `commit_ns` and others; or `sent`: rows on the edge to the operation `to`.
+    """
+
+    operation: str
+    measure: str
+    to: str = ""
+
+
+Meanings = tuple[tuple[tuple[Key, int], ...], ...]
+"""For each number of a fragment's figures: the totals that it is added to, or subtracted from (1, -1)."""
 
 
 class OperationTotals:
@@ -183,30 +206,6 @@ def _span_of(events: Sequence[BatchCommitted]) -> TimeSpan:
 
 def _columns(rows: Sequence[Sequence[float]]) -> Iterator[float]:
     return map(sum, zip(*rows, strict=False))  # all of one length; to count them would take as long as to add them up
-
-
-TOPOLOGY = ""
-"""In place of an operation: the topology."""
-
-
-class Key(NamedTuple):
-    """What a total counts.
-
-    Attributes
-    ----------
-    operation
-        The id of its node, or `TOPOLOGY`.
-    measure
-        `emitted`, `executed`, `busy_ns`, `commit_ns` and others; or `sent`: rows on the edge to the operation `to`.
-    """
-
-    operation: str
-    measure: str
-    to: str = ""
-
-
-Meanings = tuple[tuple[tuple[Key, int], ...], ...]
-"""For each number of a fragment's figures: the totals that it is added to, or subtracted from (1, -1)."""
 
 
 def meanings_of(fragment: Fragment, states: Mapping[str, PersistNode]) -> Meanings:

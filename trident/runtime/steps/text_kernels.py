@@ -26,6 +26,9 @@ from trident.runtime.steps.number_kernels import (
     decimals_of_floats,
 )
 
+_PADDED = r"^[\x00-\x20]*(?:\+([0-9.iInN][^\x00-\x20]*)|([^\x00-\x20+][^\x00-\x20]*))[\x00-\x20]*$"
+"""A number with a sign or with blanks around it, which Spark reads too."""
+
 
 def cast(value: Any, type_: pa.DataType, *session: str) -> Any:
     """Convert an array to a type; `session`: the zone of a session of Spark, UTC, in which texts are read as moments."""
@@ -34,9 +37,9 @@ def cast(value: Any, type_: pa.DataType, *session: str) -> Any:
     if pa.types.is_string(type_):
         return _text(value)
     if pa.types.is_string(value.type):
-        return (
-            read_in_spark(value, type_, "cast") if session and pa.types.is_temporal(type_) else _of_text(value, type_)
-        )
+        if session and pa.types.is_temporal(type_):
+            return read_in_spark(value, type_, "cast")
+        return _of_text(value, type_)
     if pa.types.is_date(type_):
         return pc.cast(without_zone(value), type_)
     if pa.types.is_decimal(value.type) and pa.types.is_floating(type_):
@@ -74,10 +77,6 @@ def _check_read(text: Any, made: Any) -> None:
     for one in strange:
         if len(one):
             raise pa.ArrowInvalid(f"Failed to parse string: {one[0].as_py()!r} as {made.type}")
-
-
-_PADDED = r"^[\x00-\x20]*(?:\+([0-9.iInN][^\x00-\x20]*)|([^\x00-\x20+][^\x00-\x20]*))[\x00-\x20]*$"
-"""A number with a sign or with blanks around it, which Spark reads too."""
 
 
 def _text(value: Any) -> Any:
