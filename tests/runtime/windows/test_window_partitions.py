@@ -205,7 +205,6 @@ def joined_in_life(life: Any) -> None:
     found_in, model = joining(), JoinModel(-5, 5, (3, 3), (True, True))
     with (
         patch.object(join_update, "_PANES", 1000),
-        patch.object(join_update, "_NEAR", 4),
         patch.object(kept_windows, "_FAN_IN", 2),
         patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
     ):
@@ -241,7 +240,7 @@ def test_nothing_of_the_other_layout_is_left(make: Callable[[], Life], before: i
         life.batch(sides, count)
     live = {key for key, stored in life.entries.items() if stored.curr is not None and key[0] != "key"}
     places = [PartitionPlace(partition, after) for partition in range(after)]
-    own = {place.key(name) for place in places for name in ("windows", "join")[: 1 + (make is joining)]}
+    own = {place.key("windows") for place in places}
     for place in places:
         directory = Directory.of(life.entries[place.key("windows")].curr)
         own |= {key for runs in directory.panes.values() for run in runs for key in run.keys_in(place)}
@@ -331,8 +330,8 @@ GOLDEN = Path(__file__).parent / "golden"
 EARLIER = {"window": "sliding event time", "sessions": "sessions"}
 
 
-def golden(name: str) -> dict[Any, OpaqueValue]:
-    lines = (GOLDEN / f"{name}.v1.txt").read_text("ascii").splitlines()
+def golden(name: str, version: int = 1) -> dict[Any, OpaqueValue]:
+    lines = (GOLDEN / f"{name}.v{version}.txt").read_text("ascii").splitlines()
     pairs = ([decode(bytes.fromhex(part)) for part in line.split()] for line in lines)
     return {key: OpaqueValue(*stored) for key, stored in pairs}
 
@@ -346,7 +345,7 @@ def test_one_partition_keeps_what_an_earlier_version_kept(name: str) -> None:
     life = joining() if name == "join" else windowed(EARLIER[name], sums=True)
     for number in range(3):
         life.batch([golden_batch(number)] * (1 + (name == "join")), 1)
-    assert life.entries == golden(name)
+    assert life.entries == golden(name, 2 if name == "join" else 1)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -366,7 +365,7 @@ def test_a_window_that_an_earlier_version_kept_goes_on(name: str, partitions: in
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_join_that_an_earlier_version_kept_goes_on(partitions: int) -> None:
     life, model = joining(), JoinModel(-5, 5, (3, 3), (True, True))
-    life.take_up(golden("join"), 3)
+    life.take_up(golden("join", 2), 3)
     came = [model.take([golden_batch(number)] * 2) for number in range(3)]
     pairs = {row for rows_ in came for row in rows_}
     for number in range(3, 9):
@@ -376,6 +375,13 @@ def test_a_join_that_an_earlier_version_kept_goes_on(partitions: int) -> None:
         assert {row for row in found if None not in row} <= pairs
         pairs -= set(found)
     assert {row for row in pairs if None not in row} == {row for rows_ in came for row in rows_ if None not in row}
+
+
+def test_a_join_that_kept_its_watermarks_apart_is_refused_by_name() -> None:
+    life = joining()
+    life.take_up(golden("join", 1), 3)
+    with pytest.raises(AssertionError, match=r"it holds \(key: string; in panes of 1000\), but .* another state_name"):
+        life.batch([golden_batch(3)] * 2, 1)
 
 
 # ---- drivers that are killed -------------------------------------------------------------------------------------------
