@@ -216,7 +216,7 @@ class BackingMapContract(MapSharing):
         writer, pairs = self.store.writer(), rows(3)
         writer.commit(pairs, 1)
         writer.begin(2)
-        with self.broken_store():
+        with self.given("outage")():
             with expect_error(StateError, what="read while the store does not answer"):
                 writer.read(keys_of(pairs))
             with expect_error(StateError, what="put while the store does not answer"):

@@ -73,7 +73,12 @@ class MapSharing(MapContract):
         """It gets the factory as the workers of a cluster get it: pickled."""
         writer, pairs = self.store.writer(), rows(50)
         writer.commit(pairs, 1)
-        expect(read_in_another_process(self.store, keys_of(pairs)), values_of(pairs), "read in another process")
+        what, given = (
+            "the factory cannot be opened in another process",
+            (self.store.factory, self.store.kind, self.claims),
+        )
+        found = answer_in_another_process(what, _read, given, self.store.topology, keys_of(pairs))
+        expect(found, values_of(pairs), "read in another process")
 
     @promise(Promise.PREFIX, "shared")
     def test_states_that_share_a_store_do_not_meet(self) -> None:
@@ -202,16 +207,7 @@ class MapSharing(MapContract):
         return sorted(repr(key) for key in keys if key[0] != SENTINEL_KEY)
 
 
-def read_in_another_process(store: Store, keys: Sequence[Key]) -> list[Any]:
-    """Open the store in a new process and read."""
-    request = (store.factory, store.kind, store.topology, store.limits, list(keys))
-    what = "the factory cannot be opened in another process"
-    values: list[Any] = answer_in_another_process(_read_here, request, what)
-    return values
-
-
-def _read_here(request: tuple[Any, ...]) -> list[Any]:
-    factory, kind, topology, limits, keys = request
-    store = Store(factory, kind, limits)
-    store.topology = topology
-    return Writer(store.map(reads=True), kind).read(keys)
+def _read(store: tuple[Any, ...], topology: str, keys: Sequence[Key]) -> list[Any]:
+    opened = Store(*store)
+    opened.topology = topology
+    return Writer(opened.map(reads=True), opened.kind).read(keys)

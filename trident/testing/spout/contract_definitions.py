@@ -9,11 +9,11 @@ from unittest import SkipTest
 from trident.coordination.framing import decode, encode
 from trident.errors import SpoutError
 from trident.spout.interfaces import SpoutType
+from trident.testing.checks.another_process import answer_in_another_process
 from trident.testing.checks.contract import broken, expect, promise
 from trident.testing.checks.promises import SpoutPromise
 from trident.testing.spout.filled_source import FilledSource, SpoutChecks, rows_of
-from trident.testing.spout.source_under_test import LosesPartitions
-from trident.testing.spout.spout_life import FilledBatch, Life, read_in_another_process
+from trident.testing.spout.spout_life import FilledBatch, Life, read_whole
 
 _MANY_BATCHES = 24
 _ALLOWED_BYTES = 64  # numbers become longer
@@ -93,7 +93,9 @@ class DefinitionChecks(SpoutChecks):
         for batch in batches:
             filled.expect_same(other.read(batch), batch.rows, f"batch {batch.txid}, read by a new coordinator")
         if filled.source.durable:
-            for batch, rows in zip(batches, read_in_another_process(filled.source.spout(), batches), strict=True):
+            what, spout = "the spout cannot be read in another process", filled.source.spout()
+            found = answer_in_another_process(what, read_whole, spout, batches)
+            for batch, rows in zip(batches, found, strict=True):
                 filled.expect_same(rows, batch.rows, f"batch {batch.txid}, read in another process")
 
     @promise(SpoutPromise.AHEAD)
@@ -171,7 +173,6 @@ class DefinitionChecks(SpoutChecks):
         """A batch that was defined before is not read in part; after the partition is back, all rows have come once."""
         filled, life = self.begin()
         source, lost = filled.source, filled.source.partitions - 1
-        assert isinstance(source, LosesPartitions)
         batches, second = self._read_partition(life, lost)
         with source.lost(lost):
             if self.kind is SpoutType.TRANSACTIONAL:

@@ -14,7 +14,7 @@ from trident.errors import ConfigError
 from trident.planner.guarantees import spout_type_of
 from trident.spout.interfaces import SpoutType
 from trident.testing.checks.contract import Contract, Violation, broken
-from trident.testing.spout.source_under_test import Changeable, GoesAway, LosesPartitions, Row, SpoutSource
+from trident.testing.spout.source_under_test import Row, SpoutSource
 from trident.testing.spout.spout_life import FilledBatch, Life
 
 _EMPTY_IN_A_ROW = 10  # as the loop takes the end of the sources
@@ -26,11 +26,8 @@ _CLAIMS: dict[str, tuple[Callable[[SpoutSource], bool], str]] = {
     "grows": (lambda source: source.grows, "an open coordinator does not find what is added"),
     "adds_partitions": (lambda source: source.adds_partitions, "no partition can be added"),
     "at_least_once": (lambda source: source.at_least_once, "the source says nothing of failures"),
-    "lost": (lambda source: isinstance(source, LosesPartitions), "the source has no lost()"),
-    "outage": (lambda source: isinstance(source, GoesAway), "the source has no outage()"),
-    "change": (lambda source: isinstance(source, Changeable), "the source has no change()"),
 }
-"""When a source claims what a check is about, and what is said if it does not."""
+"""When a source claims what a check is about, if no method of that name does; and what is said if it does not."""
 
 _KINDS = {
     "identical replays": (SpoutType.TRANSACTIONAL,),
@@ -123,7 +120,7 @@ class FilledSource:
         """Close a driver."""
         self._open.remove(life)
         with suppress(Exception):  # its verdict stands without it; there is a check of its own for closing
-            life.close()
+            life.coordinator.close()
 
     def crash(self, life: Life) -> None:
         """Leave a driver as a crash leaves it, if the source allows; it is closed after the check."""
@@ -143,7 +140,7 @@ class FilledSource:
         txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
         until = time.monotonic() + self.source.patience_s
         if wait:
-            life.look_now()
+            life.coordinator.look_now()
         while (definition := life.define(txid, previous)) is None and wait and time.monotonic() < until:
             time.sleep(_PAUSE_S)  # as the loop waits before it asks again
         return None if definition is None else FilledBatch(txid, definition)
@@ -265,5 +262,8 @@ class SpoutChecks(Contract):
     def unclaimed(self, claim: str) -> str:
         if claim in _KINDS:
             return "" if self.kind in _KINDS[claim] else f"the spout is {self.kind.value}"
+        source = self.filled.source
+        if claim not in _CLAIMS:
+            return "" if source.offers(claim) else f"the source has no {claim}()"
         is_claimed, reason = _CLAIMS[claim]
-        return "" if is_claimed(self.filled.source) else reason
+        return "" if is_claimed(source) else reason

@@ -9,7 +9,7 @@ from trident.errors import SpoutError
 from trident.spout.interfaces import Definition, SpoutType
 from trident.testing.checks.contract import Violation, broken
 from trident.testing.spout.filled_source import FilledSource
-from trident.testing.spout.source_under_test import LosesPartitions, Row
+from trident.testing.spout.source_under_test import Row
 from trident.testing.spout.spout_life import FilledBatch, Life, through_log
 
 _EVENTS = 100
@@ -60,7 +60,7 @@ class SpoutSchedule:
         steps = {
             self._define: 8, self._read_one: 8, self._commit: 6, self._fail: 4, self._crash: 1, self._throttle: 1,
             self._grow: 2 if self._filled.source.grows else 0,
-            self._lose: 1 if isinstance(self._filled.source, LosesPartitions) else 0,
+            self._lose: 1 if self._filled.source.offers("lost") else 0,
         }  # fmt: skip
         (step,) = self._random.choices(list(steps), list(steps.values()))
         try:
@@ -147,7 +147,6 @@ class SpoutSchedule:
 
     def _lose(self) -> None:
         source = self._filled.source
-        assert isinstance(source, LosesPartitions)
         if self._absent:
             self._note("the partition is back")
             self._lost.close()
