@@ -10,6 +10,7 @@ from typing import Any
 from trident.state.interfaces import Key, StateType
 from trident.state.txid import Txid
 from trident.testing.backend.limits import METHODS, Limits
+from trident.testing.backend.schedules import Schedule
 from trident.testing.backend.simulated_log import Append, Log
 from trident.testing.backend.store_under_test import Store, SuiteRun, Writer
 from trident.testing.checks.contract import Contract, broken, expect
@@ -65,6 +66,9 @@ class StoreContract(Contract):
         """Whether replays may change, and readers may read as of a batch."""
         return self.store.kind is StateType.OPAQUE
 
+    def run_schedule(self, number: int) -> None:
+        Schedule(self.store, f"{self.seed}/{self.store.kind.value}/{number}", self.store.partitions or 2).run()
+
     def unclaimed(self, claim: str) -> str:
         found = getattr(self.claims, claim) if hasattr(self.claims, claim) else getattr(self, claim)
         if found in (False, None, "no"):
@@ -100,6 +104,12 @@ class MapContract(StoreContract):
     def reader(self, state: str = "state") -> Writer:
         """Open an instance that only reads."""
         return Writer(self.store.map(state, reads=True), self.store.kind)
+
+    def written(self, number: int) -> tuple[Writer, list[tuple[Key, int]]]:
+        """Commit so many rows as batch 1; return what committed them, and the rows."""
+        writer, pairs = self.store.writer(), rows(number)
+        writer.commit(pairs, 1)
+        return writer, pairs
 
     def expect_rows(self, pairs: Sequence[tuple[Key, Any]], what: str, *readers: Writer) -> None:
         """Compare what each of the readers, and a new instance, reads with what was written."""

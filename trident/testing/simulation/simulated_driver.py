@@ -289,7 +289,7 @@ class SimulatedDriver:
         )
         reopened = lambda states: world.log.reopened(True)  # noqa: E731
         self.opened = opened = OpenedTopology(graph, make_plan(graph), world.config, reopened, seam.reach, False)
-        opened.log = WatchedLog(opened.log, seam)
+        opened.log = WatchedLog(opened.log, seam.reach)
         world.opened.append(opened)
         self.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)
         seam.fences = not self.unfenced
