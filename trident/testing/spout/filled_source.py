@@ -49,32 +49,6 @@ class Compared(NamedTuple):
     repeated: list[Row]
 
 
-class Tally:
-    """Rows that were read of a source.
-
-    `rows`: the rows, batch after batch.
-    """
-
-    def __init__(self, wanted: int) -> None:
-        self.rows: list[Row] = []
-        self._wanted, self._empty = wanted, 0
-
-    def add(self, rows: Sequence[Row]) -> None:
-        """Add a batch."""
-        self.rows += rows
-        self._empty = 0 if rows else self._empty + 1
-
-    @property
-    def is_short(self) -> bool:
-        """Whether rows are still to come."""
-        return len(self.rows) < self._wanted
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether it makes sense to read on: neither are all batches empty now, nor does more and more come."""
-        return self._empty < _EMPTY_IN_A_ROW and len(self.rows) <= 2 * self._wanted + 100
-
-
 class FilledSource:
     """A source, the rows that it holds by its own statement, and the drivers that read it."""
 
@@ -155,27 +129,38 @@ class FilledSource:
         life: Life,
         previous: FilledBatch | None = None,
         want: int | None = None,
-        each: Callable[[FilledBatch], object] | None = None,
-        after: Callable[[FilledBatch], object] | None = None,
+        each: Callable[[FilledBatch], object] = lambda batch: None,
+        after: Callable[[FilledBatch], object] = lambda batch: None,
     ) -> list[FilledBatch]:
-        """Read and commit batch after batch, until `want` rows were read (all, if not given) and there is nothing more.
+        """Read and commit batch after batch; `each` is called before the commit of each, `after` after it."""
 
-        `each` is called before the commit of each batch, `after` after it. Gives up where more and more comes.
+        def take(last: FilledBatch | None, wait: bool) -> FilledBatch | None:
+            if (batch := self.read_next(life, last, wait)) is not None:
+                each(batch)
+                life.succeeded(batch)
+                after(batch)
+            return batch
+
+        return self.take_all(take, previous, want)
+
+    def take_all(
+        self,
+        take: Callable[[FilledBatch | None, bool], FilledBatch | None],
+        previous: FilledBatch | None = None,
+        want: int | None = None,
+    ) -> list[FilledBatch]:
+        """Take batch after batch, until `want` rows were read (all, if not given) and there is nothing more.
+
+        `take` is given the batch before, and whether to wait for one. Gives up where all are empty, or more and more comes.
         """
-        tally, batches, last = self.tally(want), list[FilledBatch](), previous
-        while tally.may_go_on and (last := self.read_next(life, last, tally.is_short)) is not None:
+        wanted = len(self.rows()) if want is None else want
+        batches, last, read, empty = list[FilledBatch](), previous, 0, 0
+        while empty < _EMPTY_IN_A_ROW and read <= 2 * wanted + 100:
+            if (last := take(last, read < wanted)) is None:
+                break
             batches.append(last)
-            tally.add(last.rows)
-            if each is not None:
-                each(last)
-            life.succeeded(last)
-            if after is not None:
-                after(last)
+            read, empty = read + len(last.rows), 0 if last.rows else empty + 1
         return batches
-
-    def tally(self, want: int | None = None) -> Tally:
-        """Begin to read so many rows; all, if not given."""
-        return Tally(len(self.rows()) if want is None else want)
 
     # ---- comparing --------------------------------------------------------------------------------------------------
 

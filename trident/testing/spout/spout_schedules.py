@@ -162,23 +162,23 @@ class SpoutSchedule:
     def _finish(self) -> None:
         """Bring the partitions back, commit all that is left, and compare."""
         self._absent.clear()
-        tally = self._filled.tally()
-        tally.add(self._committed)
-        while tally.may_go_on:
-            self._define()
-            if not self._flying and tally.is_short:
-                last = None if self._last is None else FilledBatch(self._txid, self._last)
-                self._flying += filter(None, [self._filled.define_next(self._life, last)])
-            if not self._flying:
-                break
-            before = len(self._committed)
-            self._read_one()
-            self._commit()
-            tally.add(self._committed[before:])
+        self._filled.take_all(self._take, want=len(self._filled.rows()) - len(self._committed))
         if self._kind is not SpoutType.NON_TRANSACTIONAL:
             self._filled.expect_all(self._committed, "what was committed")
         elif missing := self._filled.compare(self._committed).missing:
             broken(f"{len(missing)} of {len(self._filled.rows())} rows were not committed, the first is {missing[0]!r}")
+
+    def _take(self, last: FilledBatch | None, wait: bool) -> FilledBatch | None:
+        self._define()
+        if not self._flying and wait:
+            before = None if self._last is None else FilledBatch(self._txid, self._last)
+            self._flying += filter(None, [self._filled.define_next(self._life, before)])
+        if not self._flying:
+            return None
+        batch, done = self._flying[0], len(self._committed)
+        self._read_one()
+        self._commit()
+        return batch._replace(rows=self._committed[done:])
 
     def _note(self, event: str) -> None:
         self._events.append(event)
