@@ -25,7 +25,7 @@ KINDS = [MemoryMapState.opaque, MemoryMapState.transactional]
 
 
 def word_count(
-    spec: StateSpec | None = None, spout_type: SpoutType = SpoutType.TRANSACTIONAL, partitions: int = 1
+    spec: Any = None, spout_type: SpoutType = SpoutType.TRANSACTIONAL, partitions: int = 1
 ) -> tuple[TridentTopology, TridentState]:
     topology = TridentTopology("words")
     lines = topology.new_stream("lines", RowsSpout("line: string", {}, spout_type))

@@ -100,7 +100,7 @@ def _cases(maps_too: bool) -> Iterator[tuple[type[StoreContract], str]]:
 
 
 def _case(contract: type[StoreContract], seed: int, given: Mapping[str, Any]) -> StoreContract:
-    case = type(contract.__name__, (contract,), {"seed": seed})()
+    case: StoreContract = type(contract.__name__, (contract,), {"seed": seed})()
     vars(case).update(given)
     return case
 
