@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
-import pyarrow.parquet as pq
-
 from trident.errors import ConfigError, TridentError, describe
 from trident.extras import needs_package
 from trident.redaction import redacted
@@ -160,6 +158,8 @@ def _rows_of_file(file: Path, root: Path, table: Table) -> Iterator[Row]:
     columns = {name: value for name, sign, value in folders if sign}  # of partitions: day=2026-01-01
     match file.suffix:
         case ".parquet":
+            import pyarrow.parquet as pq
+
             rows: Iterable[Row] = pq.ParquetFile(file).read().to_pylist()
         case ".json" | ".jsonl":
             rows = _rows_of_json(file, lines=file != root or file.suffix == ".jsonl")
