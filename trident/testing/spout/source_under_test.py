@@ -82,3 +82,7 @@ class SpoutSource(Role, ABC):
 
     def close(self) -> None:
         """Remove the source after a check."""
+
+    def offers(self, method: str) -> bool:
+        """Whether the source has a method of its own: in its class, or set on this very source (None: it has not)."""
+        return vars(self)[method] is not None if method in vars(self) else super().offers(method)
