@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.storekit.sentinel_cases import SENTINEL_CASES, SentinelCase
-from tests.stores.catalog import STORES, Home
+from tests.stores.catalog import Home
+from tests.stores.conftest import cases
 from trident.state.backing_map import BackingMap
 from trident.state.sentinel import fenced, is_atomic
 from trident.state.txid import Sentinel, Txid
@@ -16,15 +17,7 @@ from trident.testing.backend.store_under_test import Store
 
 @pytest.mark.sample(1)
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.server] if store.server else [])
-        for name, store in STORES.items()
-        if store.limits.fences != "no"
-        and name != "cassandra-columns"  # has the sentinels of "cassandra", and declared types
-    ],
-)
+@cases(lambda store: store.fences and store.name != "cassandra-columns")  # has the sentinels of "cassandra"
 def test_a_store_answers_each_case_as_the_rule_does(name: str, home_of: Callable[[str], Home]) -> None:
     home = home_of(name)
     store = Store(home.empty(), limits=home.store.limits)

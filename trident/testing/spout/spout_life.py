@@ -20,7 +20,6 @@ from trident.spout.interfaces import (
     TransactionAttempt,
     coordinator_of,
 )
-from trident.testing.checks.another_process import answer_in_another_process
 from trident.testing.spout.source_under_test import Row
 
 _ATTEMPT = 1 << 20
@@ -99,14 +98,6 @@ class Life:
         self.commit(batch, attempt)
         self.coordinator.success(batch.txid, through_log(batch.definition))
 
-    def look_now(self) -> None:
-        """Say that someone waits for all that the source has now."""
-        self.coordinator.look_now()
-
-    def close(self) -> None:
-        """End."""
-        self.coordinator.close()
-
     def _emitted(
         self, txid: int, definition: Definition, parallelism: int, attempt: int
     ) -> Iterator[pa.Table | PartitionRead]:
@@ -139,14 +130,6 @@ def through_pickle(value: Any) -> Any:
         return value
 
 
-def read_in_another_process(spout: Any, batches: Sequence[FilledBatch]) -> list[list[Row]]:
-    """Return the rows of batches as a new process reads them."""
-    what = "the spout cannot be read in another process"
-    rows: list[list[Row]] = answer_in_another_process(_read_here, (spout, list(batches)), what)
-    return rows
-
-
-def _read_here(request: tuple[Any, list[FilledBatch]]) -> list[list[Row]]:
-    spout, batches = request
-    life = Life(spout)
-    return list(map(life.read, batches))
+def read_whole(spout: Any, batches: Sequence[FilledBatch]) -> list[list[Row]]:
+    """Return the rows of batches as a driver reads them that has defined none of them."""
+    return list(map(Life(spout).read, batches))

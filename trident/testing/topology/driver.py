@@ -296,9 +296,9 @@ class TopologyTestDriver(Closes):
     def _open(self, first: bool) -> None:
         """Open everything as a start of the topology does, over the same log and states."""
         opened = OpenedTopology(
-            self._declared, self._plan, self._config, partial(self._open_log, first), self._points.reach_state, False
+            self._declared, self._plan, self._config, partial(self._open_log, first), self._points.reach, False
         )
-        opened.log = WatchedLog(opened.log, self._points)
+        opened.log = WatchedLog(opened.log, self._points.reach)
         opened.runner = WatchedRunner(opened.runner, self._points, self._captures, self._seen)
         self._executors: dict[str, RequestExecutor] = {}
         self._drive = Drive(
