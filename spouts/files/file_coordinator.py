@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from spouts.files.file_listing import FileSource, Listed
 from spouts.files.ranges import FileRange, Piece, Position, Positions, cut, open_error, plain, went_on
-from spouts.files.tails import Tail, TailRule
+from spouts.files.tails import STEPS, Tail, TailRule
 from trident.spout.completing import PartitionRead
-from trident.spout.interfaces import REST, Away, BatchCoordinator, Definition, Lag, TransactionAttempt
+from trident.spout.interfaces import REST, Away, BatchCoordinator, BatchTraits, Definition, Lag, TransactionAttempt
 
 _log = logging.getLogger(__name__)
 _MAX_RANGES = 1000
@@ -49,9 +50,10 @@ class FileCut(NamedTuple):
     is_guess: bool = False
 
 
-class FileFormat(Protocol):
+class FileFormat(ABC):
     """A kind of file. Only the file system is asked, in the driver."""
 
+    @abstractmethod
     def find(self, path: str, before: Position | None, room: int, alone: bool, tail: Tail) -> FileCut:
         """Find what a batch takes of a file from where the batches before have come to.
 
@@ -62,20 +64,21 @@ class FileFormat(Protocol):
         Raises `OSError`: it cannot be opened.
         """
 
-    def check_same(self, path: str, size: int, position: Position) -> None:
-        """Make sure that a file that was read to its end is still the same; `ReplayMismatchError` if not."""
+    @abstractmethod
+    def position_at(self, path: str, offset: int) -> Position:
+        """Return the position of a file that was read up to `offset`; `OSError` if it cannot be opened."""
 
     def goes_on(self, path: str, end: int) -> bool:
         """Whether a range up to `end`, which was a guess, has turned out to end too early."""
-
-    def position_at(self, path: str, offset: int) -> Position:
-        """Return the position of a file that was read up to `offset`."""
+        return False
 
     def is_whole(self, path: str) -> bool:
         """Whether a range of the file cannot be cut for tasks."""
+        return False
 
     def size(self, path: str, start: int, end: int) -> int | None:
         """Say about how many bytes a range has in memory; None if that is not known."""
+        return end - start
 
 
 class FileCoordinator(BatchCoordinator):
@@ -118,7 +121,7 @@ class FileCoordinator(BatchCoordinator):
         return made
 
     def _next(self, previous: Definition | None) -> Definition | None:
-        self._rule.look()
+        self._rule.steps = STEPS
         if not self._loaded or previous != self._last:
             self._load(previous)
         made = self._define()
@@ -127,11 +130,8 @@ class FileCoordinator(BatchCoordinator):
             made = self._define()
         return made
 
-    def is_guess(self, definition: Definition) -> bool:
-        return "guesses" in definition
-
-    def is_complete(self, definition: Definition) -> bool:
-        return definition.get("read", True)  # type: ignore[no-any-return]
+    def traits(self, definition: Definition) -> BatchTraits:
+        return BatchTraits(is_complete=definition.get("read", True), is_guess="guesses" in definition)
 
     def complete(self, definition: Definition, read: Mapping[str, PartitionRead]) -> Definition:
         """Make sure that no file has gone on where it was taken for whole; `SourceAwayError` if one has: it is cut again."""
@@ -209,7 +209,10 @@ class FileCoordinator(BatchCoordinator):
         for earlier in [one for one in files if one < path]:
             size = files.pop(earlier).size
             if not self._by_cursor and size:
-                self._positions.set(earlier, self._format.position_at(earlier, size))
+                try:
+                    self._positions.set(earlier, self._format.position_at(earlier, size))
+                except OSError as error:
+                    raise open_error(earlier, error, "cannot go on after a batch") from error
         self._positions.set(path, position)
 
     def _look_again(self) -> None:
@@ -230,7 +233,7 @@ class FileCoordinator(BatchCoordinator):
                 ahead += max(0, size - read)
             elif position is not None and self._stamps.get(path) != stamp:
                 with suppress(OSError):  # readers may have no access by now
-                    self._format.check_same(path, size, position)
+                    self._format.find(path, position, 0, False, Tail(self._rule))  # it raises if it is another one
             self._stamps[path] = stamp
         self._ahead.listed(ahead)
 

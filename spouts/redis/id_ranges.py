@@ -16,7 +16,7 @@ are trimmed or deleted, and that shows in their number.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -28,14 +28,13 @@ from spouts.redis.stream_server import (
     Entry,
     RedisServerOptions,
     ServerAway,
+    StreamCalls,
     StreamInfo,
     StreamServer,
-    error_message,
     id_of,
     order_of,
 )
 from trident.errors import ReplayMismatchError, SpoutError
-from trident.servers.redis_server import driver, is_transient
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
 _log = logging.getLogger(__name__)
@@ -264,27 +263,23 @@ class RangeEmitter:
 
     def emit(self, part: IdRange) -> Iterator[pa.Table]:
         """Give the entries of a part; `ReplayMismatchError` if they are no longer all there."""
-        client, found, after = self._options.client(self._options.retries), 0, part.after
+        server, found, after = StreamCalls(self._options, self._options.retries), 0, part.after
+
+        def read(client: Any) -> Any:
+            return client.xrange(part.stream, f"({after}", part.up_to, _READ_AT_ONCE)
+
         try:
-            while entries := self._entries(client, part, after):
+            while answer := server.call(f"reading the stream {part.stream!r}", read):
+                entries = [Entry(part.stream, id_.decode(), fields) for id_, fields in answer]
                 yield self._tables.table(entries)
                 found, after = found + len(entries), entries[-1].id
                 if len(entries) < _READ_AT_ONCE:
                     break
         finally:
-            client.close()
+            server.close()
         if found != part.entries or after != part.up_to:
             raise ReplayMismatchError(
                 f"the batch has {part.entries} entries of the stream {part.stream!r}, behind {part.after} up to {part.up_to}; "
                 f"Redis {self._options.place} has {found} of them now, up to {after}. They were trimmed or deleted, or the "
                 "server lost them. Restore them and start again, or start with another log_dir"
             )
-
-    def _entries(self, client: Any, part: IdRange, after: str) -> list[Entry]:
-        read: Callable[..., Any] = client.xrange
-        try:
-            entries = read(part.stream, f"({after}", part.up_to, _READ_AT_ONCE)
-        except driver().RedisError as error:
-            kind = ServerAway if is_transient(error) else SpoutError
-            raise kind(error_message(f"reading the stream {part.stream!r}", self._options.place, error)) from error
-        return [Entry(part.stream, id_.decode(), fields) for id_, fields in entries]

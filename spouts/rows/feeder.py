@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from spouts.rows.driver_rows import ArrowPart, RowsEmitter, cut_table, fitted, table_of_rows
-from trident.arrow import schema_of
+from spouts.rows.driver_rows import fitted, table_of_rows
+from trident.arrow import TableEmitter, TablePart, cut_table, schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, OnNewLog, SpoutType, TransactionAttempt
@@ -65,9 +65,9 @@ class FeederBatchSpout:
         """Open the driver's side."""
         return _FeederCoordinator(self._own())
 
-    def get_emitter(self, conf: Mapping[str, Any]) -> RowsEmitter:
+    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
         """Return the worker's side, which carries no rows: the parts do."""
-        return RowsEmitter()
+        return TableEmitter()
 
     def _own(self) -> _Channel:
         if self._channel is None:
@@ -165,7 +165,7 @@ class _FeederCoordinator(BatchCoordinator):
         number = self._channel.next_after(int(previous["feed"]) if own and previous is not None else None, txid)
         return None if number is None else {"feeder": self._channel.id, "feed": number}
 
-    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ArrowPart]:
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
         """Cut the rows of a feed into views."""
         number = int(definition["feed"])
         table = self._channel.table(number) if definition["feeder"] == self._channel.id else None

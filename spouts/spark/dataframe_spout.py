@@ -47,7 +47,7 @@ class _DataFrameSource:
         return ChunkEmitter()
 
     def _open_dataframe(self) -> DataFrame:
-        return dataframe_of(self._source, self._fields, self._streams)
+        return dataframe_of(self._source, self._fields, type(self).__name__, self._streams)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None if is_dataframe(self._source) else self._source}
@@ -92,7 +92,7 @@ class DataFrameSpout(_DataFrameSource):
             if limit < 1:
                 raise ValueError(f"{name} is {limit}; it must be at least 1")
         super().__init__(source, fields, streams=False)
-        self._folder, self._keep = checked_folder("folder", folder), keep
+        self._folder, self._keep = _checked_folder("folder", folder), keep
         self._limits = ChunkLimits(max_batch_rows, max_batch_bytes)
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> DataFrameCoordinator:
@@ -147,7 +147,7 @@ class StructuredStreamingSpout(_DataFrameSource):
             place = str(Path(place).absolute())
         elif rows_dir is None:
             raise ValueError(f"checkpoint is {place!r}; give rows_dir too, a folder that all machines see as a path")
-        rows = checked_folder("rows_dir", Path(place, "trident-rows") if rows_dir is None else rows_dir)
+        rows = _checked_folder("rows_dir", Path(place, "trident-rows") if rows_dir is None else rows_dir)
         self._settings = QuerySettings(self._fields, place, rows, trigger or {}, adopt_checkpoint)
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> QueryCoordinator:
@@ -155,7 +155,7 @@ class StructuredStreamingSpout(_DataFrameSource):
         return QueryCoordinator(self._open_dataframe, self._settings, owner_of(conf))
 
 
-def checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
+def _checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
     """Return a folder as an absolute path; `ValueError` if it is a URL, which files cannot be written to."""
     path = os.fspath(folder)
     if _URL.match(path):
@@ -163,15 +163,22 @@ def checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
     return str(Path(path).absolute())
 
 
+def _misfit(df: DataFrame, spout: str, streams: bool) -> str | None:
+    """Say why a spout does not read a DataFrame; None if it does."""
+    if streams and type(df).__module__.startswith("pyspark.sql.connect"):
+        return f"{spout} {_NOT_ON_CONNECT}"
+    if df.isStreaming == streams:
+        return None
+    kind, made = ("a streaming", "spark.readStream") if streams else ("a batch", "spark.read")
+    other = "DataFrameSpout" if streams else "StructuredStreamingSpout"
+    return f"{spout} reads {kind} DataFrame ({made}); give this one to {other}"
+
+
 def fields_of_source(source: Any, fields: FieldsLike | None, spout: str, streams: bool) -> Fields:
     """Return the fields of a DataFrame, or those declared for a function that makes one."""
-    kind, made = ("a streaming", "spark.readStream") if streams else ("a batch", "spark.read")
     if is_dataframe(source):
-        if streams and is_of_connect(source):
-            raise TopologyError(f"{spout} {_NOT_ON_CONNECT}")
-        if source.isStreaming != streams:
-            other = "DataFrameSpout" if streams else "StructuredStreamingSpout"
-            raise TopologyError(f"{spout} reads {kind} DataFrame ({made}); give this one to {other}")
+        if misfit := _misfit(source, spout, streams):
+            raise TopologyError(misfit)
         if fields is not None:
             raise TopologyError(f"{spout} takes the fields from the DataFrame; rename or cast its columns instead")
         return fields_of_dataframe(source)
@@ -196,7 +203,7 @@ def fields_of_dataframe(df: DataFrame) -> Fields:
     return fields
 
 
-def dataframe_of(source: Any, fields: Fields, streams: bool = False) -> DataFrame:
+def dataframe_of(source: Any, fields: Fields, spout: str, streams: bool) -> DataFrame:
     """Return the DataFrame of a spout: the one that was given, or what the function makes of the session."""
     from pyspark.sql import SparkSession
 
@@ -214,18 +221,9 @@ def dataframe_of(source: Any, fields: Fields, streams: bool = False) -> DataFram
     if not is_dataframe(made) or fields_of_dataframe(made) != fields:
         found_text = f"the columns ({fields_of_dataframe(made)})" if is_dataframe(made) else repr(made)
         raise SpoutError(f"the function of a DataFrame made {found_text}; declared are the fields ({fields})")
-    if streams and is_of_connect(made):
-        raise SpoutError(f"StructuredStreamingSpout {_NOT_ON_CONNECT}")
-    if made.isStreaming != streams:
-        raise SpoutError(
-            f"the function made a {'batch' if streams else 'streaming'} DataFrame; this spout reads the other kind"
-        )
+    if misfit := _misfit(made, spout, streams):
+        raise SpoutError(f"the function made another DataFrame: {misfit}")
     return made
-
-
-def is_of_connect(df: DataFrame) -> bool:
-    """Whether a DataFrame is one of Spark Connect."""
-    return type(df).__module__.startswith("pyspark.sql.connect")
 
 
 def is_dataframe(source: Any) -> bool:

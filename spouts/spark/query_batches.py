@@ -74,6 +74,8 @@ class QueryCoordinator(BatchCoordinator):
     `owner`: whose rows they are; see `owner_of`.
     """
 
+    runs_spark_jobs = True
+
     def __init__(self, open_dataframe: Callable[[], DataFrame], settings: QuerySettings, owner: str = "") -> None:
         self._open_dataframe, self._settings, self._fields = open_dataframe, settings, settings.fields
         self._owner = owner
@@ -126,9 +128,6 @@ class QueryCoordinator(BatchCoordinator):
         """Ask the query for all that its source has now."""
         if self._query is not None:
             self._query.look_now()
-
-    def runs_spark_jobs(self) -> bool:
-        return True
 
     def is_preparing(self) -> bool:
         """Whether the query may still give a batch of that."""
