@@ -19,7 +19,7 @@ import pyarrow.csv as pacsv
 
 from spouts.files.csv_lines import CsvFormat, may_bend
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import FileEmitter, FileSettings, FileSpout, path_column
+from spouts.files.file_settings import FileSettings, FileSpout
 from spouts.files.line_ends import LineFiles
 from spouts.files.ranges import Piece, check_unchanged, open_error, opened
 from spouts.files.row_reading import LineEmitter
@@ -130,14 +130,10 @@ def _flat_fields(fields: Fields) -> Fields:
 # CSV files whose quoted values may have line ends: each is read whole, by one task.
 
 
-class WholeCsvEmitter(FileEmitter):
-    """Reads whole files as a stream, so that memory is bounded by the longest row."""
+class WholeCsvEmitter(LineEmitter):
+    """Reads whole files as a stream, so that memory is bounded by the longest row. A bad row is an error."""
 
-    def __init__(
-        self, format_: CsvFormat, files: LineFiles, fields: Fields, bad_lines: str | None, with_file: bool
-    ) -> None:
-        super().__init__(fields, "file" if with_file else None)  # bad lines are refused
-        self._format, self._files, self._with_file = format_, files, with_file
+    _format: CsvFormat
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         for piece in part:
@@ -146,10 +142,7 @@ class WholeCsvEmitter(FileEmitter):
                 with opened(path) as file:
                     check_unchanged(file, piece.range, whole=True)
                     for batch in self._batches(path, file):
-                        columns = list(batch.columns)
-                        if self._with_file:
-                            columns.append(path_column(path, len(batch)))
-                        yield pa.Table.from_arrays(columns, schema=self._schema)
+                        yield self._table(list(batch.columns), path, len(batch))
                     check_unchanged(file, piece.range, whole=True)  # cut meanwhile, it would have looked shorter
             except OSError as error:
                 raise open_error(path, error, "cannot read the batch defined as a whole file") from error

@@ -17,8 +17,16 @@ from typing import Any, NamedTuple
 from spouts.files.file_listing import FileSource, Listed
 from spouts.files.ranges import FileRange, Piece, Position, Positions, cut, open_error, plain, went_on
 from spouts.files.tails import STEPS, Tail, TailRule
-from trident.spout.completing import PartitionRead
-from trident.spout.interfaces import REST, Away, BatchCoordinator, BatchTraits, Definition, Lag, TransactionAttempt
+from trident.spout.interfaces import (
+    REST,
+    Away,
+    BatchCoordinator,
+    BatchTraits,
+    Definition,
+    Lag,
+    PartitionRead,
+    TransactionAttempt,
+)
 
 _log = logging.getLogger(__name__)
 _MAX_RANGES = 1000
@@ -102,7 +110,8 @@ class FileCoordinator(BatchCoordinator):
         self._by_cursor = not self._follow
         self._loaded = False
         self._last: Definition | None = None
-        self._ahead = BytesAhead()
+        self._ahead = self._defined = 0  # bytes that were listed and are in no batch yet, and those of all batches
+        self._up_to: dict[tuple[str, int], int] = {}  # how many that were with each of the last batches
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix the ranges of a batch; None if no file has anything more.
@@ -117,8 +126,17 @@ class FileCoordinator(BatchCoordinator):
             raise
         if made is not None:
             self._last = made
-            self._ahead.defined(made, is_all=not self._queue)
+            self._note_size(made)
         return made
+
+    def _note_size(self, definition: Definition) -> None:
+        size = sum(int(end) - int(start) for _, start, end, _ in definition["ranges"])
+        # Where nothing that was listed is left, a file may have grown since.
+        self._ahead = max(0, self._ahead - size) if self._queue else 0
+        self._defined += size
+        self._up_to[_end_of(definition)] = self._defined
+        if len(self._up_to) > _KEPT:
+            del self._up_to[next(iter(self._up_to))]
 
     def _next(self, previous: Definition | None) -> Definition | None:
         self._rule.steps = STEPS
@@ -126,7 +144,9 @@ class FileCoordinator(BatchCoordinator):
             self._load(previous)
         made = self._define()
         if made is None and self._follow:
-            self._look_again()
+            files = self._source.files(self._positions)
+            self._forget_removed(files)
+            self._enqueue(files)
             made = self._define()
         return made
 
@@ -181,7 +201,7 @@ class FileCoordinator(BatchCoordinator):
 
     def lag(self, definition: Definition) -> Lag:
         """Say how many bytes the files had beyond this batch when they were listed, of `.gz` files compressed ones."""
-        return Lag(self._ahead.after(definition), "bytes")
+        return Lag(self._ahead + self._defined - self._up_to.get(_end_of(definition), 0), "bytes")
 
     def throttle(self, share: float) -> None:
         """Take less of the files; a batch still has a line, or a row group."""
@@ -215,11 +235,6 @@ class FileCoordinator(BatchCoordinator):
                     raise open_error(earlier, error, "cannot go on after a batch") from error
         self._positions.set(path, position)
 
-    def _look_again(self) -> None:
-        files = self._source.files(self._positions)
-        self._forget_removed(files)
-        self._enqueue(files)
-
     def _enqueue(self, files: dict[str, Listed]) -> None:
         self._queue.clear()
         self._tails = {path: tail for path, tail in self._tails.items() if path in files}
@@ -235,7 +250,7 @@ class FileCoordinator(BatchCoordinator):
                 with suppress(OSError):  # readers may have no access by now
                     self._format.find(path, position, 0, False, Tail(self._rule))  # it raises if it is another one
             self._stamps[path] = stamp
-        self._ahead.listed(ahead)
+        self._ahead = ahead
 
     def _is_left(self, path: str, size: int, stamp: tuple[int, int], read: int) -> bool:
         """Whether nothing is to be read of a file yet, as a look at it has shown that was not long ago."""
@@ -306,32 +321,6 @@ class FileCoordinator(BatchCoordinator):
         else:
             made["done"] = self._positions.packed()
         return made | {"guesses": guesses, "read": False} if guesses else made
-
-
-class BytesAhead:
-    """What was listed and not defined yet, and what each of the last batches has."""
-
-    def __init__(self) -> None:
-        self._listed = 0
-        self._defined = 0
-        self._up_to: dict[tuple[str, int], int] = {}
-
-    def listed(self, size: int) -> None:
-        """The files were listed, and have so many bytes that are in no batch yet."""
-        self._listed = size
-
-    def defined(self, definition: Definition, is_all: bool) -> None:
-        """A batch was defined; `is_all`: nothing that was listed is left, though a file may have grown since."""
-        size = sum(int(end) - int(start) for _, start, end, _ in definition["ranges"])
-        self._listed = 0 if is_all else max(0, self._listed - size)
-        self._defined += size
-        self._up_to[_end_of(definition)] = self._defined
-        if len(self._up_to) > _KEPT:
-            del self._up_to[next(iter(self._up_to))]
-
-    def after(self, definition: Definition) -> int:
-        """Return the bytes that are in no batch up to this one, as far as the files were listed."""
-        return self._listed + self._defined - self._up_to.get(_end_of(definition), 0)
 
 
 def _end_of(definition: Definition) -> tuple[str, int]:

@@ -58,24 +58,27 @@ class FileEmitter(ABC):
     """The worker's side.
 
     `declared`: what is read.
-    `more`: names of fields of type string that follow, of which None is left out.
+    `bad_lines`: the name of a field of type string that follows, for what cannot be read; None: there is none.
+    `with_file`: whether the path follows, as `file: string`.
     """
 
     is_quick: ClassVar[bool] = True  # it never waits, so the loop may call it
 
-    def __init__(self, declared: Fields, *more: str | None) -> None:
-        self.declared, strings = declared, [f"{name}: string" for name in more if name is not None]
-        self.fields = Fields(declared, *strings) if strings else declared
+    def __init__(self, declared: Fields, bad_lines: str | None = None, with_file: bool = False) -> None:
+        self._bad_lines, self._with_file = bad_lines, with_file
+        more = [f"{name}: string" for name in (bad_lines, "file" if with_file else None) if name is not None]
+        self.fields = Fields(declared, *more) if more else declared
         self._wanted, self._schema = schema_of(declared), schema_of(self.fields)
 
     @abstractmethod
     def emit(self, part: Sequence[Piece]) -> Iterator[pa.Table]:
         """Read the pieces of files that make up a part, in tables of about a megabyte."""
 
-
-def path_column(path: str, rows: int) -> pa.Array:
-    """Return the path of a file, once for each row."""
-    return pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), rows)
+    def _table(self, columns: list[pa.Array], path: str, rows: int) -> pa.Table:
+        """Return the columns of rows of one file as a table, with its path if that is wanted."""
+        if self._with_file:
+            columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), rows))
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
 
 class FileSpout:
@@ -85,7 +88,7 @@ class FileSpout:
     ----------
     kind
         The kind of the files ("text", "CSV"), for messages.
-    paths, pattern
+    paths, default_pattern
         Where they are, and what their names match unless the settings say it.
     settings
         See `FileSettings`. `TypeError` or `ValueError` if something is wrong.
@@ -94,7 +97,7 @@ class FileSpout:
     spout_type = SpoutType.TRANSACTIONAL
 
     def __init__(
-        self, kind: str, paths: Paths, pattern: str | tuple[str, ...], **settings: Unpack[FileSettings]
+        self, kind: str, paths: Paths, default_pattern: str | tuple[str, ...], **settings: Unpack[FileSettings]
     ) -> None:
         unknown = sorted(settings.keys() - FileSettings.__annotations__.keys())
         if unknown:
@@ -110,7 +113,7 @@ class FileSpout:
             raise ValueError(f"max_batch_bytes is {self._max_batch_bytes}; it must be at least 1")
         if self._tail != "hold" and not (isinstance(self._tail, (int, float)) and self._tail >= 0):
             raise ValueError(f'tail is {self._tail!r}; it must be a number of seconds, not negative, or "hold"')
-        patterns, recursive = settings.get("pattern", pattern), settings.get("recursive", True)
+        patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)
         self._kind, self._source = kind, FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
         self._follow, self._allow_empty = settings.get("follow", True), settings.get("allow_empty", False)
 

@@ -7,6 +7,7 @@ import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -156,11 +157,13 @@ class LineFiles(FileFormat):
         if self.rows is None:
             return End.MAYBE
 
-        def header() -> bytes:
-            first = os.pread(file, line_end_after(file, 0, start), 0).decode(self.encoding, "replace")
-            return first.removeprefix("\ufeff").rstrip("\r\n").encode()
+        header = partial(self.first_line, file, start) if start else None
+        return self.rows.end_of(path, text.removesuffix("\r").encode() + b"\n", header)
 
-        return self.rows.end_of(path, text.removesuffix("\r").encode() + b"\n", header if start else None)
+    def first_line(self, file: int, stop: int) -> bytes:
+        """Return the first line of an open file, up to `stop`, as UTF-8 without its end."""
+        first = os.pread(file, line_end_after(file, 0, stop), 0).decode(self.encoding, "replace")
+        return first.removeprefix("\ufeff").rstrip("\r\n").encode()
 
     def _find_whole(self, path: str, file: int, size: int, start: int, room: int, alone: bool, tail: Tail) -> FileCut:
         if start == size:

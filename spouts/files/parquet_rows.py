@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from spouts.files.column_types import int96_columns, leaves, read_schema
 from spouts.files.file_coordinator import FileCut, FileFormat, Rest
-from spouts.files.file_settings import FileEmitter, path_column
+from spouts.files.file_settings import FileEmitter
 from spouts.files.ranges import FileRange, Piece, Position, open_error, opened
 from spouts.files.tails import Tail
 from trident.alignment import align, check_readable
@@ -34,8 +34,8 @@ class ParquetEmitter(FileEmitter):
     """Emits the rows of row groups; see `ParquetFileSpout`."""
 
     def __init__(self, fields: Fields, with_file: bool, missing_columns: str) -> None:
-        super().__init__(fields, "file" if with_file else None)
-        self._with_file, self._missing_columns = with_file, missing_columns
+        super().__init__(fields, with_file=with_file)
+        self._missing_columns = missing_columns
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         """Give the rows of a part, in tables of at most 131,072 rows."""
@@ -60,9 +60,7 @@ class ParquetEmitter(FileEmitter):
             return
         what, opened_as = f"the Parquet file {path}", partial(parquet_file, source, footer)
         for columns, rows in read_groups(what, opened_as, groups, self._wanted, self._missing_columns):
-            if self._with_file:
-                columns.append(path_column(path, rows))
-            yield pa.Table.from_arrays(columns, schema=self._schema)
+            yield self._table(columns, path, rows)
 
 
 def _way_out(error: Exception) -> str:
@@ -229,7 +227,9 @@ class ParquetFiles(FileFormat):
         footer, status = self._after(path, before)
         tail.sees(status)
         if footer is None:
-            if tail.may_grow and _begins_one(path):  # a writer writes the footer last
+            with opened(path) as file:
+                begins_one = _MAGIC.startswith(os.pread(file, len(_MAGIC), 0))
+            if tail.may_grow and begins_one:  # a writer writes the footer last
                 tail.hold(0)
                 return FileCut(None, Rest.HELD, None)
             raise SpoutError(
@@ -255,11 +255,6 @@ class ParquetFiles(FileFormat):
                 "bytes: it was replaced. Its rows up to there are counted already; give new content a name of its own"
             )
         return footer, status
-
-
-def _begins_one(path: str) -> bool:
-    with opened(path) as file:
-        return _MAGIC.startswith(os.pread(file, len(_MAGIC), 0))
 
 
 def _footer_of(path: str) -> tuple[Footer | None, os.stat_result]:

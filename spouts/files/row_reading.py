@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spouts.files.file_settings import FileEmitter, path_column
+from spouts.files.file_settings import FileEmitter
 from spouts.files.line_ends import LineFiles, RowFormat, RowParser
-from spouts.files.ranges import Piece
+from spouts.files.ranges import Piece, opened
 from spouts.files.text_blocks import TextBlock, line_ends, read_texts
 from trident.errors import BadDataError
 from trident.fields import Fields
@@ -37,8 +37,8 @@ class LineEmitter(FileEmitter):
     def __init__(
         self, format_: RowFormat, files: LineFiles, fields: Fields, bad_lines: str | None, with_file: bool
     ) -> None:
-        super().__init__(fields, bad_lines, "file" if with_file else None)
-        self._format, self._files, self._bad_lines, self._with_file = format_, files, bad_lines, with_file
+        super().__init__(fields, bad_lines, with_file)
+        self._format, self._files = format_, files
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         path, parser = None, None
@@ -71,16 +71,13 @@ class LineEmitter(FileEmitter):
         if self._bad_lines is not None:
             line = None if bad is None else bad.decode("utf-8", "replace")
             columns.append(pa.repeat(pa.scalar(line, pa.string()), table.num_rows))
-        if self._with_file:
-            columns.append(path_column(path, table.num_rows))
-        return pa.Table.from_arrays(columns, schema=self._schema)
+        return self._table(columns, path, table.num_rows)
 
     def _header(self, text: TextBlock) -> bytes:
         if text.is_first:
             return text.text[: text.text.find(b"\n")]
-        with Path(text.path).open("rb") as file:
-            line = file.readline(self._files.max_line_bytes)
-        return line.decode(self._files.encoding, "replace").removeprefix("\ufeff").rstrip("\r\n").encode()
+        with opened(text.path) as file:
+            return self._files.first_line(file, self._files.max_line_bytes)
 
     def _error(self, text: TextBlock, bad: _Bad, is_after_header: bool) -> BadDataError:
         number = bad.number + is_after_header

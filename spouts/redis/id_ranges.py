@@ -128,7 +128,11 @@ class RangeCoordinator(BatchCoordinator):
             except ServerAway:
                 return None  # said by the server's object
             if found is None:
-                self._check_there(stream, at.get(stream))
+                if at.get(stream, [NOTHING])[0] != NOTHING:
+                    raise SpoutError(
+                        f"the stream {stream!r} is gone from Redis {self._server.place}; it was read up to entry "
+                        f"{at[stream][0]}. Restore it, or start with another log_dir to read what comes as a new stream"
+                    )
                 if self._settings.first == "$":
                     at.setdefault(stream, [NOTHING, 0, ""])
                 continue
@@ -146,13 +150,16 @@ class RangeCoordinator(BatchCoordinator):
         return {"ranges": ranges, "at": at, "bytes": size}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[IdRange]:
-        pieces = [
-            piece
-            for stream, (after, up_to, entries, cuts) in definition["ranges"].items()
-            for piece in _pieces(stream, after, [*cuts, up_to], entries)
-        ]
-        size = -(-len(pieces) // max(1, parallelism))
-        return list(_joined(pieces, size))
+        ranges = definition["ranges"].items()
+        joined = -(-sum(len(cuts) + 1 for _, (_, _, _, cuts) in ranges) // max(1, parallelism))  # pieces in a part
+        parts = []
+        for stream, (after, up_to, entries, cuts) in ranges:
+            ends = [*cuts, up_to]
+            for some in (ends[at : at + joined] for at in range(0, len(ends), joined)):
+                count = min(_CUT_EVERY * len(some), entries)
+                parts.append(IdRange(stream, after, some[-1], count))
+                after, entries = some[-1], entries - count
+        return parts
 
     def size(self, definition: Definition) -> int:
         return int(definition["bytes"])
@@ -186,13 +193,6 @@ class RangeCoordinator(BatchCoordinator):
         info = StreamInfo(length, id_of(first) or None, id_of(last), added, id_of(deleted))
         ids = [id_of(cut) for cut in cuts]
         return _Look(info, id_of(from_), of_after.decode(), entries, size, ids, of_last.decode())
-
-    def _check_there(self, stream: str, at: list[Any] | None) -> None:
-        if at is not None and at[0] != NOTHING:
-            raise SpoutError(
-                f"the stream {stream!r} is gone from Redis {self._server.place}; it was read up to entry {at[0]}. Restore it, "
-                "or start with another log_dir to read what comes as a new stream"
-            )
 
     def _read_before(self, stream: str, look: _Look, at: list[Any] | None) -> int | None:
         """Check that what the batches before read is still the beginning of the stream; return how many entries that were."""
@@ -232,27 +232,6 @@ def _position(look: _Look, read: int | None) -> list[Any]:
     if up_to == look.info.last:
         return [up_to, look.info.added, digest]  # all that was ever added: what was deleted one by one is no loss
     return [up_to, None if read is None else read + look.entries, digest]
-
-
-def _pieces(stream: str, after: str, cuts: Sequence[str], entries: int) -> Iterator[IdRange]:
-    for cut in cuts:
-        count = min(_CUT_EVERY, entries)
-        yield IdRange(stream, after, cut, count)
-        after, entries = cut, entries - count
-
-
-def _joined(pieces: Sequence[IdRange], size: int) -> Iterator[IdRange]:
-    """Join pieces of one stream that follow each other, up to `size` of them."""
-    joined, count = None, 0
-    for piece in pieces:
-        if joined is not None and joined.stream == piece.stream and count < size:
-            joined, count = joined._replace(up_to=piece.up_to, entries=joined.entries + piece.entries), count + 1
-            continue
-        if joined is not None:
-            yield joined
-        joined, count = piece, 1
-    if joined is not None:
-        yield joined
 
 
 class RangeEmitter:

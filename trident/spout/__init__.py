@@ -5,9 +5,6 @@ driver. `partitioned.py` has sources in partitions, `rich.py` Storm's spout of s
 docs/writing-a-spout.md shows how to write each.
 """
 
-from trident.spout.completing import (
-    PartitionRead,
-)
 from trident.spout.interfaces import (
     Away,
     BadRow,
@@ -20,6 +17,7 @@ from trident.spout.interfaces import (
     ICommitterTridentSpout,
     ITridentSpout,
     Lag,
+    PartitionRead,
     Quick,
     SaysWhereItBegins,
     SpoutType,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.roles import Role, adapted, lacking
-from trident.spout.completing import PartitionRead
 from trident.tuples import TridentCollector
 
 if TYPE_CHECKING:
@@ -82,13 +81,40 @@ class Away(NamedTuple):
     is_fault: bool = True
 
 
+class PartitionRead(NamedTuple):
+    """What reading one partition returned. An emitter gives it in the run that gives the rows, so both belong together.
+
+    It completes a definition that says only where reading begins, of a source whose end is known only after reading. The
+    emitter gives one for each partition between its tables; when the attempt is processed, the coordinator completes the
+    definition with all of them at once. Nothing of an attempt is committed before its definition is complete and, if the
+    spout is transactional, logged. So an attempt that fails earlier is simply read again.
+
+    Attributes
+    ----------
+    partition
+        The name of the partition.
+    metadata
+        Where reading ended: plain data.
+    rows, size
+        How many rows were read, and their bytes.
+    crc
+        The checksum of the rows, if a replay is to be compared with it.
+    """
+
+    partition: str
+    metadata: Any
+    rows: int = 0
+    size: int = 0
+    crc: int | None = None
+
+
 class BatchTraits(NamedTuple):
     """What a definition is besides what the batch contains.
 
     Attributes
     ----------
     is_complete
-        Whether it says everything; only such a definition is logged. See `trident/spout/completing.py`. The next batch of a
+        Whether it says everything; only such a definition is logged. See `PartitionRead`. The next batch of a
         spout whose definitions are completed by processing is defined when the one before is complete, which may still be
         committing then.
     is_guess

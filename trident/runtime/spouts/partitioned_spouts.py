@@ -28,12 +28,12 @@ from trident.arrow import UNFIT, TablePart, cast_table, row_of, schema_of, table
 from trident.errors import PartitionLostError, ReplayMismatchError, SpoutError, TopologyError, TridentError, describe
 from trident.fields import Fields
 from trident.roles import adapted, lacking, missing
-from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import (
     BatchCoordinator,
     BatchTraits,
     Definition,
     Lag,
+    PartitionRead,
     Quick,
     SpoutType,
     TransactionAttempt,
@@ -395,22 +395,16 @@ def _checksum(tables: Sequence[pa.Table]) -> int:
 
 def _not_plain(value: Any, place: str) -> str:
     """Say what in a value is not plain data; empty if all of it is."""
-    if isinstance(value, int) and type(value) is int:
+    if type(value) is int:
         return "" if -(1 << 63) <= value < 1 << 64 else f"{place} is an int of more than 64 bits"
     if type(value) in _PLAIN:
         return ""
     if type(value) is list:
-        return next(filter(None, (_not_plain(one, f"{place}[{at}]") for at, one in enumerate(value))), "")
-    if type(value) is dict:
-        return _not_plain_dict(value, place)
-    return f"{place} is a {type(value).__name__}"
-
-
-def _not_plain_dict(value: Mapping[Any, Any], place: str) -> str:
-    for key, one in value.items():
-        if type(key) is not str:
-            return f"{place} has the key {key!r}, a {type(key).__name__}"
-        wrong = _not_plain(one, f"{place}[{key!r}]")
-        if wrong:
-            return wrong
-    return ""
+        inner = [(one, f"{place}[{at}]") for at, one in enumerate(value)]
+    elif type(value) is dict:
+        if odd := [key for key in value if type(key) is not str]:
+            return f"{place} has the key {odd[0]!r}, a {type(odd[0]).__name__}"
+        inner = [(one, f"{place}[{key!r}]") for key, one in value.items()]
+    else:
+        return f"{place} is a {type(value).__name__}"
+    return next(filter(None, (_not_plain(*one) for one in inner)), "")

@@ -12,10 +12,10 @@ from trident.arrow import cast_table, schema_of
 from trident.config import Config
 from trident.coordination.framing import decode, encode
 from trident.runtime.spouts.batch_spouts import as_trident_spout
-from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import (
     BadRow,
     Definition,
+    PartitionRead,
     SpoutType,
     TransactionAttempt,
     coordinator_of,
