@@ -18,7 +18,7 @@ from spouts.files.ranges import Piece, check_unchanged, open_error, opened
 from trident.errors import ReplayMismatchError, SpoutError
 
 _log = logging.getLogger(__name__)
-_BLOCK = 1 << 20
+_BLOCK = 1_000_000
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = ord("\n")
 _warned: set[str] = set()
