@@ -87,7 +87,8 @@ class _DataFrameSource:
             found = f"the columns ({_fields_of(made)})" if _is_dataframe(made) else repr(made)
             raise SpoutError(f"the function of a DataFrame made {found}; declared are the fields ({self._fields})")
         if misfit := self._misfit(made):
-            raise SpoutError(f"the function made another DataFrame: {misfit}")
+            kind = "streaming" if made.isStreaming else "batch"
+            raise SpoutError(f"the function made a {kind} DataFrame: {misfit}")
         return made
 
     def _misfit(self, df: DataFrame) -> str | None:

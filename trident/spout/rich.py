@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.roles import Role, has
+from trident.roles import Role
 from trident.spout.interfaces import SourceLife
 
 
@@ -87,6 +87,14 @@ class DeclaresOutputFields(Protocol):
 
 
 @runtime_checkable
+class GivesOutputFields(Protocol):
+    """A spout that returns its fields."""
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+
+
+@runtime_checkable
 class Activated(Protocol):
     """A spout that is notified when tuples are asked for."""
 
@@ -111,9 +119,8 @@ class RichSpoutDefaults(SourceLife, Role):
 
 def fields_of_rich_spout(spout: Any) -> Fields:
     """Return the fields that a spout gives or declares."""
-    if has(spout, "get_output_fields"):
-        fields: Fields = spout.get_output_fields()
-        return fields
+    if isinstance(spout, GivesOutputFields):
+        return spout.get_output_fields()
     declarer = OutputFieldsDeclarer()
     if isinstance(spout, DeclaresOutputFields):
         spout.declare_output_fields(declarer)
