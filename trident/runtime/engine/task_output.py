@@ -25,7 +25,7 @@ import pyarrow as pa
 from trident.operations.metrics import add_counts
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.failures import Failure
-from trident.spout.completing import PartitionRead
+from trident.spout.interfaces import PartitionRead
 from trident.state.key_counts import KeyCounts
 
 

@@ -32,8 +32,7 @@ from trident.runtime.steps.failures import (
 )
 from trident.runtime.steps.rows import StepRun, without_impossible
 from trident.runtime.windows.shares import Now
-from trident.spout.completing import PartitionRead
-from trident.spout.interfaces import BadRow, TransactionAttempt
+from trident.spout.interfaces import BadRow, PartitionRead, TransactionAttempt
 from trident.state.interfaces import StateConf, note_state
 from trident.state.txid import Txid
 

@@ -60,7 +60,7 @@ def open_runner(
 
 def _is_spark_asked(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
     """Whether something asks Spark before there is a batch."""
-    return bool(config.verify_replays) or any(spout.coordinator.runs_spark_jobs() for spout in spouts.values())
+    return bool(config.verify_replays) or any(spout.coordinator.runs_spark_jobs for spout in spouts.values())
 
 
 def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
@@ -78,7 +78,7 @@ def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
     elif server_of(config.master, config.spark_conf) is not None:
         why = "Spark Connect has no tasks that the driver can send messages to. Use a classic session"
     for name, spout in spouts.items():
-        if spout.coordinator.runs_spark_jobs():
+        if spout.coordinator.runs_spark_jobs:
             why = (
                 f"stream {name!r} is read by Spark jobs of its own, which would wait for ever for the cores that the workers "
                 "keep. Read the data by another spout"

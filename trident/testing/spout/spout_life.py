@@ -12,10 +12,10 @@ from trident.arrow import cast_table, schema_of
 from trident.config import Config
 from trident.coordination.framing import decode, encode
 from trident.runtime.spouts.batch_spouts import as_trident_spout
-from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import (
     BadRow,
     Definition,
+    PartitionRead,
     SpoutType,
     TransactionAttempt,
     coordinator_of,
@@ -46,7 +46,7 @@ class Life:
         self.fields = self.spout.get_output_fields()
         self.coordinator = coordinator_of(self.spout.get_coordinator(settings))
         self.emitter = through_pickle(self.spout.get_emitter(settings))
-        self._is_completed_by_reading = self.coordinator.offers("is_complete")
+        self._is_completed_by_reading = self.coordinator.offers("complete")
         self._first: dict[tuple[int, str], list[pa.Table]] = {}
 
     @property
@@ -61,7 +61,7 @@ class Life:
     def define_here(self, txid: int, previous: Definition | None) -> Definition | None:
         """Have a batch defined; where reading completes the definition, it is read."""
         definition = self.coordinator.initialize_transaction(txid, previous)
-        if definition is None or self.coordinator.is_complete(definition):
+        if definition is None or self.coordinator.traits(definition).is_complete:
             return definition
         tables, read = list[pa.Table](), dict[str, PartitionRead]()
         for one in self._emitted(txid, definition, 1, 0):
