@@ -139,8 +139,9 @@ class LogReader:
 
     def _fold(self, segment: SegmentName, file: Path, offset: int, frames: list[Frame]) -> None:
         if offset == 0:
-            self._state, self._segment, self._offset = _read_header(frames, segment, file), segment, frames[0].end
-            frames = frames[1:]
+            header, frames = _first(frames, file), frames[1:]
+            self._state = header_state(header.payload, segment, str(file))
+            self._segment, self._offset = segment, header.end
         assert self._state is not None, "a segment is read from its header on"
         for each in frames:
             try:
@@ -196,11 +197,6 @@ def _first(frames: list[Frame], file: Path) -> Frame:
         # A segment gets its name only once its header is durable, so this is no crash.
         raise CorruptLogError(str(file), 0, "the header has a wrong checksum")
     return frames[0]
-
-
-def _read_header(frames: list[Frame], segment: SegmentName, file: Path) -> LogState:
-    """Return the state that the header, the first frame of a segment, holds."""
-    return header_state(_first(frames, file).payload, segment, str(file))
 
 
 def header_state(payload: bytes, segment: SegmentName, where: str) -> LogState:
