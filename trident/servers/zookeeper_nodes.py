@@ -46,6 +46,10 @@ class CallResult(Protocol):
         """Return it, or raise the error that is the answer."""
 
 
+Method = Callable[["KazooClient"], Callable[..., CallResult]]
+"""A method of a client that is given a path and a watch."""
+
+
 class PendingAnswer(NamedTuple):
     """What a request came to; `repeated`: an earlier try was left without an answer, so it may have been carried out."""
 
@@ -118,13 +122,13 @@ class ZooKeeperNodes(ABC):
 
     def read(self, paths: Sequence[str], watch: bool = False, sync: bool = False) -> list[StoredNode | None]:
         """See `Nodes.read`. `sync`: as of now; a server may be behind the others, unless it is asked to catch up first."""
-        found = self._each("get_async", paths, watch, sync)
+        found = self._each(lambda client: client.get_async, paths, watch, sync)
         return [
             None if one is None else StoredNode(one[0], one[1].version, one[1].ephemeralOwner or None) for one in found
         ]
 
     def names(self, paths: Sequence[str], watch: bool = False) -> list[list[str]]:
-        return [sorted(names or ()) for names in self._each("get_children_async", paths, watch)]
+        return [sorted(names or ()) for names in self._each(lambda client: client.get_children_async, paths, watch)]
 
     def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
         def request(client: KazooClient) -> CallResult:
@@ -172,7 +176,7 @@ class ZooKeeperNodes(ABC):
     def _at(self, path: str) -> str:
         return self.root if path == "/" else self.root + path
 
-    def _each(self, what: str, paths: Sequence[str], watch: bool, sync: bool = False) -> list[Any]:
+    def _each(self, method: Method, paths: Sequence[str], watch: bool = False, sync: bool = False) -> list[Any]:
         """Ask the same of several nodes at once; None for one that is not there, whose creation is watched then."""
         from kazoo.exceptions import NoNodeError
 
@@ -180,18 +184,18 @@ class ZooKeeperNodes(ABC):
             return []
         fire = self._fire if watch else None
 
-        def ask(name: str, some: Sequence[str]) -> list[Any]:
+        def ask(method: Method, some: Sequence[str]) -> list[Any]:
             def request(client: KazooClient) -> CallResult:
                 first = [client.sync_async(self._at(some[0]))] if sync else []
-                return _Together([*first, *(getattr(client, name)(self._at(path), fire) for path in some)], NoNodeError)
+                return _Together([*first, *(method(client)(self._at(path), fire) for path in some)], NoNodeError)
 
             answers: list[Any] = self.call(request).value
             return answers[-len(some) :]
 
         while True:
-            found = ask(what, paths)
+            found = ask(method, paths)
             missing = [path for path, one in zip(paths, found, strict=True) if one is None] if watch else []
-            if not missing or not any(ask("exists_async", missing)):
+            if not missing or not any(ask(lambda client: client.exists_async, missing)):
                 return found  # else one was created in between
 
     def _fire(self, event: WatchedEvent) -> None:
@@ -238,7 +242,7 @@ class ZooKeeperNodes(ABC):
 
     def _is_done(self, last: Step, before: int) -> bool:
         """Whether the last step of a transaction was made after the change `before`, by a try whose answer was lost."""
-        (found,) = self._each("get_async", [last.path], watch=False)
+        (found,) = self._each(lambda client: client.get_async, [last.path])
         if found is None or not isinstance(last, Create | Put) or found[0] != last.data:
             return False
         _, stat = found

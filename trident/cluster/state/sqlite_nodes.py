@@ -198,11 +198,11 @@ class SqliteNodes:
         self._seen_version = version
         with self._watching:
             data, below = ([path for path, names in self._watched if names == wanted] for wanted in (False, True))
-            now: dict[tuple[str, bool], Any] = {
-                (path, False): node for path, node in zip(data, self.read(data), strict=True)
+            now: dict[bool, dict[str, Any]] = {
+                False: dict(zip(data, self.read(data), strict=True)),
+                True: dict(zip(below, self.names(below), strict=True)),
             }
-            now |= {(path, True): names for path, names in zip(below, self.names(below), strict=True)}
-            changed = [each for each, seen in self._watched.items() if now[each] != seen]
+            changed = [(path, names) for (path, names), seen in self._watched.items() if now[names][path] != seen]
             for each in changed:
                 del self._watched[each]
         for path in dict.fromkeys(path for path, _ in changed):
