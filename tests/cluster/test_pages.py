@@ -25,7 +25,6 @@ from trident.cluster.state.beat_records import (
     SupervisorInfo,
     WorkerHeartbeat,
     machine_names,
-    report_death,
 )
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, NodePort, StatusKind, StormBase, WantedStatus
@@ -312,7 +311,7 @@ def test_the_log_of_a_topology_that_failed_is_where_its_driver_died(cluster: Sto
         storm_id = submitted(cluster, status=WantedStatus("failed", 0.0, reason="it broke"))
         pages = ClusterOverview(cluster, TOKEN)
         assert pages.log(storm_id)["note"] == "the topology is not assigned to a machine"
-        report_death(cluster.state, storm_id, DriverDeath(time.time(), "a", 6700, 1, 0.0, 1.0, True, "it broke"))
+        cluster.report_death(storm_id, DriverDeath(time.time(), "a", 6700, 1, 0.0, 1.0, True, "it broke"))
         folder.log_file(storm_id).write_text("2026-11-26 02:00:00,001 ERROR it broke\n")
         folder.output_file(storm_id).write_text("a worker said why\n")
         assert pages.log(storm_id)["text"].endswith("ERROR it broke\n")

@@ -31,7 +31,7 @@ Session = Annotated[
     typer.Option(
         metavar="SECONDS",
         min=1.0,
-        help="A daemon that is silent for this long counts as gone.",
+        help="A daemon that a ZooKeeper has not heard of for this long counts as gone; in a folder, one that has ended.",
     ),
 ]
 
