@@ -18,10 +18,10 @@ from trident.cluster.topology_of_cluster import (
     ClusterTopologyPages,
     facts,
     reasons,
-    uptime_text,
     why_waiting,
 )
 from trident.cluster_errors import ClusterError, NoLeader
+from trident.observe.topology_status import pretty_seconds
 from trident.observe.verdict import verdict
 from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages, topology_row
 from trident.ui.http_pages import HttpTopologyPages
@@ -65,7 +65,7 @@ class ClusterOverview:
                     "url": each["url"],
                     "status": "Leader" if leader is not None and leader["id"] == each["id"] else "Not a Leader",
                     "version": each["version"],
-                    "nimbusUpTime": uptime_text(now - each["since-secs"]),
+                    "nimbusUpTime": pretty_seconds(now - each["since-secs"]),
                     "nimbusUpTimeSeconds": now - each["since-secs"],
                 }
                 for each in hosts_of(self._cluster.state)
@@ -80,7 +80,7 @@ class ClusterOverview:
                 {
                     "id": name,
                     "host": names[name],
-                    "uptime": uptime_text(info.uptime_secs),
+                    "uptime": pretty_seconds(info.uptime_secs),
                     "uptimeSeconds": info.uptime_secs,
                     "slotsTotal": len(info.meta),
                     "slotsUsed": len(runs.get(name, ())),
