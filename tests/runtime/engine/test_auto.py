@@ -31,6 +31,7 @@ from trident.runtime.start import engine_choice as engines
 from trident.spout.interfaces import TransactionAttempt
 
 ATTEMPT = TransactionAttempt(1, 1 << 20)
+ORDER = Order(ATTEMPT)
 BATCHES = [["a"] * 3, ["b"] * 3000 + ["x"], ["a", "c"], ["c"] * 4000, ["a"]]
 """Small and large ones, in turn, where 1,000 bytes are the limit."""
 
@@ -46,9 +47,9 @@ class Recorder(InProcessRunner):
         self.cancelled: list[TransactionAttempt] = []
         self.closed = 0
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Any], order: Order | None = None) -> TaskOutput:
-        self.txids.append(attempt.txid)
-        return super().process(attempt, parts, order)
+    def process(self, parts: Sequence[Any], order: Order) -> TaskOutput:
+        self.txids.append(order.attempt.txid)
+        return super().process(parts, order)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         self.cancelled.append(attempt)
@@ -91,11 +92,11 @@ def test_a_late_runner_is_opened_once_with_the_first_batch_and_closed() -> None:
     late.cancel(ATTEMPT)
     assert opened == []
     for _ in range(2):
-        late.process(ATTEMPT, [])
+        late.process([], ORDER)
     late.cancel(ATTEMPT)
     late.close()
     assert [(one.txids, one.cancelled, one.closed) for one in opened] == [([1, 1], [ATTEMPT], 1)]
-    assert late.process(ATTEMPT, []) == TaskOutput()
+    assert late.process([], ORDER) == TaskOutput()
     assert len(opened) == 1
 
 
@@ -115,13 +116,13 @@ def test_a_runner_for_the_first_batch_opens_once_and_has_the_width_of_what_it_op
 
     first = AutoRunner(program(), 1, open_)
     assert opened == []
-    first.of_size(None).process(ATTEMPT, [])
+    first.of_size(None).process([], ORDER)
     assert (first.of_size(3), opened[0].txids) == (first, [1])
     assert (first.parallelism, first.program is opened[0].program, len(opened)) == (2, True, 1)
     first.close()
     assert opened[0].closed == 1
     assert first.of_size(3) is first  # and processes nothing any more
-    assert first.process(ATTEMPT, []) == TaskOutput()
+    assert first.process([], ORDER) == TaskOutput()
 
 
 def test_a_runner_for_the_first_batch_raises_why_it_cannot_be_opened() -> None:
@@ -412,17 +413,17 @@ def test_a_small_batch_behind_one_that_takes_its_time_keeps_nobody_waiting(
     third_defined, turns = threading.Event(), list[int]()
     process, begin = InProcessRunner.process, BatchLoop._begin
 
-    def slowly(self: Any, attempt: TransactionAttempt, parts: Any, order: Any) -> Any:
-        if attempt.txid == 1:
+    def slowly(self: Any, parts: Any, order: Order) -> Any:
+        if order.attempt.txid == 1:
             assert third_defined.wait(WAIT_S), "it is not begun before the first one is done"
             turns.clear()
             time.sleep(0.3)
             assert len(turns) < 50, "the loop does not wait"
-        return process(self, attempt, parts, order)
+        return process(self, parts, order)
 
-    def counted_begin(self: BatchLoop) -> None:
+    def counted_begin(self: BatchLoop) -> float:
         turns.append(1)
-        begin(self)
+        return begin(self)
 
     def observe(point: str, attempt: TransactionAttempt) -> None:
         points.append((point, attempt.txid))

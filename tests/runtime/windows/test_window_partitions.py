@@ -37,8 +37,10 @@ from trident.coordination.transaction_log import LogReader
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations import Count, Sum
 from trident.planner import make_plan
-from trident.runtime.commit.committer import Committer, PartitionCommit
+from trident.runtime.commit.committer import Committer
+from trident.runtime.commit.partition_commit import PartitionCommit
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Order
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
@@ -104,7 +106,10 @@ class Life:
         ]
         txid = Txid(self.txid, self.attempt, self.winners)
         committer = Committer(self.plan, {"w": states, "kept": [state_of(self.kept)]}, lambda name: None)
-        done = committer.commit({"w": [txid] * partitions, "kept": [txid]}, self.input(sides), now)
+        txids = {"w": [txid] * partitions, "kept": [txid]}
+        done = committer.commit(
+            Order(TransactionAttempt(self.txid, self.attempt), txids=txids, now=now), self.input(sides)
+        )
         self.late += done.metrics.get("w/late", 0)
 
     def input(self, sides: Sequence[Any]) -> TaskOutput:

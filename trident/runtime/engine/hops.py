@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from trident.runtime.engine.fragment_runs import PutBack
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.engine.worker import Part, Program
+from trident.runtime.engine.worker import Order, Part, Program
 from trident.runtime.steps.failures import Failure
 
 Destination = tuple[str, int]
@@ -155,9 +155,9 @@ def _readers(
     )
 
 
-def skips(parts: Sequence[Part]) -> bool:
+def skips(parts: Sequence[Part], order: Order) -> bool:
     """Whether rows of these parts may take other ways than those of the plan."""
-    return any(capture or isinstance(part, PutBack) for _, part, capture in parts)
+    return order.capture or any(isinstance(part, PutBack) for _, part in parts)
 
 
 def signed(stage: int, task: int, routes: Routes, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Sent]]:

@@ -19,7 +19,7 @@ from trident.graph import PersistNode, QueryNode
 from trident.runtime.engine.hops import destinations_of
 from trident.runtime.engine.resident_mail import StageWork
 from trident.runtime.engine.resident_pool import ResidentPool, Run
-from trident.runtime.engine.runners import Runner, captures, of_width, pickled
+from trident.runtime.engine.runners import Runner, of_width, pickled
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import gathered
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
@@ -68,18 +68,18 @@ class ResidentRunner:
         topology, code = program.topology, pickled(self.program)
         self.pool = ResidentPool(context, topology, self.parallelism, uuid.uuid4().hex, code, spare)
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
-        """Run all parts, and the levels behind them; without an order those that commit wait for `commit`."""
+    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
+        """Run all parts, and the levels behind them; if the order has no txids, those that commit wait for `commit`."""
         parts = with_empty_parts(self.program, parts)
         if not parts and not self.program.levels:
             return TaskOutput()
-        keeps = order is None and bool(self.commits)
+        keeps = bool(self.commits) and not order.txids
         last = (self.program.processing or 0) if keeps else len(self.program.levels)
         try:
-            run = self.pool.begin(attempt)
+            run = self.pool.begin(order.attempt)
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
-        output = self._through(run, order or Order(attempt, captures(parts)), parts, range(last + 1))
+        output = self._through(run, order, parts, range(last + 1))
         if not keeps or output.failure is not None:
             self.pool.end(run)
             return output
