@@ -364,7 +364,7 @@ OF_RUNS = (
     ),
     Mutant(
         "commit: keys of two partitions that are the same are not compared",
-        "trident/runtime/commit/partition_commit.py",
+        "trident/runtime/commit/entries.py",
         "            if other != partition:\n",
         "            if other is None:\n",
         (

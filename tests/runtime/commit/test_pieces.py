@@ -13,8 +13,8 @@ from trident import TridentTopology
 from trident.graph import PersistNode
 from trident.operations import Count
 from trident.planner import make_plan
-from trident.runtime.commit import partition_commit
-from trident.runtime.commit.partition_commit import PartitionCommit, inputs_of
+from trident.runtime.commit import entries
+from trident.runtime.commit.committer import PartitionCommit
 from trident.state import NonTransactionalMap, OpaqueMap, TransactionalMap, map_state
 from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import Txid
@@ -38,7 +38,7 @@ def node() -> PersistNode:
 
 
 def updated(node: PersistNode, state: Any, txid: int) -> pa.Table | None:
-    commit = PartitionCommit(node, state, Txid(txid, 1 << 20), inputs_of(node, PARTS, 1, None)[0], wanted=True)
+    commit = PartitionCommit(node, state, Txid(txid, 1 << 20), entries.inputs_of(node, PARTS, 1, None)[0], wanted=True)
     commit.run()
     return commit.values
 
@@ -51,7 +51,7 @@ def test_pieces_come_to_the_values_of_one_update(
     whole: dict[Any, Any] = {}
     one_by_one: dict[Any, Any] = {}
     given = updated(node, wrap(kind(DictMap(whole))), 1)
-    monkeypatch.setattr(partition_commit, "PIECE", 10)
+    monkeypatch.setattr(entries, "PIECE", 10)
     state = wrap(kind(DictMap(one_by_one)))
     in_pieces = updated(node, state, 1)
     assert one_by_one == whole

@@ -32,7 +32,7 @@ from trident.operations import (
     Sum,
     col,
 )
-from trident.runtime.commit import partition_commit
+from trident.runtime.commit import entries
 from trident.spout import SpoutType
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.testing import TopologyTestDriver, simulate
@@ -456,7 +456,7 @@ class Counted(CombinerAggregator[int]):
 
 @pytest.mark.parametrize("aggregate", [Count(), Counted()])
 def test_the_other_updates_of_a_batch_stay_columns_or_pieces(aggregate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_commit, "PIECE", 3)
+    monkeypatch.setattr(entries, "PIECE", 3)
     topology = TridentTopology("t")
     rows = {1: [(f"w{at}", False) for at in range(20)], 2: [(f"w{at}", at % 2 == 0) for at in range(20)]}
     stream = words(topology, rows)

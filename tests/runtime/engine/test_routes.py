@@ -15,7 +15,6 @@ from trident import TridentTopology
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.engine.hops import routes_of
-from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.runners import InProcessRunner, tag_of
 from trident.runtime.engine.spark_runner import KeptStages, SparkRunner
 from trident.runtime.engine.task_output import TaskOutput
@@ -56,9 +55,7 @@ def program_of(what: str) -> tuple[Program, list[Part]]:
     plan = make_plan(topology.graph())
     commits = {node.id for node in plan.commits}
     fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commits}
-    program = Program(
-        "t", fragments, {"in": spout.get_emitter({})}, {}, {}, with_partitions(plan.exchanges, WIDTH), plan.levels
-    )
+    program = Program("t", fragments, {"in": spout.get_emitter({})}, {}, {}, plan.exchanges, plan.levels)
     assert len(program.levels) == 2
     coordinator = spout.get_coordinator({})
     definition = coordinator.initialize_transaction(1, None)

@@ -17,7 +17,6 @@ from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.engine import tasks
 from trident.runtime.engine.hops import Sent, routes_of
-from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task, unpack
 from trident.runtime.engine.worker import Order, Program
@@ -49,8 +48,7 @@ class Job:
         commits = {node.id for node in plan.commits}
         fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commits}
         coordinator, emitters = spout.get_coordinator({}), {"in": spout.get_emitter({})}
-        wide = with_partitions(plan.exchanges, WIDTH)
-        program = Program("t", fragments, emitters, {}, {}, wide, plan.levels)
+        program = Program("t", fragments, emitters, {}, {}, plan.exchanges, plan.levels).of_width(WIDTH)
         self.job = tasks.Job(f"job-{next(salts)}", cloudpickle.dumps(program), Order(ATTEMPT))
         self.routes = routes_of(program, any_way, apart=False, width=1)
         definition = coordinator.initialize_transaction(1, None)

@@ -37,8 +37,7 @@ from trident.coordination.transaction_log import LogReader
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations import Count, Sum
 from trident.planner import make_plan
-from trident.runtime.commit.committer import Committer
-from trident.runtime.commit.partition_commit import PartitionCommit
+from trident.runtime.commit.committer import Committer, PartitionCommit
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.reading.open_partitions import open_view

@@ -16,16 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import concatenated
+from trident.arrow import concatenated, one_array, schema_of, strict_cast
 from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.planner.plan import most_kept
-from trident.runtime.commit.partition_commit import (
+from trident.runtime.commit.entries import (
     Entries,
-    PartitionCommit,
-    Reach,
-    Steps,
     check_one_writer,
     inputs_kept,
     inputs_of,
@@ -36,17 +33,160 @@ from trident.runtime.engine.fragment_runs import put_backs_of, send
 from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
-from trident.runtime.reading.state_frames import columns_of
+from trident.runtime.reading import state_frames
 from trident.runtime.reading.store_check import check_partitions
 from trident.runtime.reading.views import StateView
+from trident.runtime.steps.aggregates import Merging, combining, is_native, rows_of
 from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.steps.failures import TupleErrors, calls_user_code, failing_at
-from trident.runtime.steps.rows import StepRun
+from trident.runtime.steps.failures import StepFailed, TupleErrors, calls_user_code, failing_at
+from trident.runtime.steps.rows import Emitted, StepRun, column_of, columns_of
+from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Share, moment_of, rows_by_partition, shares_of
-from trident.state.key_counts import counting_keys
+from trident.state.key_counts import NO_KEYS, KeyCounts, add_keys, counting_keys
 from trident.state.kinds import LaterWrite
 from trident.state.txid import Snapshot, Txid
+from trident.state.values import CombinerUpdates, ReducerValueUpdater
+from trident.tuples import TridentTuple
+
+Reach = Callable[[str, str], None]
+"""Called with a point of a state's commit and its name: `"begin_commit"` before anything is written, `"put"` between the update
+and the commit, `"commit"` when the state has committed; what it raises fails the batch there."""
+
+
+@dataclass
+class PartitionCommit:
+    """The commit of one partition of a state: `begin`, then `end`.
+
+    `given`: what the batch has for the partition; None: nothing, so that only the sentinel moves.
+    `wanted`: whether any step reads the new values.
+    `bounds`: how many rows a step may give.
+    `reach`: see `Reach`.
+    `stages`: whether the state stages, and the driver publishes, in place of the state's `commit`.
+
+    What becomes of it:
+
+    `values`: the rows that the partition gives: new values, if they are wanted, or what a window or join gives.
+    `staged`: what the driver has yet to publish.
+    `counts`, `keys`, `failure`: of steps that were run `apart`: what operations and maps counted, or why they failed.
+    """
+
+    node: PersistNode
+    state: Any
+    txid: Txid
+    given: Entries | Share | None = None
+    wanted: bool = False
+    bounds: Bounds = DEFAULT_BOUNDS
+    reach: Reach = lambda point, state: None
+    stages: bool = False
+    values: pa.Table | None = None
+    staged: bytes = b""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    keys: KeyCounts = NO_KEYS
+    failure: StepFailed | None = None
+
+    def begin(self) -> None:
+        """Compare and move the sentinel, then update: nothing of it counts yet."""
+        self.reach("begin_commit", self.node.state)
+        self.state.begin_commit(self.txid)
+        if isinstance(self.given, Share):
+            assert isinstance(self.node, (WindowNode, JoinWithinNode)), self.node
+            self.values = update_over_time(self.node, self.state, self.given)
+        elif self.given is not None:
+            self.values = self._update(self.given)
+
+    def end(self) -> None:
+        """Make durable what was put, and commit."""
+        self.reach("put", self.node.state)
+        if self.stages:
+            self.staged = self.state.stage(self.txid)
+        else:
+            self.state.commit(self.txid)
+        self.reach("commit", self.node.state)
+
+    def run(self, steps: Steps = (begin, end)) -> None:
+        """Take steps; what they raise is a failure of the node."""
+        with failing_at(self.node.id):
+            for step in steps:
+                step(self)
+
+    def apart(self, steps: Steps) -> None:
+        """Take steps in whichever thread this is; keep what they count, and their failure as data."""
+        try:
+            with counting_keys() as keys, counting() as self.counts:
+                self.run(steps)
+            self.keys = keys.counts
+        except StepFailed as error:
+            self.failure = error
+
+    def _update(self, given: Entries) -> pa.Table | None:
+        table, values = given.table, None
+        if table is None:
+            values = self._new_values(self._rows(given) if given.keys or not given.removed else [])
+        elif (column := self._combined(table, given.merging)) is None:
+            assert self.node.aggregation is not None, self.node
+            pieces = given.pieces()
+            once = len(pieces) > 1
+            tables = [
+                self._new_values(self._rows(Entries(*rows_of(one, self.node.aggregation)), once)) for one in pieces
+            ]
+            values = pa.concat_tables(tables) if self.wanted else None
+        elif self.wanted:
+            name, type_ = table.schema.names[-1], table.schema.types[-1]
+            typed = strict_cast(column if isinstance(column, pa.Array) else pa.array(column, type_), type_, name)
+            values = pa.table([*table.columns[:-1], typed], schema=table.schema)
+        if given.removed:
+            self.state.multi_remove(given.removed)
+        return values
+
+    def _combined(self, table: pa.Table, merging: Merging | None) -> Any | None:
+        """Update the state by columns; return the column of new values, None (and nothing is written) if it takes rows only."""
+        if merging is None:
+            return None
+        *parts, values = map(one_array, table.columns)
+        if isinstance(merging, str):
+            has_null = bool(values.null_count)
+        else:  # but a mean may be null
+            has_null = any(
+                one.null_count for one, what in zip(values.flatten(), merging, strict=True) if what != "mean"
+            )
+        return None if has_null else self.state.multi_combine(parts, values, merging)
+
+    def _new_values(self, rows: Sequence[Any]) -> pa.Table | None:
+        fields = self.node.fields
+        return pa.table(columns_of(self.node.id, fields, rows), schema=schema_of(fields)) if self.wanted else None
+
+    @calls_user_code
+    def _rows(self, given: Entries, once: bool = False) -> Sequence[Any]:
+        """Update rows; return them as they are then. `once`: none of the keys comes again in the batch."""
+        node, state, aggregation = self.node, self.state, self.node.aggregation
+        if aggregation is None:
+            out = Emitted(node.id, node.fields, TupleErrors(bounds=self.bounds), len(given))
+            node.updater.update_state(state.given, given.keys, out)
+            return out.rows
+        aggregator = aggregation.aggregator
+        updaters: Sequence[Any]
+        if aggregation.combines:
+            updaters = CombinerUpdates(aggregator.combine, given.given, combining(aggregator), is_native(aggregator))
+        else:
+            updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given.given]
+        if aggregation.grouped:
+            values = (state.multi_update_once if once else state.multi_update)(given.keys, updaters)
+            rows = [(*key, value) for key, value in zip(given.keys, values, strict=True)]
+        else:
+            rows = [(state.update(updaters[0]),)]
+        if rows and aggregation.output.types[0] and not is_native(aggregator):
+            group, width = aggregation.group, len(aggregation.group)
+            column_of(  # raises if user code made a value that the declared type does not have
+                node.id,
+                aggregation.output,
+                [row[-1] for row in rows],
+                lambda at: TridentTuple(group, rows[at][:width]) if width else None,
+            )
+        return rows
+
+
+Steps = Sequence[Callable[[PartitionCommit], None]]
 
 
 @dataclass
@@ -94,7 +234,7 @@ def answers_of(
     if node.sees_batch:
         snapshot = Snapshot(int(txids[0]), txids[0].winners.with_winner(int(txids[0]), txids[0].attempt))
     view = StateView.for_query(
-        states, lambda: snapshot, node.state, free_keys=asked.free_keys, columns=columns_of(asked)
+        states, lambda: snapshot, node.state, free_keys=asked.free_keys, columns=state_frames.columns_of(asked)
     )
     return {
         partition: apply_query(node.id, node, concatenated(rows), view, on_error)
@@ -247,7 +387,7 @@ class BatchCommit:
         with counting_keys() as keys:
             answers = answers_of(node, self._plan.states[node.state], states, txids, asked, self._on_error)
             check_partitions(node.state, states, lambda: txids)
-        self.done.add_keys(node.state, keys.counts)
+        add_keys(self.done.key_counts, node.state, keys.counts)
         return answers
 
     def _persist(
@@ -294,7 +434,7 @@ class BatchCommit:
                 raise one.failure
             if one.counts:
                 add_counts(self.done.metrics, one.counts)
-            self.done.add_keys(one.node.state, one.keys)
+            add_keys(self.done.key_counts, one.node.state, one.keys)
 
     def _send_on(self, node: str, rows: Mapping[int, pa.Table], partitions: int, arrived: Sequence[RowFrame]) -> None:
         """Run the steps behind a node over the rows that each partition gave, and the dead letters that arrived for them."""

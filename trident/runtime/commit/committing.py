@@ -24,8 +24,13 @@ from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner import Plan
 from trident.planner.placing import place
-from trident.runtime.commit.committer import answers_of, operations_of_commits, paused_garbage_collection
-from trident.runtime.commit.partition_commit import Entries, PartitionCommit, inputs_of, marks_of, merging_columns
+from trident.runtime.commit.committer import (
+    PartitionCommit,
+    answers_of,
+    operations_of_commits,
+    paused_garbage_collection,
+)
+from trident.runtime.commit.entries import Entries, inputs_of, marks_of, merging_columns
 from trident.runtime.commit.worker_states import WorkerStates
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ import cloudpickle
 import pyarrow as pa
 
 from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
-from trident.runtime.engine.runners import InProcessRunner, Runner, of_width, pickled, tag_of
+from trident.runtime.engine.runners import InProcessRunner, Runner, pickled, tag_of
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
@@ -32,6 +32,7 @@ from trident.spout.query_batches import cast_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _SCHEMA = "at int, to int, item binary"
 _ROWS = pa.schema([("at", pa.int32()), ("to", pa.int32()), ("item", pa.binary())])
@@ -69,15 +70,18 @@ class DataFrameRunner(Runner):
         stop: Callable[[], None] | None = None,
     ) -> None:
         self.parallelism = parallelism
-        self.program = of_width(program, parallelism)
+        self.program = program.of_width(parallelism)
         self._session, self._stop = session, stop
         self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
         self._empty: InProcessRunner | None = None
+        # Batch after batch has the same columns.
+        self._columns_of = lru_cache(maxsize=8)(self._columns)
+        self._routes_of = cache(lambda any_way: routes_of(self.program, any_way, False, parallelism))
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Evaluate the DataFrame once, with all parts and exchanges behind it."""
         job = Job(self._id, self._pickled, order)
-        routes = routes_of(self.program, skips(parts, order), False, self.parallelism)
+        routes = self._routes_of(skips(parts, order))
         others = [part for part in parts if not isinstance(part[1], QueryRows)]
         try:
             with self._tagged(order.attempt), said_as_failure():
@@ -110,9 +114,8 @@ class DataFrameRunner(Runner):
         for spout, part in parts:
             if isinstance(part, QueryRows):
                 session = part.df.sparkSession
-                fields, there = self.program.fragments[spout].fields, {one.name: one for one in part.df.schema.fields}
-                names, casts = fields.names, [cast_of(there[name], fields.type_of(name)) for name in fields.names]
-                columns = part.df.selectExpr(*(f"{one} AS c{at}" for at, one in enumerate(casts)))
+                columns = part.df.selectExpr(*self._columns_of(spout, part.df.schema))
+                names = self.program.fragments[spout].fields.names
                 rows = columns.mapInArrow(partial(_query_task, job, routes, spout, names), _SCHEMA)
         apart = others if rows is not None else with_empty_parts(self.program, others)
         if not apart or session is None:
@@ -121,6 +124,12 @@ class DataFrameRunner(Runner):
         small = session.createDataFrame(numbered, "number int, part binary")
         sent = small.mapInArrow(partial(_parts_task, job, routes), _SCHEMA)
         return sent if rows is None else rows.union(sent)
+
+    def _columns(self, spout: str, schema: StructType) -> list[str]:
+        """Return the SQL of what a spout reads of a DataFrame."""
+        fields, there = self.program.fragments[spout].fields, {one.name: one for one in schema.fields}
+        casts = (cast_of(there[name], fields.type_of(name)) for name in fields.names)
+        return [f"{one} AS c{at}" for at, one in enumerate(casts)]
 
     def _collected(self, job: Job, routes: Routes, rows: DataFrame) -> list[bytes | Sent]:
         """Add a stage for each level of exchanges, and run all of it."""

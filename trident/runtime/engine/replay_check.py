@@ -32,7 +32,6 @@ from trident.operations.metrics import counting
 from trident.operations.several import Several
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.fragment_runs import PutBack, entry_input, run_step, send, whole
-from trident.runtime.engine.hops import destinations_of
 from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.runners import InProcessRunner, Part, pickled, processed, unseen
 from trident.runtime.engine.task_output import TaskOutput
@@ -268,7 +267,7 @@ def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> It
     for index, (spout, part) in enumerate(with_empty_parts(program, parts)):
         yield from _of_fragment(program.fragments[spout], part.tables, run)
         send(program.fragments[spout], part.tables, program.exchanges, run, index, output)
-    for entry, partition in chain.from_iterable(destinations_of(program)):
+    for entry, partition in chain.from_iterable(program.destinations):
         exchange, fragment = program.exchanges[entry], program.fragments[entry]
         frames = [frame for frame in output.frames if (frame.target, frame.partition) == (entry, partition)]
         gather = partial(apply_exchange, exchange, run=run)

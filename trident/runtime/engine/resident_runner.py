@@ -16,10 +16,9 @@ from zlib import crc32
 import cloudpickle
 
 from trident.graph import PersistNode, QueryNode
-from trident.runtime.engine.hops import destinations_of
 from trident.runtime.engine.resident_mail import StageWork
 from trident.runtime.engine.resident_pool import ResidentPool, Run
-from trident.runtime.engine.runners import Runner, of_width, pickled
+from trident.runtime.engine.runners import Runner, pickled
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import gathered
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
@@ -61,10 +60,10 @@ class ResidentRunner:
         context = spark.sparkContext
         self.parallelism = parallelism or context.defaultParallelism
         self.program = replace(
-            of_width(program, self.parallelism), most_shipped=most_shipped(context), resident=True
+            program.of_width(self.parallelism), most_shipped=most_shipped(context), resident=True
         )  # fmt: skip
         self.operations: Sequence[Any] = ()
-        self._destinations = destinations_of(self.program)
+        self._destinations = self.program.destinations
         topology, code = program.topology, pickled(self.program)
         self.pool = ResidentPool(context, topology, self.parallelism, uuid.uuid4().hex, code, spare)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import cloudpickle
@@ -20,8 +19,7 @@ import cloudpickle
 from trident.errors import ConfigError, EnvironmentProblem, TopologyError, describe
 from trident.graph import Node, PeekNode, ProjectNode
 from trident.operations.names import operation_name
-from trident.runtime.engine.hops import destinations_of
-from trident.runtime.engine.routing import RowFrame, with_partitions
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.worker import Order, Part, Program, operations_of, run_entry, run_parts
 from trident.runtime.steps.failures import StepFailed, failure_of
@@ -33,7 +31,6 @@ __all__ = [
     "Part",
     "Runner",
     "cores",
-    "of_width",
     "pickled",
     "processed",
     "unseen",
@@ -73,10 +70,6 @@ class Runner(Protocol):
         """Commit what `process` kept to the states of `commits`; return the output of both."""
         return output
 
-    def of_size(self, size: int | None) -> Runner:
-        """Return the runner for a batch of about `size` bytes (None: unknown), often this one."""
-        return self
-
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Ask a running attempt to stop, if that is possible; its result is ignored in any case."""
         return
@@ -93,10 +86,10 @@ class InProcessRunner(Runner):
 
     def __init__(self, program: Program, parallelism: int = 1) -> None:
         self.parallelism = parallelism
-        self.program = of_width(program, self.parallelism)
+        self.program = program.of_width(parallelism)
         pickled(program)  # refuse what cannot be pickled, so that a test fails as a cluster would
         self.worker = self.program.opened()
-        self._destinations = destinations_of(self.program)
+        self._destinations = self.program.destinations
         self.operations = self.worker.operations
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
@@ -223,11 +216,6 @@ def processed(runner: Runner, parts: Sequence[Part], order: Order) -> TaskOutput
 def unseen(node: Node) -> Node:
     """Return a step as it is the second time: a `peek` has seen the tuples, and what it does would be done again."""
     return ProjectNode(node.id, node.parents, node.fields) if isinstance(node, PeekNode) else node
-
-
-def of_width(program: Program, parallelism: int) -> Program:
-    """Return the program with so many partitions of each exchange that declares none."""
-    return replace(program, exchanges=with_partitions(program.exchanges, parallelism))
 
 
 def pickled(program: Program) -> bytes:

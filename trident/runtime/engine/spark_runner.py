@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 
 from trident.errors import describe
 from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
-from trident.runtime.engine.runners import Runner, of_width, pickled, tag_of
+from trident.runtime.engine.runners import Runner, pickled, tag_of
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
@@ -66,7 +66,7 @@ class SparkRunner(Runner):
         self.parallelism = parallelism or self._context.defaultParallelism
         speculates = self._context.getConf().get("spark.speculation", "false") or ""
         self.program = replace(
-            of_width(program, self.parallelism),
+            program.of_width(self.parallelism),
             most_shipped=most_shipped(self._context), speculates=speculates.lower() == "true",
         )  # fmt: skip
         routes = partial(routes_of, self.program, width=self.parallelism)

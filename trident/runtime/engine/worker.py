@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
 
@@ -29,7 +29,7 @@ from trident.runtime.steps.failures import (
     failure_of,
     printable_row,
 )
-from trident.runtime.steps.rows import StepRun, without_impossible
+from trident.runtime.steps.rows import StepRun, timed, without_impossible
 from trident.runtime.windows.shares import Now
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import BadRow, TransactionAttempt
@@ -37,6 +37,9 @@ from trident.state.interfaces import StateConf, note_state
 from trident.state.txid import Txid
 
 logger = logging.getLogger(__name__)
+
+Destination = tuple[str, int]
+"""An exchange and one of its partitions. A Spark stage has a task for each destination of its level."""
 
 Part = tuple[str, Any]
 """A part of a batch: the spout, and what its emitter reads. Or an entry, and a `PutBack`."""
@@ -84,6 +87,19 @@ class Program:
     processing: int | None = None
     committed: Mapping[str, StateNode] = field(default_factory=dict)
     opens: Callable[[Program], WorkerProgram] | None = None
+
+    @property
+    def destinations(self) -> list[list[Destination]]:
+        """The destinations of each level, in the order of its tasks."""
+        return [
+            [(entry, partition) for entry in level for partition in range(self.exchanges[entry].partitions or 1)]
+            for level in self.levels
+        ]
+
+    def of_width(self, parallelism: int) -> Program:
+        """Return the program with so many partitions of each exchange that declares none."""
+        wide = {id_: replace(one, partitions=one.partitions or parallelism) for id_, one in self.exchanges.items()}
+        return replace(self, exchanges=wide)
 
     def opened(self) -> WorkerProgram:
         """Prepare the program in this process."""
@@ -206,7 +222,8 @@ def run_part(worker: WorkerProgram, order: Order, index: int, spout: str, part: 
         return _guarded(program, program.fragments[spout], [], run, index, output, part.tables)
     fragment, emitter = program.fragments[spout], program.emitters[spout]
     tables = part.give(output) if isinstance(part, ReadPart) else _read(emitter, fragment, part, output, on_error)
-    tables = (without_impossible(spout, fragment.fields, table, on_error) for table in tables)
+    if timed(fragment.fields):
+        tables = (without_impossible(spout, fragment.fields, table, on_error) for table in tables)
     return _guarded(program, fragment, tables, run, index, output)
 
 

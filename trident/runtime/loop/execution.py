@@ -22,7 +22,7 @@ from trident.planner import Plan
 from trident.runtime.commit.committer import Committed
 from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.replay_check import ReplayCheck
-from trident.runtime.engine.runners import Part, Runner
+from trident.runtime.engine.runners import AutoRunner, Part, Runner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.loop.batch import LOOP, Batch, Lane, LoopMessage, Observer, Result
@@ -122,7 +122,8 @@ class Attempts:
         observe: Observer | None,
         inbox: Channel[LoopMessage | None],
     ) -> None:
-        self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
+        self._name, self._committer = opened.plan.topology, opened.committer
+        self._by_size = opened.runner if isinstance(opened.runner, AutoRunner) else None
         self._log, self._partitions, self._replays = opened.log, opened.plan.partitions, opened.replays
         self._sources, self._execution = sources, execution
         self._begun, self._observe, self._report = begun, observe, inbox.put
@@ -136,7 +137,8 @@ class Attempts:
         Raises `StepFailed`: a source cannot be read.
         """
         self._sources.measure(batch)
-        batch.runner = self._runner.of_size(batch.size)
+        if self._by_size is not None:
+            batch.runner = self._by_size.of_size(batch.size)
         parts = self._sources.cut(batch)
         batch.tasks = len(parts)
         batch.lane = self._execution.lane_of(batch.runner, batch.size, alone)

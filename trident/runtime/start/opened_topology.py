@@ -22,10 +22,9 @@ from trident.planner import Plan
 from trident.planner.meaning import Meaning, TopologyChanges, meaning_of
 from trident.planner.placing import stage_memory
 from trident.retention import Retention
-from trident.runtime.commit.committer import Committer, operations_of_commits
+from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
 from trident.runtime.commit.committing import Committing, committing_program
 from trident.runtime.commit.dead_letters import dead_letters_of
-from trident.runtime.commit.partition_commit import Reach
 from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Runner
