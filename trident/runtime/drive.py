@@ -32,7 +32,7 @@ from trident.planner import Plan
 from trident.redaction import redacted
 from trident.runtime.commit.dead_letters import ranges_by_batch, waiting
 from trident.runtime.loop.batch import LOOP, Clock, Observer
-from trident.runtime.loop.execution import Execution, OneByOne
+from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.operation_totals import OperationTotals, read_statistics
 from trident.runtime.loop.progress import Progress
@@ -96,7 +96,9 @@ class Drive:
         self.totals = OperationTotals(opened.plan, opened.executors, self.began)
         size, publish = self.config.progress_kept, monitoring.publish
         self.progress = progress or Progress(self.name, size, self.run_id, places, publish, self.totals)
-        self.loop = BatchLoop(opened, execution or OneByOne(LOOP), self.progress, self.clock, observer, active)
+        self.loop = BatchLoop(
+            opened, execution or Execution(LOOP, one_by_one=True), self.progress, self.clock, observer, active
+        )
         self.pages = TopologyFigures(self)
         monitoring.watch(self.pages.status)
         publish(TopologyStarted(self.name, self.run_id, self.clock.wall_ms(), self.txid, places))

@@ -43,48 +43,35 @@ _BRIEF_BYTES = 96 << 10
 
 
 class Execution:
-    """Says where each batch is processed and committed: in other threads, one while another commits."""
+    """Says where each batch is processed and committed: in other threads, one while another commits, or in the loop's own.
 
-    def __init__(self, pools: Lane) -> None:
-        self._pools = pools
+    `one_by_one`: no two batches overlap, so what runs in this process runs in the loop's thread, whatever its size. What Spark
+    runs is left to other threads, so that the loop can notice that it is overdue.
+    `by_size`: small batches run in the loop's thread, one after the other; larger ones overlap in other threads.
+    """
+
+    def __init__(self, pools: Lane, one_by_one: bool = False, by_size: bool = False) -> None:
+        self._pools, self._one_by_one, self._by_size = pools, one_by_one, by_size
+        self._brief_in_loop, self._brief_in_pools = replace(LOOP, brief=True), replace(pools, brief=True)
 
     def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
         """Return where a batch is processed and committed that `runner` takes.
 
         `size`: about how many bytes the batch has; None if a spout does not say.
-        `alone`: whether no other batch is in flight.
+        `alone`: whether no other batch is in flight. Only behind a large one is a small one handed over: in the loop it would
+        wait for that one's commit.
         """
-        return self._pools
-
-
-class OneByOne(Execution):
-    """No two batches overlap: what runs in this process runs in the loop's thread, whatever its size."""
-
-    def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
-        """Leave only what Spark runs to other threads, so that the loop can notice that it is overdue."""
-        return LOOP if runner.here else self._pools
-
-
-class BriefInLoop(Execution):
-    """Small batches run in the loop's thread, one after the other; larger ones overlap in other threads."""
-
-    def __init__(self, pools: Lane) -> None:
-        super().__init__(pools)
-        self._brief_in_loop, self._brief_in_pools = replace(LOOP, brief=True), replace(pools, brief=True)
-
-    def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
-        """Hand a small batch over only behind a large one: in the loop it would wait for that one's commit."""
-        if size is None or size > _BRIEF_BYTES or not runner.here:
+        if self._one_by_one:
+            return LOOP if runner.here else self._pools
+        if not self._by_size or size is None or size > _BRIEF_BYTES or not runner.here:
             return self._pools
         return self._brief_in_loop if alone else self._brief_in_pools
 
 
 def execution_of(opened: OpenedTopology) -> Execution:
     """Choose how the batches of a topology are executed, and open the threads for it."""
-    pools = _pools(opened)
-    if opened.config.max_spout_pending == 1:
-        return OneByOne(pools)
-    return BriefInLoop(pools) if _goes_by_size(opened, opened.plan) else Execution(pools)
+    one_by_one = opened.config.max_spout_pending == 1
+    return Execution(_pools(opened), one_by_one, not one_by_one and _goes_by_size(opened, opened.plan))
 
 
 def _pools(opened: OpenedTopology) -> Lane:
