@@ -22,7 +22,6 @@ from tests.harness.topology_runs import WAIT_S, FailTimes, RowsSpout, counted, d
 from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
 from trident.operations import Count, Split
-from trident.runtime.commit.committing import Committing
 from trident.runtime.engine.runners import AutoRunner, InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program
@@ -187,8 +186,8 @@ def large(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     """The runners that were opened in the place of Spark."""
     opened: list[Recorder] = []
 
-    def open_(committing: Committing, config: Any, memory_mb: Any) -> Recorder:
-        opened.append(Recorder(committing.program))
+    def open_(program: Program, config: Any, memory_mb: Any) -> Recorder:
+        opened.append(Recorder(program))
         return opened[-1]
 
     monkeypatch.setattr(engines, "_spark_runner", open_)
@@ -272,7 +271,7 @@ class _UnsizedCoordinator:
 def test_where_spark_does_not_start_the_topology_ends_at_once_and_says_why(
     topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_(committing: Committing, config: Any, memory_mb: Any) -> Recorder:
+    def open_(program: Program, config: Any, memory_mb: Any) -> Recorder:
         raise EnvironmentProblem("there is no Java here")
 
     monkeypatch.setattr(engines, "_spark_runner", open_)

@@ -55,7 +55,9 @@ def program_of(what: str) -> tuple[Program, list[Part]]:
     plan = make_plan(topology.graph())
     commits = {node.id for node in plan.commits}
     fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commits}
-    program = Program("t", fragments, {"in": spout.get_emitter({})}, {}, {}, plan.exchanges, plan.levels)
+    program = Program("t", fragments, {"in": spout.get_emitter({})}, {}, {}, plan.exchanges, plan.levels).of_width(
+        WIDTH
+    )
     assert len(program.levels) == 2
     coordinator = spout.get_coordinator({})
     definition = coordinator.initialize_transaction(1, None)
@@ -112,7 +114,7 @@ def test_rows_pass_through_no_stage_in_between(spark: Any, what: str) -> None:
 @pytest.mark.parametrize("processing", [0, 1])
 def test_a_job_that_commits_reads_what_the_job_before_has_left(spark: Any, what: str, processing: int) -> None:
     program, parts = program_of(what)
-    runner = SparkRunner(spark, replace(program, processing=processing), WIDTH, owned=False, commits={"some"})
+    runner = SparkRunner(spark, replace(program, processing=processing, commits={"some"}), WIDTH, owned=False)
     output = runner.process(parts, ORDER)
     before = len(stages_of(spark, tag := tag_of(runner._id, ATTEMPT)))
     assert before == processing + 2
@@ -128,7 +130,7 @@ def test_a_job_that_commits_reads_what_the_job_before_has_left(spark: Any, what:
 
 def test_a_job_that_commits_refuses_rows_that_were_lost_and_made_again(spark: Any) -> None:
     program, parts = program_of("later")
-    runner = SparkRunner(spark, replace(program, processing=1), WIDTH, owned=False, commits={"some"})
+    runner = SparkRunner(spark, replace(program, processing=1, commits={"some"}), WIDTH, owned=False)
     output = runner.process(parts, ORDER)
     assert isinstance(output.kept, KeptStages)
     (dependency,) = [output.kept.sent[0].rdd().dependencies().apply(0)]

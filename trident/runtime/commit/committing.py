@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import sleep
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import pyarrow as pa
 
@@ -47,24 +47,16 @@ from trident.state.txid import Txid
 _FIRST_PAUSE_S = 1.0
 
 
-class Committing(NamedTuple):
-    """A program for Spark, and the entries that its tasks commit."""
-
-    program: Program
-    commits: Collection[str]
-
-
-def committing_program(program: Program, plan: Plan, states: Collection[str]) -> Committing | None:
-    """Return the program whose tasks also commit these states; None if there are none."""
+def committing_program(program: Program, plan: Plan, states: Collection[str]) -> Program:
+    """Return the program whose tasks also commit these states, if there are any."""
     if not states:
-        return None
+        return program
     placed = place(plan, states)
     committed = {name: plan.states[name] for name in states}
-    mine = replace(
+    return replace(
         program, fragments=placed.fragments, exchanges=placed.exchanges, levels=placed.levels,
-        processing=placed.processing, committed=committed, opens=CommittingProgram,
+        processing=placed.processing, committed=committed, commits=placed.commits, opens=CommittingProgram,
     )  # fmt: skip
-    return Committing(mine, placed.commits)
 
 
 class CommittingProgram(WorkerProgram):

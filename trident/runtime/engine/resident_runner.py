@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -53,10 +53,9 @@ class ResidentRunner:
         program: Program,
         parallelism: int | None,
         owned: bool,
-        commits: Collection[str] = (),
         spare: int = 0,
     ) -> None:
-        self._spark, self._owned, self.commits = spark, owned, commits
+        self._spark, self._owned, self.commits = spark, owned, program.commits
         context = spark.sparkContext
         self.parallelism = parallelism or context.defaultParallelism
         self.program = replace(

@@ -10,7 +10,7 @@ import logging
 import pickle
 import struct
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -59,9 +59,8 @@ class SparkRunner(Runner):
         program: Program,
         parallelism: int | None,
         owned: bool,
-        commits: Collection[str] = (),
     ) -> None:
-        self._spark, self._owned, self.commits = spark, owned, commits
+        self._spark, self._owned, self.commits = spark, owned, program.commits
         self._context = spark.sparkContext
         self.parallelism = parallelism or self._context.defaultParallelism
         speculates = self._context.getConf().get("spark.speculation", "false") or ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
@@ -70,7 +70,7 @@ class Program:
     `speculates`: whether Spark may start a copy of a task that is slow, and takes the result of whichever ends first.
     `resident`: whether workers run it that get each part of an attempt at most once, whatever Spark does with their own tasks.
     `processing`: how many of the levels process; those after them commit. None: all.
-    `committed`: the states that tasks commit, by name.
+    `committed`, `commits`: the states that tasks commit, by name, and the entries where they do; the driver commits the others.
     `opens`: what a process makes of the program.
     """
 
@@ -86,6 +86,7 @@ class Program:
     resident: bool = False
     processing: int | None = None
     committed: Mapping[str, StateNode] = field(default_factory=dict)
+    commits: Collection[str] = ()
     opens: Callable[[Program], WorkerProgram] | None = None
 
     @property
