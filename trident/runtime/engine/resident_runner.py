@@ -18,7 +18,7 @@ import cloudpickle
 from trident.graph import PersistNode, QueryNode
 from trident.runtime.engine.resident_mail import StageWork
 from trident.runtime.engine.resident_pool import ResidentPool, Run
-from trident.runtime.engine.runners import Runner, pickled
+from trident.runtime.engine.runners import pickled
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import gathered
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
@@ -133,9 +133,6 @@ class ResidentRunner:
         for task, (entry, partition) in enumerate(self._destinations[stage - 1]):
             tasks.setdefault(owners[entry][partition], []).append((task, entry, partition))
         return tasks
-
-    def of_size(self, size: int | None) -> Runner:
-        return self
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         self.pool.cancel(attempt)
