@@ -406,12 +406,11 @@ class BatchLoop:
         self._log.check_owner()  # if this driver was replaced, that is the cause of any failure
         attempt = batch.attempt
         in_commit = self._coordinator.active().get(attempt) is AttemptStatus.COMMITTING
-        pause = self._retrying.pause_after(attempt, failure, in_commit)
         retry_in_s: float | None = None
-        if isinstance(pause, BatchFailedError):
-            self.start_gate.fatal = pause
-        else:
-            retry_in_s = pause
+        try:
+            retry_in_s = self._retrying.pause_after(attempt, failure, in_commit)
+        except BatchFailedError as fatal:
+            self.start_gate.fatal = fatal
         now, waiting = self._clock.monotonic(), self._retrying.waiting
         self._cold = self._cold or not batch.runner.here
         waits = str(waiting) if waiting is not None and failure.waits_for else ""

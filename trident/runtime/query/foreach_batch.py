@@ -142,7 +142,7 @@ class ForeachBatch(Closes):
         """Lead a batch to its record, in this thread; False if the log has it already."""
         try:
             run = self._opened(df, define, begins, query_run)
-            definition = self._next(run.log_state, define)
+            definition = self._next(run.opened.log.state, define)
             if definition is not None:
                 self._handed.hand_over(df, definition)
                 try:
