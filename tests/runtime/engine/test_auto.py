@@ -29,8 +29,7 @@ from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.start import engine_choice as engines
 from trident.spout.interfaces import TransactionAttempt
 
-ATTEMPT = TransactionAttempt(1, 1 << 20)
-ORDER = Order(ATTEMPT)
+ORDER = Order(TransactionAttempt(1, 1 << 20))
 BATCHES = [["a"] * 3, ["b"] * 3000 + ["x"], ["a", "c"], ["c"] * 4000, ["a"]]
 """Small and large ones, in turn, where 1,000 bytes are the limit."""
 
@@ -88,13 +87,13 @@ def test_a_late_runner_is_opened_once_with_the_first_batch_and_closed() -> None:
         return opened[-1]
 
     late = AutoRunner(program(), 2, open_, most_bytes=0)
-    late.cancel(ATTEMPT)
+    late.cancel(ORDER.attempt)
     assert opened == []
     for _ in range(2):
         late.process([], ORDER)
-    late.cancel(ATTEMPT)
+    late.cancel(ORDER.attempt)
     late.close()
-    assert [(one.txids, one.cancelled, one.closed) for one in opened] == [([1, 1], [ATTEMPT], 1)]
+    assert [(one.txids, one.cancelled, one.closed) for one in opened] == [([1, 1], [ORDER.attempt], 1)]
     assert late.process([], ORDER) == TaskOutput()
     assert len(opened) == 1
 

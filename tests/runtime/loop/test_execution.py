@@ -62,24 +62,24 @@ def counting(function: Any, state: Any) -> TridentTopology:
 
 
 @pytest.mark.parametrize(
-    ("function", "state", "pending", "small", "large"),
+    ("function", "state", "pending", "lanes"),
     [
-        (Split(), MemoryMapState, 3, (True, True), (False, False)),
-        (Split(), MemoryMapState, 1, (True, False), (True, False)),
-        (lambda text: text, MemoryMapState, 3, (False, False), (False, False)),
-        (Split(), lambda: MemoryMapState.transactional(), 3, (False, False), (False, False)),
+        (Split(), MemoryMapState, 3, [(True, True), (False, False)]),
+        (Split(), MemoryMapState, 1, [(True, False)] * 2),
+        (lambda text: text, MemoryMapState, 3, [(False, False)] * 2),
+        (Split(), lambda: MemoryMapState.transactional(), 3, [(False, False)] * 2),
     ],
     ids=["kernels and memory", "one by one", "user code", "rows, not columns"],
 )
 def test_a_topology_gets_its_way_of_execution_once(
-    function: Any, state: Callable[[], Any], pending: int, small: tuple[bool, bool], large: tuple[bool, bool]
+    function: Any, state: Callable[[], Any], pending: int, lanes: list[tuple[bool, bool]]
 ) -> None:
     graph = counting(function, state()).graph()
     config = Config(engine="in_process", max_spout_pending=pending)
     opened = OpenedTopology(graph, make_plan(graph), config, lambda states: MemoryLog("t"))
     try:
         execution = execution_of(opened)
-        lanes = [execution.lane_of(mock.Mock(here=True), size, True) for size in (SMALL, LARGE)]
-        assert [(lane.in_loop, lane.brief) for lane in lanes] == [small, large]
+        found = [execution.lane_of(mock.Mock(here=True), size, True) for size in (SMALL, LARGE)]
+        assert [(lane.in_loop, lane.brief) for lane in found] == lanes
     finally:
         opened.close()

@@ -105,10 +105,8 @@ class Life:
         ]
         txid = Txid(self.txid, self.attempt, self.winners)
         committer = Committer(self.plan, {"w": states, "kept": [state_of(self.kept)]}, lambda name: None)
-        txids = {"w": [txid] * partitions, "kept": [txid]}
-        done = committer.commit(
-            Order(TransactionAttempt(self.txid, self.attempt), txids=txids, now=now), self.input(sides)
-        )
+        order = Order(TransactionAttempt(self.txid, 0), False, {"w": [txid] * partitions, "kept": [txid]}, now)
+        done = committer.commit(order, self.input(sides))
         self.late += done.metrics.get("w/late", 0)
 
     def input(self, sides: Sequence[Any]) -> TaskOutput:

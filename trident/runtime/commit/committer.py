@@ -19,7 +19,7 @@ import pyarrow as pa
 from trident.arrow import concatenated, one_array, schema_of, strict_cast
 from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.operations.metrics import add_counts, counting
-from trident.planner import Exchange, Plan
+from trident.planner import Exchange, Fragment, Plan
 from trident.planner.plan import most_kept
 from trident.runtime.commit.entries import (
     Entries,
@@ -441,8 +441,7 @@ class BatchCommit:
         fragment = self._plan.fragments[node]
         if not (rows or arrived or fragment.blocking):
             return
-        # Unless a step gives another result for several partitions than for one.
-        if partitions > 1 and not fragment.blocking and not most_kept(fragment.sinks):
+        if partitions > 1 and not _depends_on_partitions(fragment):
             rows, partitions = {0: concatenated(rows.values())} if rows else {}, 1
         given = {at: [table] for at, table in rows.items() if table.num_rows}
         self._on_error.partitions = partitions
@@ -452,6 +451,11 @@ class BatchCommit:
             if partition in given or fragment.blocking or letters:
                 exchanges, tables = self._committer.exchanges(), given.get(partition, [])
                 send(fragment, tables, exchanges, self._run, partition, self.done, letters)
+
+
+def _depends_on_partitions(fragment: Fragment) -> bool:
+    """Whether a step behind a node gives another result for several partitions than for one."""
+    return fragment.blocking or bool(most_kept(fragment.sinks))
 
 
 class paused_garbage_collection:  # noqa: N801 - used as a function
