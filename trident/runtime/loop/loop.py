@@ -307,7 +307,8 @@ class BatchLoop:
 
     def _begin_writing(self, txid: int) -> None:
         """Let an attempt of a batch write from now on."""
-        self._opened.gate.pass_through()
+        if self._opened.gate.is_held():
+            self._opened.gate.pass_through()
         if self._opened.carrier is None:
             self._log.check_owner()  # a fenced driver must not begin to write
         if self._opened.meaning.lasts:
