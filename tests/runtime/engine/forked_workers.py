@@ -10,9 +10,9 @@ from typing import Any
 from unittest import mock
 
 from trident.config import Config
-from trident.runtime.commit.committing import Committing
 from trident.runtime.engine import resident_pool, resident_runner
 from trident.runtime.engine.resident_runner import ResidentRunner
+from trident.runtime.engine.worker import Program
 from trident.runtime.start import engine_choice
 
 __all__ = ["forked_workers"]
@@ -65,9 +65,9 @@ class _ForkedJob:
         self._ended(self, None if not self._process.exitcode else f"exit code {self._process.exitcode}")
 
 
-def _runner(committing: Committing, config: Config, memory_mb: float) -> ResidentRunner:
+def _runner(program: Program, config: Config, memory_mb: float) -> ResidentRunner:
     spark: Any = _Local()
-    return ResidentRunner(spark, committing.program, config.parallelism, False, committing.commits)
+    return ResidentRunner(spark, program, config.parallelism, False)
 
 
 @contextmanager

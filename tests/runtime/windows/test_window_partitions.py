@@ -39,6 +39,7 @@ from trident.operations import Count, Sum
 from trident.planner import make_plan
 from trident.runtime.commit.committer import Committer, PartitionCommit
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Order
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
@@ -104,7 +105,8 @@ class Life:
         ]
         txid = Txid(self.txid, self.attempt, self.winners)
         committer = Committer(self.plan, {"w": states, "kept": [state_of(self.kept)]}, lambda name: None)
-        done = committer.commit({"w": [txid] * partitions, "kept": [txid]}, self.input(sides), now)
+        order = Order(TransactionAttempt(self.txid, 0), False, {"w": [txid] * partitions, "kept": [txid]}, now)
+        done = committer.commit(order, self.input(sides))
         self.late += done.metrics.get("w/late", 0)
 
     def input(self, sides: Sequence[Any]) -> TaskOutput:

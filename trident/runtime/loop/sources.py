@@ -251,11 +251,11 @@ class Sources:
             if name in batch.definitions:
                 parallelism = self._hints[name] or batch.runner.parallelism
                 cut = self._ask(attempt.txid, name, coordinator.parts, attempt, batch.definitions[name], parallelism)
-                parts.extend((name, part, batch.capture) for part in cut)
+                parts.extend((name, part) for part in cut)
         if LETTERS in batch.definitions:
             with failing_at("dead letters"):
                 put_back = self._replays.parts(batch.definitions[LETTERS], self._log.state, batch.runner.program)
-                parts.extend((entry, part, batch.capture) for entry, part in put_back)
+                parts.extend(put_back)
         return parts
 
     def commit(self, batch: Batch) -> None:

@@ -24,6 +24,7 @@ class CommitGate:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.is_held = self._lock.locked  # as it is, because each commit asks
 
     def __enter__(self) -> None:
         self._lock.acquire()

@@ -23,7 +23,7 @@ from trident.planner.meaning import Meaning, TopologyChanges, meaning_of
 from trident.planner.placing import stage_memory
 from trident.retention import Retention
 from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
-from trident.runtime.commit.committing import Committing, committing_program
+from trident.runtime.commit.committing import committing_program
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.replay_check import ReplayCheck
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 _MOST_THREADS = 16  # of one state's commit
 
 States = Mapping[str, Sequence[Any]]
-RunnerOf = Callable[[Program, Config, float, Committing | None, Mapping[str, SpoutHandle]], Runner]
+RunnerOf = Callable[[Program, Config, float, Program, Mapping[str, SpoutHandle]], Runner]
 Rewinder = Callable[[Graph, Config, TransactionLog, Meaning, Sequence[Found], bool], None]
 Close = Callable[[], Any]
 
@@ -219,8 +219,8 @@ class OpenedTopology:
         before = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
         settings = config.as_mapping()
         program = Program(plan.topology, before, emitters, static, settings, plan.exchanges, plan.levels)
-        in_executors = committing_program(program, plan, executors)
-        self.runner = runner_of(program, config, max(stage_memory(plan, executors)), in_executors, self.spouts)
+        on_spark = committing_program(program, plan, executors)
+        self.runner = runner_of(program, config, max(stage_memory(plan, executors)), on_spark, self.spouts)
         closers.add("runner", self.runner.close)
         threads = self._open_threads() if in_threads else None
         self.commit_threads: Callable[[], Sequence[int]] = list if threads is None else threads.idents

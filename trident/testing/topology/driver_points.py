@@ -53,23 +53,27 @@ class FailurePoints:
 class WatchedRunner(Runner):
     """Passes everything to a runner of this process; fails after a batch is processed, if a test asks for that.
 
-    `seen`: gets the parts of each attempt.
+    `seen`: gets what each attempt was processed from.
     """
 
     here = True
 
     def __init__(
-        self, runner: Runner, points: FailurePoints, captures: Captures, seen: dict[TransactionAttempt, Sequence[Part]]
+        self,
+        runner: Runner,
+        points: FailurePoints,
+        captures: Captures,
+        seen: dict[TransactionAttempt, tuple[Sequence[Part], Order]],
     ) -> None:
         self._runner, self._points, self._captures = runner, points, captures
         self._seen = seen
         self.parallelism, self.program, self.operations = runner.parallelism, runner.program, runner.operations
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
+    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Process a batch and keep the tuples of its streams."""
-        self._seen[attempt] = parts
-        with self._captures.of(attempt):
-            output = self._runner.process(attempt, parts, order)
+        self._seen[order.attempt] = parts, order
+        with self._captures.of(order.attempt):
+            output = self._runner.process(parts, order)
         try:
             self._points.reach("process")
         except InjectedFault as fault:
