@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -61,6 +61,17 @@ def data_files(table: DeltaTable) -> list[DataFile]:
     """Return the data files of a table, in the order of their rows' `_seq`."""
     facts = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return sorted(map(DataFile.of, facts), key=lambda file: file.first)
+
+
+def in_turn(files: Iterable[DataFile]) -> list[list[DataFile]]:
+    """Return files in groups, each of whose rows come before the next one's; files overlap if another program merged them."""
+    groups, last = list[list[DataFile]](), -1
+    for file in sorted(files, key=lambda file: file.first):
+        if not groups or file.first > last:
+            groups.append([])
+        groups[-1].append(file)
+        last = max(last, file.last)
+    return groups
 
 
 def write_file(

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.layout import DeltaLayout, RawKey, RawValue
-from states.delta.number_rows import number_table, table_of
 from trident.state.columns.kept_values import KeptValues
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.table import KeyColumns, listed
@@ -59,7 +58,7 @@ class IndexedValues:
         if not isinstance(keys, KeyColumns):
             return self._reduced().find(keys)
         if self._scan is not None and self._values.may_be_columns:
-            self._values.columns = number_table(self._layout, self._scan())
+            self._values.columns = self._layout.number_table(self._scan())
             self._drop_scan()
         elif self._has_plain_rows:
             entries = self._values.entries
@@ -114,7 +113,7 @@ class Puts:
         """Return them as rows of the change table."""
         if self._columns is None:
             return self._layout.table(list(self._rows), list(self._rows.values()), seq, sentinel)
-        return table_of(self._layout, self._columns, seq, sentinel)
+        return self._layout.table_of(self._columns, seq, sentinel)
 
     def go_into(self, index: IndexedValues | LargeIndex) -> None:
         """Bring an index up to date, once they are committed."""

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from states.delta.beyond_memory.base_table import TRIMMED
 from states.delta.beyond_memory.opened_base import OpenedBase
 from states.delta.expiry import Expiry
 from states.delta.faults import VersionMoved
@@ -16,6 +15,7 @@ from states.delta.indexed_values import Puts
 from states.delta.layout import RawKey, RawValue
 from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
+from states.delta.published_table import TRIMMED
 from states.delta.publishing import Publishing
 from states.delta.reader import Reader
 from states.delta.staging import Staged, Staging

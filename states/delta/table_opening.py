@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from states.delta.faults import columns, driver, reading
+from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions, Place
-from states.delta.raw_forms import SENTINEL_COLUMN, SEQ_COLUMN
 from trident.alignment import ddl_of
 from trident.errors import StateError
 from trident.fields import widens

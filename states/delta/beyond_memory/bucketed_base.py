@@ -93,14 +93,14 @@ class BucketedBase:
             files = files.difference(rewrite.removed).union(rewrite.added)
         return BucketedBase(list(files), self.schema, self.keys, self._system, self.limits)
 
-    def written(self, rows: pa.Table, bucket: Bucket) -> Iterator[BucketFile]:
+    def _written(self, rows: pa.Table, bucket: Bucket) -> Iterator[BucketFile]:
         """Write rows of a bucket, with their hashes and in order, into as many files as the limits ask for."""
         if rows.num_rows > 1 and (rows.num_rows > self.limits.rows or rows.nbytes > self.limits.nbytes):
             hashes = hashes_in(rows)
             if hashes[0] != hashes[-1]:
                 for half in bucket.halves():
                     part = half.within(hashes)
-                    yield from self.written(rows.slice(part.start, part.stop - part.start), half)
+                    yield from self._written(rows.slice(part.start, part.stop - part.start), half)
                 return
         if rows.num_rows:
             yield write_bucket(rows, bucket, self._system)
@@ -123,7 +123,7 @@ class BucketedBase:
             with self._opened(file) as opened:
                 stored = opened.rows()
         rows = changes.applied_to(stored)
-        return Rewrite(() if file is None else (file,), tuple(self.written(rows, bucket)))
+        return Rewrite(() if file is None else (file,), tuple(self._written(rows, bucket)))
 
     def _opened(self, file: BucketFile) -> OpenedBucket:
         return OpenedBucket(file, self._system, self.schema)

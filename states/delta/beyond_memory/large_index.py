@@ -10,7 +10,7 @@ which declaration it is of; to the rule it is all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,7 @@ import pyarrow as pa
 from states.delta.beyond_memory.bucketed_base import BucketedBase, Rewrite
 from states.delta.beyond_memory.large_values import LargeValues
 from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows
-from states.delta.layout import DeltaLayout, RawKey, RawValue
-from states.delta.number_rows import columns_of, key_column, table_of
-from states.delta.raw_forms import SENTINEL_COLUMN
+from states.delta.layout import SENTINEL_COLUMN, DeltaLayout, RawKey, RawValue
 from trident.arrow import python_of
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import Key, StateType
@@ -60,9 +58,7 @@ class LargeIndex:
 
     def __init__(self, layout: DeltaLayout, base: BucketedBase, shown: int) -> None:
         self._layout, self._shown = layout, shown
-        self._columns = [*layout.key_columns, *layout.value_columns]
-        schema = pa.schema([layout.schema.field(name) for name in self._columns])
-        self.values = LargeValues(base, schema, layout.key_columns)
+        self.values = LargeValues(base, layout.data_schema, layout.key_columns)
 
     def load(self, changes: pa.Table) -> None:
         """Take rows of the change table that are later than the base: in the order of `_seq`, a key as often as it comes."""
@@ -78,7 +74,7 @@ class LargeIndex:
         """Return a raw value per key, None for an absent one."""
         answers: list[RawValue | None] = [None] * len(keys)
         if keys:
-            changes, stored = self.values.lookup(self._key_table(self._parts(keys)))
+            changes, stored = self.values.lookup(self._layout.key_table(self._layout.key_parts(keys)))
             columns = [python_of(changes.rows[name]) for name in self._layout.value_columns]
             _fill(answers, changes, zip(*columns, strict=True))
             _fill(answers, stored, self._raw(stored.rows))
@@ -94,12 +90,12 @@ class LargeIndex:
 
     def find(self, keys: Sequence[RawKey]) -> NumberColumns | None:
         """Return what is there for keys; None if keys that are given field by field have another number of fields."""
-        columns = keys if isinstance(keys, KeyColumns) else KeyColumns(self._parts(keys))
+        columns = keys if isinstance(keys, KeyColumns) else KeyColumns(self._layout.key_parts(keys))
         return self._found(columns) if len(columns.parts) == len(self._layout.key_columns) else None
 
     def put_columns(self, new: NumberColumns) -> None:
         """Write what was combined with what `find` gave."""
-        self._put(table_of(self._layout, new, 0, None))
+        self._put(self._layout.table_of(new, 0, None))
 
     def key_pages(self) -> Iterator[list[RawKey]]:
         """Iterate over all keys, a bucket at a time."""
@@ -130,7 +126,7 @@ class LargeIndex:
 
     def _put(self, changes: pa.Table, once: bool = False) -> bool:
         """Write changes; with `once` only if each key comes once, else False."""
-        rows = changes.select(self._columns)
+        rows = changes.select(self._layout.data_schema.names)
         run = self.values.sorted(rows, rows[self._layout.value_columns[0]].is_null().to_numpy())
         if once and (run.hashes[1:] == run.hashes[:-1]).any():
             return False
@@ -138,8 +134,8 @@ class LargeIndex:
         return True
 
     def _found(self, keys: KeyColumns) -> NumberColumns:
-        changes, stored = self.values.lookup(self._key_table(keys.parts))
-        new, old = (columns_of(self._layout, rows) for rows in (changes.rows, self._as_changes(stored.rows)))
+        changes, stored = self.values.lookup(self._layout.key_table(keys.parts))
+        new, old = map(self._layout.numbers_of, (changes.rows, self._as_changes(stored.rows)))
         made = NumberColumns.absent(new.form, len(keys))
         for found, columns in ((changes, new), (stored, old)):
             made.numbers[found.places], made.flags[found.places] = columns.numbers, columns.flags
@@ -161,13 +157,6 @@ class LargeIndex:
         if self._layout.kind is StateType.TRANSACTIONAL:
             return ((shown, value) for value in values)
         return ((value,) for value in values)
-
-    def _parts(self, keys: Sequence[RawKey]) -> list[Sequence[Any]]:
-        return list(zip(*keys, strict=True)) if self._layout.typed_keys else [keys]
-
-    def _key_table(self, parts: Sequence[Sequence[Any] | pa.Array]) -> pa.Table:
-        names, types = self._layout.key_columns, self._layout.key_types
-        return pa.table([key_column(*one) for one in zip(names, types, parts, strict=True)], names=list(names))
 
     def _keys_of(self, rows: pa.Table) -> list[Key]:
         return self._layout.raw_keys(rows.columns[: len(self._layout.key_columns)])

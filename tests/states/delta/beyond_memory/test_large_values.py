@@ -17,7 +17,6 @@ from states.delta.beyond_memory import bucket_files, key_hashes, sorted_rows
 from states.delta.beyond_memory.bucket_files import Bucket, BucketFile
 from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits, Rewrite
 from states.delta.beyond_memory.large_values import LargeValues
-from states.delta.beyond_memory.opened_base import built
 from states.delta.beyond_memory.sorted_rows import SortedRows, WantedKeys
 from trident.errors import StateError
 
@@ -159,24 +158,6 @@ def test_a_lookup_reads_the_row_groups_of_its_keys_only(tmp_path: Path, monkeypa
         [(2, ["_trident_hash"]), (1, None)],
         [(1, ["_trident_hash"]), (1, None)],
     )
-
-
-def newest(rows: pa.Table) -> pa.Table:
-    """Make one row of all rows of a key, the last one."""
-    last = {(word, n): value for word, n, value in zip(*(column.to_pylist() for column in rows.columns), strict=True)}
-    return rows_of(last)
-
-
-@pytest.mark.parametrize("expected", [0, 40, 10_000])
-def test_a_base_is_built_of_rows_in_any_order(tmp_path: Path, expected: int) -> None:
-    dice = random.Random(expected)
-    tables = [{any_key(dice): dice.randrange(1000) for _ in range(50)} for _ in range(6)]
-    empty, model = base_in(tmp_path), {key: value for table in tables for key, value in table.items()}
-    base = base_in(tmp_path, built(map(rows_of, tables), empty, expected, newest, KEYS))
-    assert listed(base) == model
-    found = base.lookup(WantedKeys.of(keys_of(model)))
-    assert found.rows["value"].to_pylist() == [list(model.values())[place] for place in found.places.tolist()]
-    assert list(built([], empty, expected, newest, KEYS)) == []
 
 
 def test_large_rows_split_a_bucket_by_their_bytes(tmp_path: Path) -> None:
