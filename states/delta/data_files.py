@@ -116,8 +116,4 @@ def added(name: str, size: int, rows: int, new_rows: bool) -> AddAction:
     """Return the action that adds a data file to a table."""
     from deltalake.transaction import AddAction
 
-    return AddAction(name, size, {}, _now_ms(), new_rows, json.dumps({"numRecords": rows}))
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
+    return AddAction(name, size, {}, int(time.time() * 1000), new_rows, json.dumps({"numRecords": rows}))

@@ -36,22 +36,19 @@ class IndexedValues:
         """Whether the scan was reduced."""
         return self._scan is None
 
-    def keys(self) -> list[RawKey]:
-        """Return all keys."""
-        return self._reduced().keys()
-
     def key_pages(self) -> Iterator[list[RawKey]]:
         """Iterate over all keys, in a single page."""
-        yield self.keys()
+        yield self._reduced().keys()
 
     def put(self, rows: Mapping[RawKey, RawValue]) -> None:
-        """Write raw values."""
+        """Write raw values, and delete the keys whose value marks that."""
+        deleted = self._layout.deleted
+        gone = [key for key, raw in rows.items() if raw is deleted]
+        if gone:
+            rows = {key: raw for key, raw in rows.items() if raw is not deleted}
         self._reduced().put(list(rows), list(rows.values()))
-
-    def delete(self, keys: Sequence[RawKey]) -> None:
-        """Delete keys; absent ones are ignored."""
-        if keys:
-            self._reduced().delete(keys)
+        if gone:
+            self._reduced().delete(gone)
 
     def find(self, keys: Sequence[RawKey]) -> NumberColumns | None:
         """Return what is there for keys; None where rows are quicker or values are no numbers."""
@@ -119,11 +116,8 @@ class Puts:
         """Bring an index up to date, once they are committed."""
         if self._columns is not None:
             index.put_columns(self._columns)
-            return
-        deleted = self._layout.deleted
-        gone = [key for key, raw in self._rows.items() if raw is deleted]
-        index.put({key: raw for key, raw in self._rows.items() if raw is not deleted} if gone else self._rows)
-        index.delete(gone)
+        else:
+            index.put(self._rows)
 
     def _of_columns(self, new: NumberColumns) -> dict[RawKey, Any]:
         names = listed(new.place[0])

@@ -170,10 +170,9 @@ def delta_state_at(
 
 def _state_at(tables: StateTables, txid: int | Snapshot) -> DeltaStateAt:
     table, place = _found(tables, txid)
-    if place is None:
-        assert isinstance(txid, Snapshot), "a number alone is looked for in the table"
-        return DeltaStateAt(tables, table, txid)
-    return DeltaStateAt(tables, table, place.snapshot)
+    snapshot = txid if place is None else place.snapshot
+    assert isinstance(snapshot, Snapshot), "a number alone is looked for in the table"
+    return DeltaStateAt(tables, table, snapshot)
 
 
 def _base_version(tables: StateTables, changes: StateTable, txid: int) -> int | None:

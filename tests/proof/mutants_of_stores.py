@@ -146,7 +146,7 @@ OF_STORES = (
     Mutant(
         "Delta: another writer's commit is taken for a compaction",
         "states/delta/fence.py",
-        "return unchanged.issuperset(range(after + 1, until + 1))",
+        "return unchanged.issuperset(range(since + 1, newest + 1))",
         "return True",
         ("tests/states/delta/test_delta_fencing.py::test_a_paused_writer_is_fenced_once_its_successor_has_committed",),
     ),

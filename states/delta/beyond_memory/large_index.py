@@ -81,12 +81,8 @@ class LargeIndex:
         return answers
 
     def put(self, rows: Mapping[RawKey, RawValue]) -> None:
-        """Write raw values."""
+        """Write raw values, and delete the keys whose value marks that."""
         self._put(self._layout.table(list(rows), list(rows.values()), 0, None))
-
-    def delete(self, keys: Sequence[RawKey]) -> None:
-        """Delete keys; absent ones are ignored."""
-        self.put(dict.fromkeys(keys, self._layout.deleted))
 
     def find(self, keys: Sequence[RawKey]) -> NumberColumns | None:
         """Return what is there for keys; None if keys that are given field by field have another number of fields."""

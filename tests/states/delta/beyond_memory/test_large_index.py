@@ -74,14 +74,14 @@ def test_an_index_in_buckets_answers_as_one_in_memory(tmp_path: Path, kind: Stat
                 index.put(dict(zip(raw, layout.pack_values(new), strict=True)))
         else:
             for index in (large, small):
-                index.delete(raw)
+                index.put(dict.fromkeys(raw, layout.deleted))
         merge = step(large, layout, merge, dice.choice(["freeze", "merged", "thaw", "wait"]), txid)
         asked = layout.pack_keys([(word, number) for word in WORDS for number in numbers])
         answers = [layout.unpack_values(index.get(asked)) for index in (large, small)]
         assert repr(bare(answers[0], kind)) == repr(bare(answers[1], kind))
         pages = [key for page in large.key_pages() for key in page]
         assert len(pages) == len(set(pages))
-        assert set(pages) == set(small.keys())
+        assert [set(pages)] == list(map(set, small.key_pages()))
 
 
 def step(large: LargeIndex, layout: DeltaLayout, merge: Merge | None, what: str, txid: int) -> Merge | None:
