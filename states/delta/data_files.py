@@ -94,17 +94,23 @@ def write_file(
         return None
     name = name or name_of(*seq)
     try:
-        with system.open_output_stream(name) as sink:
-            with pq.ParquetWriter(sink, schema) as writer:
-                writer.write_table(rows if rows.schema == schema else rows.cast(schema), _ROWS_PER_GROUP)
-            size = sink.tell()
+        size = write_parquet(rows if rows.schema == schema else rows.cast(schema), name, system, _ROWS_PER_GROUP)
     except FileNotFoundError as error:
         raise VersionMoved(f"the folder of the table is gone: {error}") from error
+    return added(name, size, rows.num_rows, new_rows)
+
+
+def write_parquet(rows: pa.Table, name: str, system: FileSystem, rows_per_group: int, **how: Any) -> int:
+    """Write rows into a file of their own, whole or not at all; return its bytes. `how`: of `ParquetWriter`."""
+    try:
+        with system.open_output_stream(name) as sink:
+            with pq.ParquetWriter(sink, rows.schema, **how) as writer:
+                writer.write_table(rows, rows_per_group)
+            return int(sink.tell())
     except BaseException:
         with suppress(OSError):
             system.delete_file(name)
         raise
-    return added(name, size, rows.num_rows, new_rows)
 
 
 def name_of(first: int, last: int) -> str:

@@ -103,13 +103,6 @@ class CommitNote(NamedTuple):
         return Snapshot(txid, self.winners.with_winner(self.txid, self.attempt))
 
 
-class BatchPlace(NamedTuple):
-    """The place of a batch: the version that holds the state after it, and the winners that the newest commit knows."""
-
-    version: int
-    snapshot: Snapshot
-
-
 def is_only_staged(entries: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Return whether one of the entries published what was staged under a name, and the others changed no content."""
     return [entry.get(STAGED_AS) for entry in entries if not _changes_nothing(entry)] == [name]
@@ -121,8 +114,10 @@ def find_batch(
     laid: Callable[[], Sentinel | None],
     txid: int | Snapshot,
     what: str,
-) -> BatchPlace | None:
-    """Find the state after a batch in the history of a table, newest entry first; None if it is no longer there.
+) -> tuple[int, Snapshot] | None:
+    """Find the version with the state after a batch, in the history of a table, newest entry first; None if it is gone.
+
+    The snapshot of the batch has the winners that the newest commit knows.
 
     The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
     files are kept longer. `laid` reads the sentinel of the newest version: it names the last batch that touched the table,
@@ -140,14 +135,14 @@ def find_batch(
     ):  # a sentinel of batch 0 is written before the first batch
         raise StateError(f"{what}: its log holds no commit of a batch")
     if number >= last.txid and isinstance(txid, Snapshot):
-        return BatchPlace(newest, txid)
+        return newest, txid
     if number > last.txid:
         raise StateError(
             f"{what}: the last batch that touched it is {last.txid}, and only the topology's "
             "log knows whether there were later ones. Read it through the topology, or give a Snapshot of its log"
         )
     then = txid if isinstance(txid, Snapshot) else last.snapshot(txid)
-    return next((BatchPlace(version, then) for version, one in shown if one.txid <= number), None)
+    return next(((version, then) for version, one in shown if one.txid <= number), None)
 
 
 def shown_batches(entries: Sequence[Mapping[str, Any]], newest: int) -> list[tuple[int, int]]:

@@ -13,13 +13,13 @@ import logging
 import time
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from states.delta.beyond_memory.bucket_files import ATTEMPT, BucketFile
-from states.delta.beyond_memory.bucketed_base import BucketedBase, Rewrite
+from states.delta.beyond_memory.bucketed_base import BucketedBase
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.data_files import added
 from states.delta.faults import VersionMoved
@@ -155,33 +155,31 @@ class PublishedTable:
             index.load(rows.filter(pc.greater(rows[SEQ_COLUMN], holds.seq)))
         return index
 
-    def begin(self, files: Iterable[BucketFile], holds: Holds, shown: Shown) -> None:
-        """Replace all rows by files in buckets, as the version after the one last seen."""
-        base = self.base(files)
-        self._append(self._added(base.files), "overwrite", base, holds, shown)
+    def move(self, before: BucketedBase | None, after: BucketedBase, holds: Holds, shown: Shown) -> None:
+        """Replace the files of one base by another's, as the version after the one last seen.
 
-    def move(self, base: BucketedBase, rewrites: Iterable[Rewrite], holds: Holds, shown: Shown) -> BucketedBase:
-        """Replace files of a base by a merge's, as the version after the one last seen; return the new base.
-
-        All files, if the table has other columns: it gets those of this declaration.
+        All rows, if there was none before, or the table has other columns: it gets those of this declaration.
         """
-        rewrites = list(rewrites)
-        after = base.moved(rewrites)
-        if not self.table.has_columns():
-            assert not set(after.files) & set(base.files), "a version has files of its own columns only"
-            self._append(self._added(after.files), "overwrite", after, holds, shown)
-            return after
-        actions = list[Any]()
-        for rewrite in rewrites:
-            actions += [*map(_removed, rewrite.removed), *self._added(rewrite.added)]
-        self._append(actions, "append", after, holds, shown)
-        return after
+        from deltalake.transaction import RemoveAction
 
-    # ---- upkeep ---------------------------------------------------------------------------------------------------
+        gone, new = set[BucketFile]() if before is None else {*before.files}, {*after.files}
+        mode: Literal["append", "overwrite"] = "append"
+        if before is None or not self.table.has_columns():
+            assert not gone & new, "a version has files of its own columns only"
+            gone, mode = set(), "overwrite"
+        for file in new - gone:
+            self.table.sync_data(file.path)
+        now = int(time.time() * 1000)
+        removed = [RemoveAction(file.path, True, now, file.size, {}) for file in gone - new]
+        more = (_FILES, _fingerprint(after.files)), (_MERGED_BATCH, holds.batch), (_MERGED, holds.seq)
+        actions = [*removed, *(added(file.path, file.size, file.rows, True) for file in new - gone)]
+        self.table.append(actions, mode, self._app(shown), shown.metadata(self._name), *more)
 
     def clear(self) -> None:
         """Remove all rows, because the state was emptied; the changes are the state from now on."""
-        self._append([], "overwrite", self.base([]), Holds(_NOTHING, 0), Shown(0, None, ABSENT))
+        self.move(None, self.base([]), Holds(_NOTHING, 0), Shown(0, None, ABSENT))
+
+    # ---- upkeep ---------------------------------------------------------------------------------------------------
 
     def keep_small(self) -> None:
         """Write a checkpoint and delete old files, if that is due after a version; nothing depends on it."""
@@ -197,19 +195,6 @@ class PublishedTable:
 
     def _app(self, shown: Shown) -> tuple[str, int]:
         return f"trident/{self._name}/shown", shown.txid
-
-    def _append(
-        self, actions: list[Any], mode: Literal["append", "overwrite"], base: BucketedBase, holds: Holds, shown: Shown
-    ) -> None:
-        more = (_FILES, _fingerprint(base.files)), (_MERGED_BATCH, holds.batch), (_MERGED, holds.seq)
-        self.table.append(actions, mode, self._app(shown), shown.metadata(self._name), *more)
-
-    def _added(self, files: Iterable[BucketFile]) -> list[Any]:
-        """Sync files that are written, and return the actions that add them."""
-        files = list(files)
-        for file in files:
-            self.table.sync_data(file.path)
-        return [added(file.path, file.size, file.rows, True) for file in files]
 
     def _own_files(self) -> list[BucketFile]:
         files = [BucketFile.of(file.path, file.size, file.rows) for file in self.table.files()]
@@ -239,9 +224,3 @@ def _fingerprint(files: Iterable[BucketFile]) -> int:
     """Return a number that identifies the files of a commit."""
     names = "\n".join(sorted(file.path for file in files))
     return int.from_bytes(blake2b(names.encode(), digest_size=7).digest())
-
-
-def _removed(file: BucketFile) -> Any:
-    from deltalake.transaction import RemoveAction
-
-    return RemoveAction(file.path, True, int(time.time() * 1000), file.size, {})

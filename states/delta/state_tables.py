@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from states.delta.beyond_memory.bucket_files import ATTEMPT
+from states.delta.beyond_memory.sorted_rows import SortedRows
 from states.delta.layout import SENTINEL_COLUMN, DeltaLayout
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions
 from states.delta.published_table import PublishedTable
@@ -100,11 +101,15 @@ class PublishedRows:
         A key whose value is None has no row: it was removed, or a failed attempt made it.
         """
         rows = rows.filter(pc.is_null(rows[SENTINEL_COLUMN])).combine_chunks()
-        rows, without_value = self.published(rows, snapshot)
+        rows, without_value = self._published(rows, snapshot)
         return rows.filter(pa.array(~without_value)).select(self.schema.names)
 
-    def published(self, rows: pa.Table, snapshot: Snapshot) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
-        """Return rows as a base has them, the value as of a committed batch, and which of them have none."""
+    def in_base(self, changes: SortedRows, snapshot: Snapshot) -> SortedRows:
+        """Return changes as a base has them: key, value as of a committed batch, and who wrote it."""
+        rows, without_value = self._published(changes.rows, snapshot)
+        return changes.with_rows(rows, changes.deleted | without_value, self.keys)
+
+    def _published(self, rows: pa.Table, snapshot: Snapshot) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
         is_opaque = self._layout.kind is StateType.OPAQUE
         attempts = rows["attempt"] if is_opaque else pa.nulls(rows.num_rows, ATTEMPT.type)
         value = self._values(rows, snapshot)

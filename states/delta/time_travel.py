@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from states.delta.fence import BatchPlace, find_batch, newest_sentinel, shown_batches
+from states.delta.fence import find_batch, newest_sentinel, shown_batches
 from states.delta.indexed_values import IndexedValues
 from states.delta.layout import RawValue, in_order
 from states.delta.map import DeltaBackingMap
@@ -111,12 +111,12 @@ class DeltaMapState(SnapshottableMap):
             raise EnvironmentProblem("values of former declarations are read by this process")
         if snapshot is None:
             return delta_dataframe(spark, self._path)
-        table, place = _found(self._tables, snapshot)
-        if place is None:  # nothing was ever committed
+        table, then = _found(self._tables, snapshot)
+        if then is None:  # nothing was ever committed
             columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
             return spark.createDataFrame([], ", ".join(f"`{name}` {type_ or 'binary'}" for name, type_ in columns))
         base_version = _base_version(self._tables, table, snapshot.txid)
-        return delta_dataframe(spark, self._path, place.version, place.snapshot, base_version=base_version)
+        return delta_dataframe(spark, self._path, table.version, then, base_version=base_version)
 
     def stage(self, txid: int) -> bytes:
         """End a commit in a task: write what it put into a file that the table does not show yet; return what names it."""
@@ -169,8 +169,8 @@ def delta_state_at(
 
 
 def _state_at(tables: StateTables, txid: int | Snapshot) -> DeltaStateAt:
-    table, place = _found(tables, txid)
-    snapshot = txid if place is None else place.snapshot
+    table, then = _found(tables, txid)
+    snapshot = then or txid
     assert isinstance(snapshot, Snapshot), "a number alone is looked for in the table"
     return DeltaStateAt(tables, table, snapshot)
 
@@ -196,8 +196,8 @@ def _base_version(tables: StateTables, changes: StateTable, txid: int) -> int | 
     return None if holds is None else version
 
 
-def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, BatchPlace | None]:
-    """Return the table of the changes at a batch of its history; no place: nothing was ever committed."""
+def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snapshot | None]:
+    """Return the table of the changes at a batch of its history; no snapshot: nothing was ever committed."""
     table = tables.changes(read_only=True)
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
     what = f"read Delta state {table.name} as of batch {number}"
@@ -207,10 +207,10 @@ def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Batch
         return table, None
     entries = table.notes()
     place = find_batch(entries, table.version, partial(newest_sentinel, table), txid, what)
-    old = None if place is None else table.another(read_only=True, at=place.version)
+    old = None if place is None else table.another(read_only=True, at=place[0])
     if place is None or old is None or not old.readable():
         raise StateError(f"{what}: {_retained(table, shown_batches(entries, table.version))}")
-    return old, place
+    return old, place[1]
 
 
 def _retained(table: StateTable, versions: list[tuple[int, int]]) -> str:

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from states.delta.beyond_memory.bucketed_base import BucketedBase
-from states.delta.beyond_memory.large_index import LargeIndex, Merge
+from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.opened_base import OpenedBase
+from states.delta.beyond_memory.sorted_rows import SortedRows
 from states.delta.data_files import DataFile
 from states.delta.faults import VersionMoved
 from states.delta.fence import moved_by_compactions
@@ -118,7 +119,7 @@ class Merging:
     def _changes_of(self, index: LargeIndex | None) -> tuple[int, int]:
         """Return the number of changes that are not merged yet, and their bytes in memory."""
         if index is not None:
-            return index.values.changes, index.values.nbytes
+            return index.changes, index.nbytes
         files = self._files()
         rows = sum(file.rows for file in files)
         return rows, max(sum(file.size for file in files), rows * _CHANGE_BYTES)
@@ -134,11 +135,10 @@ class Merging:
             files = self._files()
             index = unread = self._base.opened() if files else None
             seq = max((file.last for file in files), default=0)
-        if index is None or not index.values.changes:
+        if index is None or not index.changes:
             return
-        merge = index.freeze(lambda rows: self._tables.rows.published(rows, due.snapshot))
-        holds = Holds(seq, due.snapshot.txid)
-        arguments = merge, due, holds, self._base.version, self._base.merged()
+        holds, frozen = Holds(seq, due.snapshot.txid), index.freeze()
+        arguments = index.base, frozen, due, holds, self._base.version, self._base.merged()
         # Of an error that was not expected.
         self._outcome = _Outcome(None, holds, BackendError("it ended without a result"))
         self._unread, self.is_running = unread, True
@@ -151,10 +151,12 @@ class Merging:
 
     # ---- in the thread of a merge ---------------------------------------------------------------------------------
 
-    def _run(self, merge: Merge, due: Due, holds: Holds, based_on: int, held: int | None) -> None:
+    def _run(
+        self, base: BucketedBase, changes: SortedRows, due: Due, holds: Holds, based_on: int, held: int | None
+    ) -> None:
         began = time.monotonic()
         try:
-            base = self._merge(merge, due, holds, based_on)
+            base = self._merged(base, changes, due, holds, based_on)
             self._outcome = _Outcome(base, holds, None)
         except (VersionMoved, StateError, OSError) as error:
             self._outcome = _Outcome(None, holds, error)
@@ -163,14 +165,16 @@ class Merging:
         if self._outcome.error is None:
             self._keep_small(held)
 
-    def _merge(self, merge: Merge, due: Due, holds: Holds, based_on: int) -> BucketedBase:
+    def _merged(self, base: BucketedBase, changes: SortedRows, due: Due, holds: Holds, based_on: int) -> BucketedBase:
         table = self._published.table
         if table.refresh() != based_on and not moved_by_compactions(table, based_on):
             raise VersionMoved(f"the base is at version {table.version}, not {based_on}")
-        rewrites = list(merge.rewrites(all_files=not table.has_columns()))
+        rows = self._tables.rows
+        after = base.merge(changes, lambda part: rows.in_base(part, due.snapshot), not table.has_columns())
         if not is_newest(self._changes, due.shown):
             raise VersionMoved("another writer has taken over")
-        return self._published.move(merge.base, rewrites, holds, due.shown)
+        self._published.move(base, after, holds, due.shown)
+        return after
 
     def _keep_small(self, held: int | None) -> None:
         """Delete changes that the base before this one held already; now and then checkpoints and old files."""

@@ -86,11 +86,11 @@ class OpenedBase:
         index = LargeIndex(self._tables.layout, self._published.base([]), due.snapshot.txid)
         for rows in self._scans():
             index.load(rows)
-            if index.values.nbytes > self.bounds.bytes_of_changes:
+            if index.nbytes > self.bounds.bytes_of_changes:
                 self._written(index, due)
         self._written(index, due)
         try:
-            self._published.begin(index.values.base.files, Holds(seq, due.snapshot.txid), due.shown)
+            self._published.move(None, index.base, Holds(seq, due.snapshot.txid), due.shown)
         except VersionMoved as moved:
             raise BackendError(f"{self._tables.what}: another writer has committed meanwhile ({moved})") from moved
 
@@ -101,10 +101,10 @@ class OpenedBase:
 
     def _written(self, index: LargeIndex, due: Due) -> None:
         """Write the changes of an index into files that no log names yet."""
-        merge = index.freeze(lambda rows: self._tables.rows.published(rows, due.snapshot))
-        rewrites = list(merge.rewrites())
-        index.merged(merge.base.moved(rewrites), due.snapshot.txid)
-        delete_files(self._table.filesystem(), [file.path for rewrite in rewrites for file in rewrite.removed])
+        before, changes = index.base, index.freeze()
+        after = before.merge(changes, lambda part: self._tables.rows.in_base(part, due.snapshot))
+        index.merged(after, due.snapshot.txid)
+        delete_files(self._table.filesystem(), [file.path for file in {*before.files} - {*after.files}])
 
     def _newest(self) -> Holds | None:
         self._table.refresh()

@@ -88,7 +88,7 @@ class Broken:
         self._monkeypatch.setattr(owner, name, broken)
 
 
-POINTS = [(PublishedTable, "begin"), (PublishedTable, "move"), (StateTable, "replace"), (StateTable, "commit")]
+POINTS = [(PublishedTable, "move"), (StateTable, "replace"), (StateTable, "commit")]
 
 
 def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
