@@ -170,9 +170,9 @@ class PublishedTable:
         for file in new - gone:
             self.table.sync_data(file.path)
         now = int(time.time() * 1000)
-        removed = [RemoveAction(file.path, True, now, file.size, {}) for file in gone - new]
+        actions: list[Any] = [RemoveAction(file.path, True, now, file.size, {}) for file in gone - new]
         more = (_FILES, _fingerprint(after.files)), (_MERGED_BATCH, holds.batch), (_MERGED, holds.seq)
-        actions = [*removed, *(added(file.path, file.size, file.rows, True) for file in new - gone)]
+        actions += [added(file.path, file.size, file.rows, True) for file in new - gone]
         self.table.append(actions, mode, self._app(shown), shown.metadata(self._name), *more)
 
     def clear(self) -> None:
