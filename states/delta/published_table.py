@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
