@@ -274,6 +274,22 @@ def test_a_compaction_before_the_first_merge_of_a_writer_forgets_no_deletion(tmp
     assert told(large_at(tmp_path, kind)) == wanted
 
 
+def test_the_newest_row_of_a_key_is_the_newest_also_if_another_program_merged_files_out_of_their_order(
+    tmp_path: Path,
+) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log, compact_after_commits=1000)
+    for number in range(9, 14):
+        commit(state, log, number, 0, {"w1": 1, WORDS[number]: 1})
+        model.update(["w1", WORDS[number]])
+    table = large_at(tmp_path)._backing._table
+    table.refresh()
+    files = table.files()
+    pair = [files[-4], files[-1]]  # as a program does that packs files by their sizes
+    table.replace(table.scan(None, None, pair), pair, ("another", 1), {"trident.compaction": "files"})
+    assert told(large_at(tmp_path)) == model
+
+
 def merging_of(state: Any) -> Any:
     return state._backing._publishing._merging._published
 
