@@ -46,7 +46,7 @@ def test_the_driver_keeps_the_state_in_files_and_merges_what_tasks_staged(
     assert holds[0] is None
     assert len({*holds}) > 5
     assert isinstance(task._backing._index.values, LargeIndex)
-    assert task._backing._index.values.values.changes < 120  # it dropped what is merged
+    assert task._backing._index.values.changes < 120  # it dropped what is merged
     assert len(DeltaTable(changes(tmp_path)).file_uris()) < 12
     driver.recorded(Snapshot(29, log.winners))
     driver.close()
@@ -136,7 +136,7 @@ def test_what_a_driver_commits_by_itself_between_tasks_is_merged_and_leaves_its_
             step(task, driver, log, number, 1, rows)
         else:
             commit(driver, log, number, 1, rows)
-            most = max(most, driver._backing._index.values.values.changes)
+            most = max(most, driver._backing._index.values.changes)
         driver.recorded(Snapshot(number, log.winners))
         newest = {Path(file).name for file in DeltaTable(tmp_path).file_uris()}
         for file in tmp_path.glob("*.parquet"):
@@ -162,7 +162,7 @@ def test_a_state_that_grows_while_the_driver_commits_is_merged_also_after_tasks(
         commit(driver, log, number, 1, dict.fromkeys(KEYS, 1))
         driver.recorded(Snapshot(number, log.winners))
     assert isinstance(driver._backing._index.values, LargeIndex)
-    assert driver._backing._index.values.values.changes < 200
+    assert driver._backing._index.values.changes < 200
     assert (merged(tmp_path) or 0) > 15
     step(task, driver, log, 30, 1, dict.fromkeys(KEYS, 1))
     driver.recorded(Snapshot(30, log.winners))
