@@ -11,7 +11,8 @@ from time import monotonic
 import zmq
 
 from trident.spark.link_keys import Keys, new_context
-from trident.storm.execution.messages import Body, Inbox
+from trident.storm.execution.messages import Body
+from trident.storm.execution.storm_worker import inboxes_of
 from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.links.frames import Decoder, Encoder, encode_marks, is_marks, marks_of
 from trident.storm.storm_topology import StormTopology
@@ -34,9 +35,7 @@ class LinkedMail:
     def __init__(
         self, number: int, topology: StormTopology, layout: TaskLayout, keys: Keys, capacity: int, host: str
     ) -> None:
-        self.inboxes: dict[int, Inbox] = {}
-        for each in layout.in_worker(number):
-            self.inboxes |= dict.fromkeys(each.tasks, Inbox(capacity))
+        self.inboxes = inboxes_of(layout.in_worker(number), capacity)
         self.ended = threading.Event()
         self.corrupt = 0
         self.unknown = 0

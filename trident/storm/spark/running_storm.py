@@ -253,8 +253,3 @@ class RunningStormTopology:
         self._slots.release()
         if self._owned:
             stop_session(self._spark)
-
-
-def start(topology: StormTopology, conf: StormConfig, active: bool = True) -> RunningStormTopology:
-    """Run a topology on Spark; return once all its workers are up."""
-    return RunningStormTopology(topology, conf, active)
