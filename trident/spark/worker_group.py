@@ -119,6 +119,7 @@ P = TypeVar("P", bound=Place)
 class WorkerGroup(Generic[P]):
     """All workers, as their driver sees them. Any thread may use it; what a body overrides is called under `changed`.
 
+    `problem`: why no worker is started any more.
     `run`: what a Spark task does with a ticket.
     `silence_s`, `away_s`, `program_id`, `program`: as of `WorkerTicket`.
 
@@ -145,6 +146,7 @@ class WorkerGroup(Generic[P]):
         from pyspark import InheritableThread
 
         self.topology, self.places, self.closed = topology, places, False
+        self.problem: EnvironmentProblem | None = None
         self.changed = threading.Condition(threading.RLock())
         self._context, self._run, self._jobs = context, run, list[WorkerJob]()
         self._lost, self._strays, self._next_beat = set[str](), set[str](), 0.0
@@ -172,6 +174,7 @@ class WorkerGroup(Generic[P]):
         place.brief = place.brief + 1 if now - place.begun < _BRIEF_S else 0
         place.starts_at = now + (min(self.longest_pause_s, 2.0 ** (place.brief - 2)) if place.brief > 1 else 0.0)
         self._lost.add(run)
+        self.problem = problem or self.problem
         place.forget()
         if peer is not None:
             peer.close()
@@ -248,10 +251,10 @@ class WorkerGroup(Generic[P]):
         now = monotonic()
         with self.changed:
             for place in self.places:
-                if not self.closed:
+                if not self.closed and self.problem is None:
                     self._look_at(place, now)
             self.changed.notify_all()  # a worker may be connected now
-            if self.closed or now < self._next_beat:
+            if self.closed or self.problem is not None or now < self._next_beat:
                 return
             self._next_beat, word = now + _BEAT_S, self.word()
             for place in self.places:

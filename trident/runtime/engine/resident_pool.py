@@ -93,7 +93,6 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
         super().__init__(context, topology, places, run_resident, program, program_id)
         self._runs: dict[int, Run] = {}
         self._newest = 0
-        self._fatal: EnvironmentProblem | None = None
         self._has_begun = False
         self._began, self._last_loss = monotonic(), ""
         self.open()
@@ -119,8 +118,8 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
             return run
 
     def _is_ready(self) -> bool:
-        if self._fatal is not None:
-            raise StepFailed(failure_of("spark", self._fatal, retry=False))
+        if self.problem is not None:
+            raise StepFailed(failure_of("spark", self.problem, retry=False))
         if self._has_begun:
             return any(each.is_ready for each in self.places)
         there = sum(each.is_ready for each in self.places)
@@ -209,7 +208,7 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
 
     def on_loss(self, place: ResidentPlace, run: str, cause: str, problem: EnvironmentProblem | None) -> None:
         """Fail the attempts that the worker has something of; all, if no worker will do better."""
-        self._last_loss, self._fatal = cause, problem or self._fatal
+        self._last_loss = cause
         for each in self._runs.values():
             member = each.crew.get(place.number)
             is_used = member is not None and member.run == run and place.number in each.used

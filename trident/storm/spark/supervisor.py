@@ -31,8 +31,10 @@ class BoltPlace(Place):
 
     `beat`: what its process has reported last; empty until it has.
     `blocked`: the components with a call that has not returned for a message timeout, and for how many seconds.
+    `trace`: of the error that its process says it dies of.
     """
 
+    trace: str = ""
     beat: Mapping[str, Any] = field(default_factory=dict)
     blocked: list[tuple[str, float]] = field(default_factory=list)
 
@@ -133,7 +135,7 @@ class Supervisor(WorkerGroup[BoltPlace]):
             case "beat":
                 self._take_beat(place, news)
             case "died":
-                logger.debug("worker %d died: %s", place.number, news["text"])
+                place.trace = news["text"]
                 self.lose(place, news["error"], EnvironmentProblem(news["error"]) if news["final"] else None)
                 place.expected_by = monotonic()
             case "ended":
@@ -147,7 +149,11 @@ class Supervisor(WorkerGroup[BoltPlace]):
         """End the topology if a worker has died too often, or another try cannot help."""
         if self.closed:
             return
-        error = problem or self._watch.too_many(place.number, WorkerLostError(cause))
+        death = problem or WorkerLostError(cause)
+        if place.trace:
+            death.add_note(place.trace)
+            place.trace = ""
+        error = problem or self._watch.too_many(place.number, death)
         if error is None:
             self.order()
         else:
