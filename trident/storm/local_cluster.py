@@ -6,8 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
-from random import Random, SystemRandom
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -15,11 +13,9 @@ from typing import Any, Self
 from trident.errors import TopologyError, TridentError
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
-from trident.storm.execution.executor import Setting, TaskError
+from trident.storm.execution.executor import Launch, TaskError
 from trident.storm.execution.messages import Body, Inbox
-from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.storm_worker import Worker, inboxes_of
-from trident.storm.execution.task_layout import lay_out
 from trident.storm.statistics import TopologyMonitor, WorkerSnapshots
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_errors import DeathWatch
@@ -30,7 +26,6 @@ logger = logging.getLogger("trident.storm")
 _STOP_S = 5.0
 _LOOKS = 3
 _COUNT_S = 1.0
-_seeds = SystemRandom()
 
 
 class LocalTopology:
@@ -38,19 +33,9 @@ class LocalTopology:
 
     def __init__(self, topology: StormTopology, conf: StormConfig) -> None:
         self._conf = conf
-        layout = lay_out(topology, conf.workers, conf.ackers)
+        self._launch = Launch.of(topology, conf)
+        layout = self._launch.layout
         self._inboxes = inboxes_of(layout.executors, conf.receive_buffer_size)
-        self._setting = Setting(
-            conf.name,
-            topology,
-            pickled_components(topology),
-            layout,
-            conf,
-            LocalMail(self._inboxes),
-            self._report,
-            monotonic,
-            lambda: Random(_seeds.getrandbits(128)),
-        )
         self._watch = DeathWatch(conf)
         self._changing = threading.Lock()
         self._active = True
@@ -133,7 +118,7 @@ class LocalTopology:
 
     def _make(self, number: int) -> Worker:
         mail = LocalMail(self._inboxes)
-        setting = replace(self._setting, mail=mail)
+        setting = self._launch.setting(mail, self._report)
         mail.worker = worker = Worker(number, setting, self._inboxes, lambda error: self._died(number, error))
         worker.set_active(self._active)
         self._count()  # the last figures of the one that has ended

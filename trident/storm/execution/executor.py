@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from random import Random
+from random import Random, SystemRandom
+from time import monotonic
 from typing import Any
 
 import cloudpickle
 
+from trident.errors import TopologyError
 from trident.storm.execution.counts import TaskCounts
 from trident.storm.execution.messages import Carrier, Delivery
 from trident.storm.execution.out_streams import OutStream, open_streams
 from trident.storm.execution.outbox import Outbox
-from trident.storm.execution.task_layout import ExecutorPlace, TaskLayout
+from trident.storm.execution.task_layout import ExecutorPlace, TaskLayout, lay_out
 from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import ACKER, StormTopology
+from trident.storm.storm_topology import ACKER, SpoutSpec, StormTopology
 from trident.storm.storm_tuples import Origin
+
+Report = Callable[[str, int, BaseException], None]
 
 
 class TaskError(Exception):
@@ -89,25 +93,61 @@ class Executor:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Launch:
+    """What all workers of a topology run.
+
+    `pickled`: its spouts and bolts, pickled by component: every task has an instance of its own.
+    """
+
+    topology: StormTopology
+    pickled: Mapping[str, bytes]
+    layout: TaskLayout
+    conf: StormConfig
+
+    @staticmethod
+    def of(topology: StormTopology, conf: StormConfig) -> Launch:
+        """Return what runs a topology as it was declared.
+
+        Raises `TopologyError`: a component cannot be pickled: it holds a connection, a lock or an open file.
+        """
+        pickled = {}
+        for name, spec in topology.components.items():
+            made = spec.spout if isinstance(spec, SpoutSpec) else spec.bolt
+            try:
+                pickled[name] = cloudpickle.dumps(made)
+            except Exception as error:
+                raise TopologyError(
+                    f"component {name!r}: {type(made).__name__} cannot be pickled to be sent to a worker ({error}); open "
+                    "connections, files and threads in open() or prepare(), not before"
+                ) from error
+        return Launch(topology, pickled, lay_out(topology, conf.workers, conf.ackers), conf)
+
+    def setting(self, mail: Carrier, report: Report, **others: Any) -> Setting:
+        """Return what the executors of one worker have in common."""
+        return Setting(self.topology, self.pickled, self.layout, self.conf, mail, report, **others)
+
+
+_seeds = SystemRandom()
+
+
+def _new_random() -> Random:
+    return Random(_seeds.getrandbits(128))
+
+
+@dataclass(frozen=True)
+class Setting(Launch):
     """What all executors of a worker have in common.
 
-    `pickled`: the topology's spouts and bolts, pickled by component: every task has an instance of its own.
     `report`: takes component, task and an error that the user's code reported.
     `clock`: seconds, from any beginning.
     `random`: returns a new source of edges.
     `watch`: sees every tuple that is emitted to a stream that is not direct; for tests.
     """
 
-    name: str
-    topology: StormTopology
-    pickled: Mapping[str, bytes]
-    layout: TaskLayout
-    conf: StormConfig
     mail: Carrier
-    report: Callable[[str, int, BaseException], None]
-    clock: Callable[[], float]
-    random: Callable[[], Random]
+    report: Report
+    clock: Callable[[], float] = monotonic
+    random: Callable[[], Random] = _new_random
     watch: Callable[[Origin, tuple[Any, ...]], None] | None = None
 
     def outbox(self, place: ExecutorPlace) -> Outbox:
@@ -124,7 +164,7 @@ class Setting:
         """Return what a task knows of itself."""
         tasks = self.layout.tasks
         own = tasks[place.component]
-        return TopologyContext(self.name, place.component, task, own.index(task), len(own), place.worker, tasks)
+        return TopologyContext(self.conf.name, place.component, task, own.index(task), len(own), place.worker, tasks)
 
     def instance(self, component: str, task: int) -> Any:
         """Return a spout or bolt of a task's own."""

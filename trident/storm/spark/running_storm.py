@@ -16,11 +16,9 @@ from trident.observe.topology_status import TopologyStatus
 from trident.spark.environment import is_spark_on
 from trident.spark.session import stop_session
 from trident.spark.worker_slots import Slots
-from trident.storm.execution.pickles import pickled_components
-from trident.storm.execution.task_layout import lay_out
+from trident.storm.execution.executor import Launch
 from trident.storm.spark.slots import open_spark, rebalanced
 from trident.storm.spark.supervisor import Supervisor
-from trident.storm.spark.worker_task import Launch
 from trident.storm.statistics import TopologyMonitor
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_errors import DeathWatch
@@ -42,8 +40,7 @@ class RunningStormTopology:
 
     def __init__(self, topology: StormTopology, conf: StormConfig, active: bool = True) -> None:
         self.conf = conf
-        layout = lay_out(topology, conf.workers, conf.ackers)
-        self._launch = Launch(topology, pickled_components(topology), layout, conf)
+        self._launch = Launch.of(topology, conf)
         self._error: BaseException | None = None
         self._watch, self._errors = DeathWatch(conf), deque[ReportedError](maxlen=_ERRORS)
         self._ended = threading.Event()

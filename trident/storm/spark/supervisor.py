@@ -15,7 +15,8 @@ import cloudpickle
 from trident.errors import EnvironmentProblem
 from trident.observe.reported_errors import ReportedError
 from trident.spark.worker_group import Place, WorkerGroup
-from trident.storm.spark.worker_task import CODEC, Launch, WorkerOrders, run_worker
+from trident.storm.execution.executor import Launch
+from trident.storm.spark.worker_task import CODEC, WorkerOrders, run_worker
 from trident.storm.statistics import WorkerSnapshot
 from trident.storm.storm_errors import DeathWatch, WorkerLostError
 

@@ -14,9 +14,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from random import Random, SystemRandom
-from time import monotonic
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -26,13 +23,10 @@ from trident.spark.job_errors import cannot_import
 from trident.spark.mailbox import Codec
 from trident.spark.worker_group import LOOK_S, GroupWorker, Leave, Letter, WorkerTicket
 from trident.state.encoding.extensions import pack, unpack
-from trident.storm.execution.executor import Setting, TaskError
+from trident.storm.execution.executor import Launch, TaskError
 from trident.storm.execution.storm_worker import Worker, lines_of
-from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.links.linked_mail import LinkedMail
 from trident.storm.statistics import WorkerSnapshots
-from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import StormTopology
 
 logger = logging.getLogger("trident.storm")
 
@@ -40,7 +34,6 @@ _BEAT_S = 1.0
 _STOP_S = 5.0
 _REPORTED = 100  # errors that wait for the next beat
 _SHOWN = 20_000
-_seeds = SystemRandom()
 
 
 class WorkerOrders(NamedTuple):
@@ -54,16 +47,6 @@ class WorkerOrders(NamedTuple):
     version: int
     places: Mapping[int, tuple[str, str]]
     active: bool
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What all workers run."""
-
-    topology: StormTopology
-    pickled: Mapping[str, bytes]
-    layout: TaskLayout
-    conf: StormConfig
 
 
 _KINDS: Mapping[str, Callable[..., Any]] = {each.__name__: each for each in (Leave, Letter, WorkerOrders)}
@@ -126,14 +109,10 @@ class BoltWorker(GroupWorker):
             launch: Launch = cloudpickle.loads(ticket.program)
         except ImportError as error:
             raise cannot_import(error) from error
-        conf, layout = launch.conf, launch.layout
-        mail = LinkedMail(ticket.place, launch.topology, layout, ticket.keys, conf.receive_buffer_size, self.host)
+        capacity = launch.conf.receive_buffer_size
+        mail = LinkedMail(ticket.place, launch.topology, launch.layout, ticket.keys, capacity, self.host)
         self._mail = mail
-        setting = Setting(
-            conf.name, launch.topology, launch.pickled, layout, conf, mail, self._report, monotonic,
-            lambda: Random(_seeds.getrandbits(128)),
-        )  # fmt: skip
-        self._worker = Worker(ticket.place, setting, mail.inboxes, self._died)
+        self._worker = Worker(ticket.place, launch.setting(mail, self._report), mail.inboxes, self._died)
         self._snapshots = WorkerSnapshots(
             ticket.place, self._worker.executors, self._worker.at_work, int(mail.address.rpartition(":")[2])
         )
