@@ -20,28 +20,34 @@ class Pending:
         self._clock = clock
         self._young: dict[int, PendingMessage] = {}
         self._older: dict[int, PendingMessage] = {}
+        self.count = 0  # asked for before each call of `next_tuple`, so it is kept
         self.answered_at_once: deque[tuple[Any, str]] = deque()
         """Messages that nothing is tracked of: acknowledged within the emit without ackers, else (they go to no bolt) after
         the spout's call."""
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._older)
+        return self.count
 
     def put(self, root: int, message_id: Any, stream: str) -> None:
         """Keep a message until its tree is complete."""
         self._young[root] = message_id, stream, self._clock()
+        self.count += 1
 
     def take(self, root: int) -> PendingMessage | None:
         """Return a message that is answered now; None if it timed out before, or another worker emitted it."""
-        return self._young.pop(root, None) or self._older.pop(root, None)
+        message = self._young.pop(root, None) or self._older.pop(root, None)
+        self.count -= message is not None
+        return message
 
     def extend(self, root: int) -> None:
         """Give a message the whole timeout again."""
         message = self.take(root)
         if message is not None:
             self._young[root] = message
+            self.count += 1
 
     def rotate(self) -> list[PendingMessage]:
         """Return the messages that have timed out; called once in each message timeout."""
         timed_out, self._older, self._young = self._older, self._young, {}
+        self.count -= len(timed_out)
         return list(timed_out.values())

@@ -32,7 +32,7 @@ class SpoutTask:
 
     def may_emit(self) -> bool:
         """Whether it has fewer unanswered messages than it may have."""
-        return self.max_pending is None or len(self.pending) < self.max_pending
+        return self.max_pending is None or self.pending.count < self.max_pending
 
     def ack(self, message: PendingMessage, now: float) -> None:
         """Tell the spout that a message is processed."""
