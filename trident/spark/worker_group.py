@@ -80,7 +80,7 @@ class WorkerTicket(NamedTuple):
 
 
 @dataclass(eq=False)
-class Place:
+class WorkerPlace:
     """One worker, and the process that is this worker now.
 
     `run`: the id of this process; empty while it is on its way. `starts`: how many jobs were started for it.
@@ -113,7 +113,7 @@ class Place:
         self.run, self.host, self.pid, self.peer = "", "", 0, None
 
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=WorkerPlace)
 
 
 class WorkerGroup(Generic[P]):

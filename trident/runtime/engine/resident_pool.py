@@ -18,7 +18,7 @@ from trident.runtime.engine.resident_mail import Alive, AttemptOver, Done, Stage
 from trident.runtime.engine.resident_worker import run_resident
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spark.mailbox import MailboxPeer, PeerAway
-from trident.spark.worker_group import LOOK_S, Place, WorkerGroup
+from trident.spark.worker_group import LOOK_S, WorkerGroup, WorkerPlace
 from trident.spark.worker_slots import Slots
 from trident.spout.interfaces import TransactionAttempt
 
@@ -59,7 +59,7 @@ class Run:
 
 
 @dataclass(eq=False)
-class ResidentPlace(Place):
+class ResidentPlace(WorkerPlace):
     """`busy`: the numbers of attempts that have ended, and that the worker is still at work on."""
 
     busy: set[int] = field(default_factory=set)

@@ -14,7 +14,7 @@ import cloudpickle
 
 from trident.errors import EnvironmentProblem
 from trident.observe.reported_errors import ReportedError
-from trident.spark.worker_group import Place, WorkerGroup
+from trident.spark.worker_group import WorkerGroup, WorkerPlace
 from trident.storm.execution.executor import Launch
 from trident.storm.spark.worker_task import CODEC, WorkerOrders, run_worker
 from trident.storm.statistics import WorkerSnapshot
@@ -27,7 +27,7 @@ logger = logging.getLogger("trident.storm")
 
 
 @dataclass(eq=False)
-class BoltPlace(Place):
+class BoltPlace(WorkerPlace):
     """One worker of bolts.
 
     `beat`: what its process has reported last; empty until it has.
