@@ -10,10 +10,11 @@ from typing import Any
 from unittest import mock
 
 from trident.config import Config
-from trident.runtime.engine import resident_pool, resident_runner
+from trident.runtime.engine import resident_runner
 from trident.runtime.engine.resident_runner import ResidentRunner
 from trident.runtime.engine.worker import Program
 from trident.runtime.start import engine_choice
+from trident.spark import worker_group
 
 __all__ = ["forked_workers"]
 
@@ -75,7 +76,8 @@ def forked_workers() -> Iterator[None]:
     """Take them wherever Spark is asked for."""
     with (
         mock.patch.object(engine_choice, "_spark_runner", _runner),
-        mock.patch.object(resident_pool, "WorkerJob", _ForkedJob),
+        mock.patch.object(worker_group, "WorkerJob", _ForkedJob),
+        mock.patch("pyspark.InheritableThread", threading.Thread),
         mock.patch.object(resident_runner, "most_shipped", return_value=64 << 20),
     ):
         yield

@@ -117,7 +117,7 @@ class ResidentRunner:
 
     def _owners(self, places: Sequence[int]) -> dict[str, list[int]]:
         """Return, by exchange, which worker has each partition: the same one for as long as it is there."""
-        size = self.pool.size
+        size = len(self.pool.places)
         owners = {}
         for entry in {entry for level in self.program.levels for entry in level}:
             exchange = self.program.exchanges[entry]
