@@ -37,7 +37,7 @@ from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.operation_totals import OperationTotals, read_statistics
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import opened_when_back
-from trident.runtime.reading.commit_gate import CommitGate
+from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.opened_topology import OpenedTopology, RunnerOf, States

@@ -24,8 +24,6 @@ from trident.planner.plan import most_kept
 from trident.runtime.engine.fragment_runs import put_backs_of, send
 from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.reading.state_frames import columns_of
-from trident.runtime.reading.store_check import check_partitions
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import calls_user_code, failing_at
@@ -35,6 +33,7 @@ from trident.state.encoding.codec import decode, encode_tuples
 from trident.state.encoding.equal_keys import canonical_keys
 from trident.state.interfaces import State
 from trident.state.kinds import LaterWrite
+from trident.state.reader_check import check_partitions
 from trident.state.txid import Snapshot, Txid
 
 
@@ -113,12 +112,10 @@ class Flow:
                 asked.setdefault(frame.partition, []).append(frame.data)
         if not asked:
             return {}
-        txids, state = self.txids[node.state], self._plan.states[node.state]
+        txids = self.txids[node.state]
         snapshot = snapshot_of(txids[0], node.sees_batch)
         with failing_at(node.id):
-            view = StateView.for_query(
-                states, lambda: snapshot, node.state, free_keys=state.free_keys, columns=columns_of(state)
-            )
+            view = StateView.for_query(states, lambda: snapshot, self._plan.states[node.state])
         answers = {
             partition: apply_query(node.id, node, concatenated(rows), view, self.run.on_error)
             for partition, rows in sorted(asked.items())

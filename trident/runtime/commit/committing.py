@@ -32,8 +32,6 @@ from trident.runtime.commit.worker_states import WorkerStates
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram
-from trident.runtime.reading.state_frames import columns_of
-from trident.runtime.reading.store_check import check_partition
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import Failure, StepFailed, failing_at
@@ -42,6 +40,7 @@ from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
 from trident.state.key_counts import counting_keys
 from trident.state.loss_warnings import suppress_warnings
+from trident.state.reader_check import check_partition
 from trident.state.txid import Txid
 
 _FIRST_PAUSE_S = 1.0
@@ -154,10 +153,7 @@ class CommittingProgram(WorkerProgram):
         readers = _Readers(self._open, node.state, len(txids))
         snapshot = snapshot_of(txids[0], node.sees_batch)
         with failing_at(node.id):
-            asked = self.program.committed[node.state]
-            view = StateView.for_query(
-                readers, lambda: snapshot, node.state, free_keys=asked.free_keys, columns=columns_of(asked)
-            )
+            view = StateView.for_query(readers, lambda: snapshot, self.program.committed[node.state])
         yield apply_query(node.id, node, concatenated(tables), view, run.on_error)
         with failing_at(node.id):
             for partition, reader in readers.opened.items():

@@ -23,12 +23,12 @@ from trident.graph import Graph
 from trident.planner.evolution import REWRITTEN
 from trident.planner.meaning import Meaning
 from trident.runtime.commit.dead_letters import dead_letters_of
-from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.start.changes import NewMeaning
 from trident.runtime.start.moving import Moved, Progress, StatePlace, opened_place
 from trident.state.encoding.declared_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
-from trident.state.txid import RETRY_BITS, Txid
+from trident.state.reader_check import compare_stores
+from trident.state.txid import RETRY_BITS
 from trident.state.winners import FORMER
 
 _UNKNOWN = "as the store keeps what was deleted"
@@ -49,7 +49,7 @@ def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = 
     with opened_place(graph, name, config, "migrate") as (log, place, compared):
         if name not in compared.evolutions:
             return Moved(log.state.txid, 0, 0)
-        StoreCheck(name, place.states, lambda: log.state).compare()
+        compare_stores(name, place.states, lambda: log.state)
         log.append(StartRecord.now(log.epoch, log.state.executors))
         meaning = NewMeaning(log, Meaning({name: compared.recorded.states[name]}, {}), [name])
         if meaning.lasts:
@@ -65,8 +65,7 @@ def _migrate(log: TransactionLog, name: str, place: StatePlace, progress: Progre
         former = [key for key, one in stored.items() if one.attempt < winners.types[-1][0]]
         for partition, some in place.by_partition(former).items() if former else ():
             attempt += 1
-            expected = state.expected(name, partition)
-            commit = Txid(state.txid + 1, attempt, winners, state.incarnation, expected, state.epochs)
+            commit = state.commits(name, len(place.states), attempt=attempt)[partition]
             place.states[partition].begin_commit(commit)
             place.states[partition].multi_put(some, place.states[partition].multi_get(some))
             place.states[partition].commit(commit)
@@ -120,7 +119,7 @@ def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config)
     with opened_place(graph, name, config, "forget keys of") as (log, place, _):
         if not place.maps[0].backing.offers("multi_delete"):
             raise UnsupportedOperation(f"forget keys of state {name!r}: its store cannot delete keys")
-        StoreCheck(name, place.states, lambda: log.state).compare()
+        compare_stores(name, place.states, lambda: log.state)
         log.append(StartRecord.now(log.epoch, log.state.executors))
         there = _delete(log, name, place, wanted)
     letters = dead_letters_of(config, graph.name).forget(wanted)
@@ -131,8 +130,7 @@ def _delete(log: TransactionLog, name: str, place: StatePlace, keys: Sequence[Ke
     state, attempt, there = log.state, log.epoch << RETRY_BITS, 0
     for partition, some in place.by_partition(keys).items():
         attempt += 1
-        expected = state.expected(name, partition)
-        commit = Txid(state.txid + 1, attempt, state.winners_of(name), state.incarnation, expected, state.epochs)
+        commit = state.commits(name, len(place.states), attempt=attempt)[partition]
         there += len(place.stored(some))
         one, backing = place.states[partition], place.maps[partition].backing
         one.begin_commit(commit)
