@@ -65,8 +65,10 @@ class FormerTypes(Protocol):
 
     `types`: the former ones, as `Winners.types`, the last of them up to the attempts of this declaration; none: all values are
     of the declared type, or have fields besides that another declaration wrote.
+    `fields`: of the declared type, if it is a struct.
     """
 
+    fields: tuple[str, ...]
     types: tuple[tuple[int, str, Mapping[str, str | None] | None], ...]
 
     def converted(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:

@@ -122,7 +122,7 @@ class OpaqueMap(CommittedMap):
         table = None if self._has_former_types else self._past_caches.multi_get_opaque(keys)
         stored = self._past_caches.multi_get(keys) if table is None else table
         values = self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid)
-        values = values if self._migrate is None else self._migrate.declared(values)
+        values = values if self._migrate is None or not self._migrate.fields else self._migrate.declared(values)
         return self._given(values) if table is None else values
 
     def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:

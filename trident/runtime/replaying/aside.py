@@ -99,10 +99,6 @@ class _WatchedMap(OpaqueMap):
         self._watch.note(keys, updaters)
         return super().multi_update(keys, updaters)
 
-    def multi_update_once(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
-        self._watch.note(keys, updaters)
-        return super().multi_update_once(keys, updaters)
-
 
 @dataclass(frozen=True)
 class AsideFactory:

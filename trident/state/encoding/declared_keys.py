@@ -69,7 +69,7 @@ def _as_tuple(key: Any) -> Key:
 
 def _are_in_one_form(keys: Sequence[Key], fields: Fields) -> bool:
     """Whether all keys are of types that have one form, and fit; without a loop in Python."""
-    if set(map(len, keys)) != {len(fields)}:
+    if set(map(len, keys)) != {len(fields.types)}:
         return not keys
     for type_, column in zip(fields.types, zip(*keys, strict=True), strict=True):
         classes = set(map(type, column))

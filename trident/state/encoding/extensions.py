@@ -125,16 +125,12 @@ def _default(obj: object) -> object:
     return number
 
 
-def new_packer() -> msgpack.Packer:
-    """Make a packer for many values; one thread at a time may use it."""
-    # strict_types: a subclass would come back as its base class, so it is refused (except for tuples, see above).
-    # buf_size: allocating the default buffer of 256 KB takes longer than packing a value.
-    return msgpack.Packer(default=_default, strict_types=True, buf_size=512)
-
-
-def new_row_packer() -> msgpack.Packer:
-    """Make a packer of rows, tuples or lists alike, whose items are of types that have no other form, and not nested."""
-    return msgpack.Packer(default=_default, buf_size=512)
+# buf_size: allocating the default buffer of 256 KB takes longer than packing a value.
+new_row_packer = partial(msgpack.Packer, default=_default, buf_size=512)
+"""Makes a packer of rows, tuples or lists alike, whose items are of types that have no other form, and not nested."""
+# strict_types: a subclass would come back as its base class, so it is refused (except for tuples, see above).
+new_packer = partial(new_row_packer, strict_types=True)
+"""Makes a packer for many values; one thread at a time may use it."""
 
 
 def pack(obj: object) -> bytes:

@@ -73,6 +73,8 @@ def test_a_task_that_staged_before_a_merge_goes_on_after_it(tmp_path: Path) -> N
 class Wider(FormerTypes):
     """Of a declaration that has made a bigint of an int, and of the former one again."""
 
+    fields = ()
+
     def __init__(self, *until: int) -> None:
         self.types = tuple((attempt, "int", {"count": "count"}) for attempt in until)
 
