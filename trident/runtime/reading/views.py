@@ -25,8 +25,7 @@ from trident.runtime.reading.state_frames import (
     with_results,
 )
 from trident.runtime.reading.state_partitions import RankedRow, Row, StatePartitions, begins, state_for_query
-from trident.state.encoding.declared_keys import declared_keys, declared_prefix, keys_of_list
-from trident.state.encoding.equal_keys import OneForm
+from trident.state.encoding.equal_keys import OneForm, declared_keys, declared_prefix, keys_of_list
 from trident.state.interfaces import State, state_of
 from trident.state.kinds import KeptChanges
 from trident.state.txid import Snapshot
