@@ -37,9 +37,9 @@ from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.retrying import is_given_up
 from trident.runtime.reading.state_reader import log_place
-from trident.runtime.replaying.aside import without_states
 from trident.runtime.replaying.batch_replay import Replay
-from trident.runtime.replaying.lacking_batches import Lacking, RecordedPast, check_states_fit, reached, span_of
+from trident.runtime.replaying.missing_batches import Lacking, RecordedPast, check_states_fit, reached, span_of
+from trident.runtime.replaying.replay_graph import without_states
 from trident.runtime.start.accidents import Found
 from trident.runtime.windows.shares import Now
 from trident.state.interfaces import Key

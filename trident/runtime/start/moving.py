@@ -71,21 +71,9 @@ class Moved:
 def move_state(
     source: Graph, target: Graph, name: str, to: str, config: Config, progress: Progress = lambda *_: None
 ) -> Moved:
-    """Move a state from where one declaration of its topology has it to where another one has it.
+    """Move a state from where one declaration of its topology has it to where another one has it; see `trident.move_state`.
 
-    Parameters
-    ----------
-    to
-        How the new declaration is called, for the refusal of the former one.
-
-    Raises
-    ------
-    LogHeldError
-        A driver runs on the log.
-    TopologyError
-        The two declare different things.
-    StateError
-        The target holds something else, the source does not belong to the log, or a store cannot do it.
+    `to`: how the new declaration is called, for the refusal of the former one.
     """
     _check_names(source, target, name)
     ForeignLog(source.name, config, [source.state(name), target.state(name)], "Move it to a store").close()

@@ -35,17 +35,7 @@ _UNKNOWN = "as the store keeps what was deleted"
 
 
 def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = lambda *_: None) -> Moved:
-    """Migrate all values of a state that are of former types; return how many rows there are, and how many it wrote.
-
-    Raises
-    ------
-    LogHeldError
-        A driver runs on the log.
-    TopologyChangedError
-        The state means something else that its log does not go on with.
-    StateError
-        A value cannot be migrated: those before it are.
-    """
+    """Migrate all values of a state that are of former types; see `trident.migrate_state`."""
     with opened_place(graph, name, config, "migrate") as (log, place, compared):
         if name not in compared.evolutions:
             return Moved(log.state.txid, 0, 0)
@@ -92,19 +82,7 @@ class Forgotten:
 
 
 def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config) -> Forgotten:
-    """Remove keys of a state for good.
-
-    Raises
-    ------
-    LogHeldError
-        A driver runs on the log.
-    WrongKeyError
-        One cannot be a key of the state.
-    UnsupportedOperation
-        The store cannot delete keys, or the state has none.
-    StateError
-        The store does not belong to the log.
-    """
+    """Remove keys of a state for good; see `trident.forget_keys`."""
     node = graph.state(name)
     given = keys_of_list(keys, name)
     if not len(node.key_fields) and not node.free_keys:
