@@ -280,10 +280,6 @@ class State(Role):
         """Return the value as it was after `snapshot.txid`, None if not yet written then."""
         raise self._lacks("get_at")
 
-    def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
-        """Iterate over rows as `get_tuples`, as they were after `snapshot.txid`."""
-        raise self._lacks("get_tuples_at")
-
     def at(self, txid: Snapshot) -> Any:
         """Return the state as it was after an earlier batch, to be read with `multi_get` or `get`."""
         raise self._lacks("at")
