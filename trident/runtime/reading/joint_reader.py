@@ -64,7 +64,11 @@ class JointReader(Closes):
         try:
             for name in names:
                 self._views[name] = FollowedView(graph, name, config, self._log, partial(self._snapshot, name))
-                _check_kind(name, self._views[name].kind)
+                if (kind := self._views[name].kind) is not StateType.OPAQUE:
+                    raise UnsupportedOperation(
+                        f"state {name!r} is {'of no declared kind' if kind is None else kind.value}: it shows its latest "
+                        "writes, and not those of one batch. Open it alone with open_state, or declare it opaque"
+                    )
         except BaseException:
             self.close()
             raise
@@ -126,14 +130,6 @@ class JointReader(Closes):
 
     def _snapshot(self, name: str) -> Snapshot:
         return self._snapshots[name]
-
-
-def _check_kind(name: str, kind: StateType | None) -> None:
-    if kind is not StateType.OPAQUE:
-        raise UnsupportedOperation(
-            f"state {name!r} is {'of no declared kind' if kind is None else kind.value}: it shows its latest "
-            "writes, and not those of one batch. Open it alone with open_state, or declare it opaque"
-        )
 
 
 def _was_overtaken(error: Exception) -> bool:

@@ -80,10 +80,10 @@ class FollowedView(StateView):
     def __init__(
         self, graph: Graph, name: str, config: Config, log: ForeignLog, snapshot: Callable[[], Snapshot] | None = None
     ) -> None:
-        self._graph, self._config, self._followed, self._as_of = graph, config, log, snapshot
-        results = results_in(graph.nodes, name)
-        node, readers = self._open(name)
-        super().__init__(readers, snapshot, name, columns_of(node), node.free_keys, results, log.now)
+        self._graph, self._config, self._followed = graph, config, log
+        readers = self._open(name)
+        columns, results = columns_of(self.node), results_in(graph.nodes, name)
+        super().__init__(readers, snapshot, name, columns, self.node.free_keys, results, log.now)
 
     @property
     def kind(self) -> StateType | None:
@@ -94,13 +94,13 @@ class FollowedView(StateView):
         """Open the partitions that there are now, if there is another number of them."""
         if self._followed.partitions(self._name) != len(self._parts.instances):
             self.close()
-            self._parts = self._parts.of(self._open(self._name)[1])
+            self._parts = self._parts.of(self._open(self._name))
         return self
 
-    def _open(self, name: str) -> tuple[StateNode, list[State]]:
+    def _open(self, name: str) -> list[State]:
         plan = make_plan(graph_to_read(self._graph, self._followed.now().declared, name))
         self.node = plan.states[name]
-        return self.node, readers_of(plan, self._config, name, self._followed.partitions(name))
+        return readers_of(plan, self._config, name, self._followed.partitions(name))
 
 
 class StateReader(FollowedView, Closes):
