@@ -159,7 +159,8 @@ class StatePartitions:
         if self._asks_all:
             values = [value for value, _ in self._found(keys, snapshot)]
         elif len(self.instances) == 1:
-            values = list(self._ask(0, keys, snapshot)) if keys else []
+            found = self._ask(0, keys, snapshot) if keys else []
+            values = [value for _, value in zip(keys, found, strict=True)]
         else:
             values = [None] * len(keys)
             for partition, places in partitions_of(keys, len(self.instances)).items():
