@@ -35,8 +35,7 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     Floats in them may differ by `close` of their value, or by `in_all`, which is `close` by default.
     """
     if isinstance(one, float) and isinstance(other, float):
-        is_near = math.isclose(one, other, rel_tol=close, abs_tol=close if in_all is None else in_all)
-        return is_near or (math.isnan(one) and math.isnan(other))
+        return _is_close_float(one, other, close, close if in_all is None else in_all)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(
             is_close(each, other[key], close, in_all) for key, each in one.items()
@@ -44,6 +43,10 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     if isinstance(one, _PARTS) and isinstance(other, _PARTS):
         return len(one) == len(other) and all(is_close(*pair, close, in_all) for pair in zip(one, other, strict=True))
     return bool(one == other)
+
+
+def _is_close_float(one: float, other: float, close: float, in_all: float) -> bool:
+    return math.isclose(one, other, rel_tol=close, abs_tol=in_all) or (math.isnan(one) and math.isnan(other))
 
 
 def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> Pair | None:
