@@ -88,17 +88,19 @@ class Marked(FormerTypes):
     def converted(self, values: list[Any], former: str, names: Any) -> list[Any]:
         return [None if value is None else (former, value) for value in values]
 
+    def declared(self, values: list[Any]) -> list[Any]:
+        raise AssertionError
+
+    def stored(self, values: Any, attempt: int) -> Any:
+        raise AssertionError
+
 
 def marked(value: OpaqueValue) -> OpaqueValue:
     """Migrate one value by the attempt that wrote it."""
     former = next((type_ for until, type_, _ in Marked.types if value.attempt < until), None)
-    return (
-        value
-        if former is None
-        else value._replace(
-            **{side: part and (former, part) for side, part in (("prev", value.prev), ("curr", value.curr))}
-        )
-    )
+    if former is None:
+        return value
+    return value._replace(prev=value.prev and (former, value.prev), curr=value.curr and (former, value.curr))
 
 
 @given(stored(st.integers(1, 9)), TXIDS, WINNERS)
