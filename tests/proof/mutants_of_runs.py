@@ -445,7 +445,7 @@ OF_RUNS = (
     ),
     Mutant(
         "readers: a read that was overtaken is not repeated",
-        "trident/runtime/reading/commit_gate.py",
+        "trident/runtime/reading/state_partitions.py",
         "if number == rounds - 1 or not was_overtaken(error):",
         "if number >= 0:",
         ("tests/runtime/reading/test_views.py::test_reads_from_threads_never_mix_two_batches",),

@@ -39,7 +39,7 @@ from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.operation_totals import OperationTotals, read_statistics
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import Waiting, backoff_s, is_given_up
-from trident.runtime.reading.commit_gate import CommitGate
+from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.opened_topology import OpenedTopology, RunnerOf, States

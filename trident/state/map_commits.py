@@ -126,11 +126,9 @@ class CommittedMap(State, ABC):
         UnsupportedOperation
             The store cannot list its keys.
         """
-        return self._rows(self.multi_get)
-
-    def _rows(self, read: Callable[[Sequence[Key]], list[Any]]) -> Iterator[tuple[Any, ...]]:
         for page in self.key_pages():
-            yield from [(*key, value) for key, value in zip(page, read(page), strict=True) if value is not None]
+            values = self.multi_get(page)
+            yield from [(*key, value) for key, value in zip(page, values, strict=True) if value is not None]
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys that the store holds, removed ones included, page by page."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -122,18 +122,8 @@ class OpaqueMap(CommittedMap):
         table = None if self._has_former_types else self._past_caches.multi_get_opaque(keys)
         stored = self._past_caches.multi_get(keys) if table is None else table
         values = self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid)
-        values = values if self._migrate is None else self._migrate.declared(values)
+        values = values if self._migrate is None or not self._migrate.fields else self._migrate.declared(values)
         return self._given(values) if table is None else values
-
-    def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the rows as they were after `snapshot.txid`, as `get_tuples` does.
-
-        Raises
-        ------
-        StaleTransactionError
-            A key was written by a batch after `snapshot.txid + 1`: take a newer snapshot.
-        """
-        return self._rows(partial(self.multi_get_at, snapshot=snapshot))
 
     def _read(self, keys: Sequence[Key]) -> Sequence[OpaqueValue | None]:
         may_be_table = bool(keys) and not self._written and not self._has_former_types

@@ -275,11 +275,6 @@ def fenced(backing: IBackingMap[Any], partition: int) -> BackingMap | ReservedKe
     return store if store.offers("move_sentinel") else ReservedKeySentinel(store, partition)
 
 
-def is_atomic(backing: IBackingMap[Any]) -> bool:
-    """Whether the map writes a commit whole or not at all."""
-    return backing_map(backing).facts.commits_atomically
-
-
 def is_sentinel_key(keys: Sequence[Key]) -> bool:
     """Whether a request is for sentinels under reserved keys: they are read and written by themselves."""
     return 0 < len(keys) <= 2 and keys[0][:1] == (SENTINEL_KEY,)

@@ -23,14 +23,13 @@ from states.delta import DeltaState
 from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.harness.servers import Server
-from tests.harness.topology_runs import RowsSpout, keep, run_all
+from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
 from tests.runtime.windows.join_life import DELAYS, LEFT, RIGHT, SIZE, WITHIN, topology_in
 from tests.runtime.windows.join_model import JoinModel, Row
 from trident import Config, JoinType, Stream, TopologyError, TridentTopology
 from trident.coordination.transaction_log import LogReader
 from trident.errors import BatchFailedError, TopologyChangedError
 from trident.operations import Count
-from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.windows import join_update, kept_windows
 from trident.runtime.windows.kept_windows import DIRECTORY, Directory
 from trident.spout import SpoutType

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from spouts import FixedBatchSpout
 from tests.harness.crashing_stores import WAYS, CrashingMap, DictMap, Faults
 from tests.harness.servers import Server
-from tests.harness.topology_runs import RowsState, dict_state, keep
+from tests.harness.topology_runs import RowsState, dict_state, keep, open_view
 from tests.runtime.windows.join_life import LEFT, RIGHT, SIZE, WITHIN
 from tests.runtime.windows.join_model import JoinModel
 from tests.runtime.windows.moving_life import SLIDING, topology_in
@@ -40,7 +40,6 @@ from trident.planner import make_plan
 from trident.runtime.commit.committer import Committer, PartitionCommit
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
-from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows import fired_rows, join_update, kept_windows

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
-from tests.harness.crashing_stores import Crash, DictMap
+from tests.harness.crashing_stores import Crash, DictMap, tuples_at
 from trident.errors import FencedError, StaleTransactionError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
@@ -109,7 +109,7 @@ def readable(state: OpaqueMap, committed: int, winners: Winners, width: int) -> 
         state.multi_get(keys),
         state.multi_get_at(keys, snapshot),
         list(state.get_tuples()),
-        list(state.get_tuples_at(snapshot)),
+        list(tuples_at(state, snapshot)),
         list(state.backing.multi_get(keys)),
         state.read_sentinel(),
     )

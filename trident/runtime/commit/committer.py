@@ -33,8 +33,6 @@ from trident.runtime.engine.fragment_runs import put_backs_of, send
 from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
-from trident.runtime.reading import state_frames
-from trident.runtime.reading.store_check import check_partitions
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.aggregates import Merging, combining, is_native, rows_of
 from trident.runtime.steps.applying import apply_query
@@ -45,6 +43,7 @@ from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Share, moment_of, rows_by_partition, shares_of
 from trident.state.key_counts import NO_KEYS, KeyCounts, add_keys, counting_keys
 from trident.state.kinds import LaterWrite
+from trident.state.reader_check import check_partitions
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
 from trident.tuples import TridentTuple
@@ -233,9 +232,7 @@ def answers_of(
     snapshot = Snapshot(txids[0] - 1, txids[0].winners)
     if node.sees_batch:
         snapshot = Snapshot(int(txids[0]), txids[0].winners.with_winner(int(txids[0]), txids[0].attempt))
-    view = StateView.for_query(
-        states, lambda: snapshot, node.state, free_keys=asked.free_keys, columns=state_frames.columns_of(asked)
-    )
+    view = StateView.for_query(states, lambda: snapshot, asked)
     return {
         partition: apply_query(node.id, node, concatenated(rows), view, on_error)
         for partition, rows in sorted(tables.items())

@@ -35,13 +35,13 @@ from trident.runtime.commit.worker_states import WorkerStates
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram
-from trident.runtime.reading.store_check import check_partition
 from trident.runtime.steps.failures import Failure, StepFailed, failing_at
 from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
 from trident.state.key_counts import counting_keys
 from trident.state.loss_warnings import suppress_warnings
+from trident.state.reader_check import check_partition
 from trident.state.txid import Txid
 
 _FIRST_PAUSE_S = 1.0

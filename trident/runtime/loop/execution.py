@@ -241,10 +241,4 @@ def _cause(output: TaskOutput) -> Failure | FencedError | None:
 
 def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:
     """Return, by state, the batch's txid as each of its partitions must see it."""
-    return {
-        name: [
-            Txid(*attempt, log.winners_of(name), log.incarnation, log.expected(name, partition), log.epochs)
-            for partition in range(count)
-        ]
-        for name, count in partitions.items()
-    }
+    return {name: log.commits(name, count, *attempt) for name, count in partitions.items()}

@@ -34,7 +34,7 @@ from trident.runtime.loop.batch import Batch, Clock
 from trident.runtime.loop.execution import txids_of
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.state_reader import ForeignLog, log_place
-from trident.runtime.replaying.aside import Below, KeyWatch, aside_of
+from trident.runtime.replaying.replay_graph import Below, KeyWatch, replay_graph
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import StepFailed
 from trident.spout.interfaces import TransactionAttempt
@@ -72,7 +72,7 @@ class Replay(Closes):
         self._place = log_place(graph.name, config)
         with closing(ForeignLog(graph.name, config, [], "")) as log:
             recorded = log.now()
-        graph, self._values, self.left_out = aside_of(graph, config, watch, below)
+        graph, self._values, self.left_out = replay_graph(graph, config, watch, below)
         self.unsure: dict[str, str] = {}
         self._begun: set[str] = set()  # states that a batch has written
         self._means: dict[str, Mapping[str, Any]] = {}

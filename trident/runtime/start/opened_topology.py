@@ -29,14 +29,8 @@ from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.worker import Program, WorkerProgram
-from trident.runtime.reading.commit_gate import CommitGate
-from trident.runtime.reading.open_partitions import (
-    graph_to_read,
-    make_state,
-    readers_of,
-    view_of,
-    with_evolutions,
-)
+from trident.runtime.reading.open_partitions import graph_to_read, make_state, view_of, with_evolutions
+from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.start.accidents import Found
@@ -133,10 +127,8 @@ class OpenedTopology:
         if name not in plan.states:
             raise TridentError(f"topology {plan.topology!r} has no state {name!r}; it has {list(plan.states)}")
         if name not in self._views:
-            log, count = self.log, plan.partitions.get(name, 1)
-            snapshot = lambda: log.state.snapshot(name)  # noqa: E731
-            readers = readers_of(plan, self.config, name, count)
-            self._views[name] = view_of(plan, name, readers, snapshot, lambda: log.state, self.gate)
+            now, count = partial(getattr, self.log, "state"), plan.partitions.get(name, 1)
+            self._views[name] = view_of(plan, self.config, name, None, count, now, self.gate)
             self.closers.add("views", self._views[name].close)
         return self._views[name]
 

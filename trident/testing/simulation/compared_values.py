@@ -48,7 +48,7 @@ def contents_of(opened: OpenedTopology, node: StateNode) -> Contents:
     view, writer = opened.view(node.name), opened.states[node.name][0]
     if not len(node.key_fields) and len(node.value):
         return {(): view.get()}
-    if not (writer.offers("get_tuples") or writer.offers("get_tuples_at")):
+    if not writer.offers("get_tuples"):
         raise ConfigError(
             f"state {node.name!r} ({type(writer.given).__name__}) cannot be compared: it has no get_tuples(); write one that "
             f"gives a row for each key, or leave the state out with ignore=[{node.name!r}]"

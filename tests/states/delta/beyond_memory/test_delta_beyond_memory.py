@@ -18,6 +18,7 @@ from states.delta.beyond_memory.merging import Merging
 from states.delta.beyond_memory.opened_base import MemoryBounds
 from states.delta.published_table import PublishedTable
 from states.delta.state_table import StateTable
+from tests.harness.crashing_stores import tuples_at
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update
 from trident.errors import BackendError, FencedError, StateError
 from trident.state import Snapshot, StateType
@@ -360,7 +361,7 @@ def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
             assert told(reader, Snapshot(number, log.winners)) == model
         state.recorded(Snapshot(number, log.winners))
     for each in (reader, reader_at(tmp_path)):
-        assert sorted(each.get_tuples_at(Snapshot(39, log.winners))) == sorted(model.items())
+        assert sorted(tuples_at(each, Snapshot(39, log.winners))) == sorted(model.items())
 
 
 @pytest.mark.long

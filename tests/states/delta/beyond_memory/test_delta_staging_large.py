@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta.beyond_memory.large_index import LargeIndex
+from tests.harness.crashing_stores import tuples_at
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values
 from tests.states.delta.test_delta_staging import stage, staged_files, step
 from trident.errors import BackendError
@@ -72,6 +73,8 @@ def test_a_task_that_staged_before_a_merge_goes_on_after_it(tmp_path: Path) -> N
 
 class Wider(FormerTypes):
     """Of a declaration that has made a bigint of an int, and of the former one again."""
+
+    fields = ()
 
     def __init__(self, *until: int) -> None:
         self.types = tuple((attempt, "int", {"count": "count"}) for attempt in until)
@@ -257,7 +260,7 @@ def test_any_schedule_of_lost_tasks_and_drivers_counts_each_batch_once(
     for number in range(1, 31):
         life.batch(number)
         reader, at = reader_at(tmp_path, kind), Snapshot(number, life.log.winners)
-        found = reader.get_tuples_at(at) if kind is StateType.OPAQUE else reader.get_tuples()
+        found = tuples_at(reader, at) if kind is StateType.OPAQUE else reader.get_tuples()
         assert dict(found) == life.counts, number
     life.driver.recorded(Snapshot(30, life.log.winners))
     life.driver.close()
