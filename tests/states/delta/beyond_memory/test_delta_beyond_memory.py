@@ -393,9 +393,9 @@ def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, mon
         wait(self)
         goes_on.clear()
 
-    def endless(self: PublishedTable, *args: Any) -> Any:  # unless the commits wait for it
-        assert goes_on.wait(60)
-        return move(self, *args)
+    def endless(self: PublishedTable, before: Any, *args: Any) -> None:  # unless the commits wait for it
+        assert before is None or goes_on.wait(60)  # the first base is a commit's
+        move(self, before, *args)
 
     monkeypatch.setattr(Merging, "wait", noted_wait)
     monkeypatch.setattr(PublishedTable, "move", endless)
