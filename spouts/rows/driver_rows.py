@@ -65,7 +65,7 @@ def check_arity(fields: Fields, rows: Sequence[Any]) -> None:
     for number, row in enumerate(rows):
         if not isinstance(row, Sequence) or isinstance(row, (str, bytes, bytearray)):
             raise TopologyError(f"row {number} is {row!r}, not a list or tuple of {len(fields)} values ({fields})")
-        if len(row) != len(fields):
+        if len(row) != len(fields.names):
             said = f"row {number} has {len(row)} values"
             raise TopologyError(f"{said}, but there are {len(fields)} fields ({fields}): {row!r}")
 

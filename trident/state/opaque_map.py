@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,8 +43,6 @@ class OpaqueMap(CommittedMap):
         self._has_former_types = migrate is not None and bool(migrate.types)
         if self._has_former_types:
             self.facts = replace(self.facts, keeps_columns=False)
-        # The keys and values that this commit wrote as a table, to be made when they are asked for; not yet in `_written`.
-        self._unmerged: Callable[[], Iterable[tuple[Key, Any]]] | None = None
         self._by_table = False  # the store gave a table, so it takes one
 
     def keeps_attempts(self) -> bool:
@@ -150,13 +148,6 @@ class OpaqueMap(CommittedMap):
         if isinstance(found, OpaqueTable):
             return found.latest()
         return [None if stored is None else stored[3] for stored in found]
-
-    def _has_written(self) -> bool:
-        return super()._has_written() or self._unmerged is not None
-
-    def _forget_written(self) -> None:
-        super()._forget_written()
-        self._unmerged = None
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         if self._unmerged is not None:

@@ -172,7 +172,7 @@ def check_move(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel 
 
 def is_other_run(found: Sentinel, own: Sentinel) -> bool:
     """Whether another run of the same commit has written what is there. A claim of a start is of no run."""
-    return found == own and found.run not in ("", own.run)
+    return found.run not in ("", own.run) and found == own
 
 
 def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None) -> StateError | FencedError:

@@ -164,9 +164,10 @@ class PartitionCommit:
             node.updater.update_state(state.given, given.keys, out)
             return out.rows
         aggregator = aggregation.aggregator
+        native = is_native(aggregator)
         updaters: Sequence[Any]
         if aggregation.combines:
-            updaters = CombinerUpdates(aggregator.combine, given.given, combining(aggregator), is_native(aggregator))
+            updaters = CombinerUpdates(aggregator.combine, given.given, combining(aggregator), native)
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given.given]
         if aggregation.grouped:
@@ -174,7 +175,7 @@ class PartitionCommit:
             rows = [(*key, value) for key, value in zip(given.keys, values, strict=True)]
         else:
             rows = [(state.update(updaters[0]),)]
-        if rows and aggregation.output.types[0] and not is_native(aggregator):
+        if rows and aggregation.output.types[0] and not native:
             group, width = aggregation.group, len(aggregation.group)
             column_of(  # raises if user code made a value that the declared type does not have
                 node.id,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 _MEASURES = (
     "executed", "acked", "failed", "execute_s", "process_s", "process_samples", "complete_s", "complete_samples",
 )  # fmt: skip
+_measures_of = attrgetter(*_MEASURES)
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +38,7 @@ class Counts:
 
     def totals(self) -> dict[str, float]:
         """Return those that are not 0, by name."""
-        return {name: value for name in _MEASURES if (value := getattr(self, name))}
+        return {name: value for name, value in zip(_MEASURES, _measures_of(self), strict=True) if value}
 
 
 ANSWERED = Counts()
