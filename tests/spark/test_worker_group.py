@@ -105,6 +105,22 @@ def test_a_process_that_was_given_up_is_told_to_end_when_it_wakes_up(group: _Gro
         each.mailbox.close()
 
 
+def test_a_worker_that_ended_at_once_thousands_of_times_is_started_again(group: _Group) -> None:
+    (job,) = _Job.made
+    group.places[0].brief = 5000
+    job.ended(job, "it was killed")
+    until(lambda: len(_Job.made) == 2, "another job is started")
+
+
+def test_a_mailbox_that_was_never_opened_can_be_closed(group: _Group) -> None:
+    (job,) = _Job.made
+    mailbox = Mailbox(job.ticket.keys, "127.0.0.1", "127.0.0.1", lambda _: None, lambda: None, 0.01)
+    closing = threading.Thread(target=mailbox.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+
+
 def test_a_task_that_spark_runs_again_is_another_process_in_the_same_job(group: _Group) -> None:
     (job,) = _Job.made
     first, second = _Process(job.ticket, "first"), _Process(job.ticket, "second")

@@ -110,6 +110,7 @@ class ZooKeeperRecords(HeadRecords):
         return self._node(f"{_CLAIM}/{claim.name}") is not None
 
     def is_held(self, claim: Head, wait: bool = False) -> bool:
+        self._nodes.has_fired.clear()
         if self._nodes.read([f"{_ALIVE}/{claim.name}"], watch=wait) == [None]:
             return False
         if not wait:

@@ -63,6 +63,7 @@ class Mailbox:
         socket.rcvhwm = _QUEUED
         self.address = f"{host}:{keys.listen(socket, bind)}"
         self._closing, self._peers = threading.Event(), list[MailboxPeer]()
+        self._socket = socket
         self._thread = thread(target=self._receive, args=(socket,), name="mailbox", daemon=True)
 
     def open(self) -> None:
@@ -80,6 +81,7 @@ class Mailbox:
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
+        self._socket.close()  # of a mailbox that was never opened
         for peer in self._peers:
             peer.close(_LINGER_MS)
         self._doorkeeper.stop()
@@ -96,7 +98,6 @@ class Mailbox:
                     self._look()
             except Exception:  # one message must not end all others
                 logger.exception("a message to %s was not understood", self.address)
-        socket.close()
 
 
 class MailboxPeer:

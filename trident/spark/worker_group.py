@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.1
 _BEAT_S = 1.0
 _BRIEF_S = 10.0  # a worker that ends so soon, twice in a row, is not started again at once
+_MOST_DOUBLED = 10  # times that the pause before its next start is doubled, well above any `longest_pause_s`
 _END_S = 8.0  # after which a worker that was asked to end is ended by Spark
 _KILL_S = 10.0
 _REACH_S = 30.0  # for a worker to find its driver
@@ -172,7 +173,8 @@ class WorkerGroup(Generic[P]):
         now, run, peer = monotonic(), place.run, place.peer
         logger.warning("topology %s: worker %d is lost: %s", self.topology, place.number, cause)
         place.brief = place.brief + 1 if now - place.begun < _BRIEF_S else 0
-        place.starts_at = now + (min(self.longest_pause_s, 2.0 ** (place.brief - 2)) if place.brief > 1 else 0.0)
+        pause = 2.0 ** min(place.brief - 2, _MOST_DOUBLED)
+        place.starts_at = now + (min(self.longest_pause_s, pause) if place.brief > 1 else 0.0)
         self._lost.add(run)
         self.problem = problem or self.problem
         place.forget()
@@ -245,6 +247,7 @@ class WorkerGroup(Generic[P]):
             self.lose(place, f"{self.kind}{place.name} has ended, and Spark has started it again")
         place.run, place.host, place.pid = letter.run, letter.host, letter.pid
         place.peer, place.begun, place.expected_by = self._mailbox.peer(letter.address), monotonic(), 0.0
+        self.tell(place, self.word())  # one that woke up hears at once what is over
         return True
 
     def _look(self) -> None:
@@ -281,10 +284,10 @@ class WorkerGroup(Generic[P]):
             if place.job is not job or self.closed:
                 return
             problem = said if isinstance(said, EnvironmentProblem) else None
-            if not place.expected_by or problem is not None:
+            was_expected, place.job, place.expected_by = bool(place.expected_by), None, 0.0
+            if not was_expected or problem is not None:
                 how = f"has ended: {said}" if said else "has ended by itself"
                 self.lose(place, f"{self.kind}{place.name} {how}", problem)
-            place.job, place.expected_by = None, 0.0
             self.changed.notify_all()
 
 

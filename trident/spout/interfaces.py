@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.roles import Role, adapted, lacking
+from trident.roles import Role, adapted, has, lacking
 from trident.tuples import TridentCollector
 
 if TYPE_CHECKING:
@@ -234,6 +234,17 @@ def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
             f"stream {stream!r}: its spout's coordinator, a {type(given).__name__}, lacks {lacks} (BatchCoordinator)"
         )
     coordinator: BatchCoordinator = adapted(BatchCoordinator, given)
+    former = [name for name in ("is_choice", "is_complete", "is_guess") if has(given, name)]
+    if former and not coordinator.offers("traits"):
+        raise TopologyError(
+            f"stream {stream!r}: its spout's coordinator, a {type(given).__name__}, has {', '.join(former)}, which nothing "
+            f"asks any more: let traits(definition) return BatchTraits({former[0]}=…)"
+        )
+    if callable(coordinator.runs_spark_jobs):
+        raise TopologyError(
+            f"stream {stream!r}: runs_spark_jobs of its spout's coordinator, a {type(given).__name__}, is a method: make it an "
+            "attribute, True or False"
+        )
     return coordinator
 
 

@@ -18,7 +18,9 @@ import pytest
 
 from tests.harness.cluster_session import SessionProcess
 from tests.harness.cluster_states import Opened
+from trident.cluster.state import sqlite_nodes
 from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster.state.sqlite_nodes import SqliteNodes
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 
@@ -272,3 +274,56 @@ def test_a_state_whose_file_is_held_can_be_closed(folder: Path, caplog: pytest.L
     with held(folder), caplog.at_level(logging.WARNING):
         state.close()
     assert "what this session owns goes when another process looks" in caplog.text
+
+
+# ---- what a session needs of the system --------------------------------------------------------------------------------
+
+
+def test_who_watched_first_is_told_though_another_one_reads_before_the_next_look(folder: Path) -> None:
+    with opened(folder) as one, opened(folder) as other:
+        other.state.set_data("/a", b"1")
+        told = threading.Event()
+        one.state.register(lambda event: told.set() if event.path == "/a" else None)
+        for _ in range(20):  # whenever the looks are
+            told.clear()
+            assert one.state.get_data("/a", watch=True) == b"1"
+            other.state.set_data("/a", b"2")
+            one.state.get_data("/a", watch=True)
+            assert told.wait(5)
+            other.state.set_data("/a", b"1")
+
+
+def test_a_session_goes_on_when_files_can_be_opened_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as one, opened(folder) as other:
+        events: list[str] = []
+        suspended, changed = threading.Event(), threading.Event()
+
+        def note(event: ClusterEvent) -> None:
+            events.append(event.kind)
+            if event.kind == "suspended":
+                suspended.set()
+            elif event.kind == "changed":
+                changed.set()
+
+        one.state.register(note)
+        other.state.create_ephemeral_node("/e", b"")
+        with monkeypatch.context() as patched:
+            patched.setattr(sqlite_nodes, "is_locked", raise_too_many_files)
+            assert suspended.wait(10)
+        assert one.state.get_data("/a", watch=True) is None
+        other.state.set_data("/a", b"1")
+        assert changed.wait(10)
+        assert events[0] == "suspended"
+
+
+def raise_too_many_files(_: Path) -> bool:
+    raise OSError(24, "Too many open files")
+
+
+def test_a_folder_whose_sessions_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as one:
+        one.state.create_ephemeral_node("/e", b"")
+        monkeypatch.setattr(sqlite_nodes, "is_locked", raise_too_many_files)
+        with pytest.raises(ClusterError, match="cannot be used: .*Too many open files; check its rights"):
+            open_cluster_state(folder, 10.0)
+        monkeypatch.undo()

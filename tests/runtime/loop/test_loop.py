@@ -552,6 +552,30 @@ def test_a_coordinator_without_parts_is_refused_at_the_start(topology: TridentTo
         run_all(topology, "in_process")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "is_choice",
+            r"has is_choice, which nothing asks any more: let traits\(definition\) return BatchTraits\(is_choice=",
+        ),
+        ("runs_spark_jobs", "runs_spark_jobs of its spout's coordinator, a Coordinator, is a method"),
+    ],
+)
+def test_a_coordinator_of_the_former_interface_is_refused_at_the_start(
+    topology: TridentTopology, name: str, text: str
+) -> None:
+    class Spout(UncutSpout):
+        def get_coordinator(self, conf: Any) -> Any:
+            coordinator = super().get_coordinator(conf)
+            setattr(type(coordinator), name, lambda self, *given: False)
+            return coordinator
+
+    keep(topology.new_stream("s", Spout(0)))
+    with pytest.raises(TopologyError, match=text):
+        run_all(topology, "in_process")
+
+
 def test_the_hint_of_a_stage_and_not_that_of_a_state_says_how_many_parts(topology: TridentTopology) -> None:
     asked: list[int] = []
 

@@ -196,6 +196,18 @@ def test_a_long_window_has_few_panes_and_rows_that_come_alone_come_a_pane_later_
         assert panes_of(driver) <= 100  # what is over is gone
 
 
+def test_a_row_that_ends_at_the_first_moment_there_is_comes_alone_too() -> None:
+    topology, year_1 = TridentTopology("t"), -62_135_596_800_000
+    left, right = streams(topology)
+    out = joined(topology, left, right, within=(0 * MS, 5 * MS), join_type=OUTER)
+    with TopologyTestDriver(topology) as driver:
+        driver.feed("r", ("a", 1, year_1))
+        driver.run()
+        driver.feed("l", ("b", 2, 10**9))
+        driver.run()
+        assert [row for rows in driver.captured(out).values() for row in rows] == [("a", None, None, 1, year_1)]
+
+
 def test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then() -> None:
     """A left row can be met for 8 ms, and the watermark of the right side is 2 ms behind."""
     met_late: list[Any] = [(([("a", 0, 0)], [("b", 0, 10)]), []), (([], [("a", 1, 8)]), []), (([], [("b", 1, 20)]), [])]

@@ -233,6 +233,16 @@ def test_several_batches_may_be_in_flight() -> None:
         assert driver.state(counts).multi_get(["a", "b"]) == [2, 2]
 
 
+def test_a_step_ends_with_its_record_and_before_the_next_commit() -> None:
+    topology, counts = word_count(MemoryMapState.transactional())
+    with TopologyTestDriver(topology, max_spout_pending=3) as driver:
+        for _ in range(3):
+            driver.feed("lines", "cow")
+        for txid in (1, 2, 3):
+            assert driver.step() is not None
+            assert (driver.txid, driver.state(counts).multi_get(["cow"])) == (txid, [txid])
+
+
 def test_a_later_batch_that_fails_while_one_is_committed_is_tried_again() -> None:
     topology, counts = word_count()
     with TopologyTestDriver(topology, max_spout_pending=2) as driver:

@@ -66,12 +66,16 @@ class SqliteNodes:
         self._watched: dict[tuple[str, bool], Any] = {}  # what was read of a path, or of the names below it
         self._seen_version = -1
         self._id = uuid.uuid4().hex
-        with self._writer.writing(durable=False) as db:  # no other process looks meanwhile
-            self._end_others(
-                db, [each.name.removeprefix(self._session) for each in self._folder.glob(f"{self._session}*")]
-            )
-            self._lock: int = os.open(self._file(self._id), os.O_RDONLY | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock = -1
+        try:
+            self._begin()
+        except OSError as error:
+            self._writer.close()
+            self._reader.close()
+            raise ClusterError(
+                f"the folder {self._folder} of the cluster cannot be used: {error}; check its rights, and how many files a "
+                "process may open"
+            ) from error
         abandon_in_children(self)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trident-cluster-session", daemon=True)
@@ -131,6 +135,13 @@ class SqliteNodes:
         if lock >= 0:
             os.close(lock)
 
+    def _begin(self) -> None:
+        with self._writer.writing(durable=False) as db:  # no other process looks meanwhile
+            there = self._folder.glob(f"{self._session}*")
+            self._end_others(db, [each.name.removeprefix(self._session) for each in there])
+            self._lock = os.open(self._file(self._id), os.O_RDONLY | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+
     def _make(self, db: sqlite3.Connection, step: Step) -> Refusal | None:
         version, _, has_below = db.execute(_FIND, (step.path,)).fetchone() or (None, None, False)
         match step:
@@ -160,7 +171,11 @@ class SqliteNodes:
         else:
             with self._watching:
                 found = find()
+                # Who watched it before is told of what this reading has seen already.
+                late = [path for path in paths if self._watched.get((path, names), found.get(path)) != found.get(path)]
                 self._watched.update({(path, names): found.get(path) for path in paths})
+            for path in late:
+                self._tell(ClusterEvent("changed", path))
         return [found.get(path) for path in paths]
 
     def _select(self, query: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -180,7 +195,7 @@ class SqliteNodes:
                 if time.monotonic() >= next_look:
                     next_look = time.monotonic() + _SESSIONS_S
                     self._look_at_sessions()
-            except ClusterError as error:
+            except (ClusterError, OSError) as error:  # of the file, or of those of sessions
                 if not is_suspended:
                     _log.warning("the session is suspended: %s", error)
                     self._tell(ClusterEvent("suspended", ""))

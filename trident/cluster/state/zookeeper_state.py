@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster_errors import ClusterError, ClusterUnreachable
+from trident.servers.nodes import Refusal, Step
 from trident.servers.zookeeper_address import ZooKeeperAddress
 from trident.servers.zookeeper_nodes import AUTH, SessionChange, ZooKeeperNodes
 
@@ -41,6 +42,13 @@ class ZooKeeperState(ZooKeeperNodes):
 
     def fired(self, path: str) -> None:
         self._tell(ClusterEvent("changed", path))
+
+    def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
+        refusal = super().change(*steps, durable=durable)
+        while refusal == "missing" and self.read(["/"]) == [None]:  # all of the cluster was deleted
+            self.make("/")
+            refusal = super().change(*steps, durable=durable)
+        return refusal
 
     def check_patience(self, since: float) -> None:
         if time.monotonic() - since > self.timeout_s:

@@ -103,7 +103,7 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
         """Begin an attempt, once there are workers; `StepFailed` if there are none for long, or there will be none."""
         with self.changed:
             until = monotonic() + _START_S
-            while not self._is_ready():
+            while self.closed or not self._is_ready():
                 if self.closed or monotonic() > until:
                     cause = "the topology is stopped" if self.closed else f"no resident worker within {_START_S:g} s"
                     raise StepFailed(Failure("spark", None, f"{cause}. {self._last_loss}".strip()))
@@ -186,13 +186,14 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
             run.answers.put("the attempt was cancelled")
             self.end(run)
 
-    def close(self) -> bool:
-        with self.changed:
+    def end_all(self) -> None:
+        with self.changed:  # it is closed: no attempt begins any more
             for run in self._runs.values():
                 run.answers.put("the topology is stopped")
-        is_first = super().close()
-        self._slots.release()
-        return is_first
+        try:
+            super().end_all()
+        finally:
+            self._slots.release()
 
     # ---- the thread of the mailbox, and those of jobs ---------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -105,13 +105,12 @@ class Work:
                 return step.step, place_of(users[-1] if users else frames[0])
         return "", ""
 
-    def _at(self, attempt: TransactionAttempt) -> Iterator[tuple[FrameType, AtStep | None]]:
-        """Iterate over where the threads are that work on an attempt: the innermost frame, and the step."""
+    def _at(self, attempt: TransactionAttempt) -> list[tuple[FrameType, AtStep | None]]:
+        """Return where the threads are that work on an attempt: the innermost frame, and the step."""
         begun = self.begun.get(attempt)
         stacks = sys._current_frames()  # noqa: SLF001  as above
-        for thread in () if begun is None else self._threads(begun):
-            if thread in stacks:
-                yield stacks[thread], _step_of(thread, begun)
+        threads = [] if begun is None else self._threads(begun)
+        return [(stacks[thread], _step_of(thread, begun)) for thread in threads if thread in stacks]
 
     def _threads(self, begun: Begun) -> list[int]:
         return [begun.thread, *(self._beside() if begun.commits else ())]

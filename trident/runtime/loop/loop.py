@@ -82,6 +82,7 @@ class BatchLoop:
         poll_s = config.poll_interval_ms / 1000
         self.start_gate = StartGate(self._name, self._coordinator, self._batches, notified, poll_s, active)
         self._stopping, self._look_at = threading.Event(), float("-inf")
+        self._by_turns = False  # whether the caller looks between a record and the next commit
         self._late = 0  # attempts in a row that took too long
         self._cold = True  # no job on Spark has ended well since the start, or since one failed
 
@@ -168,7 +169,9 @@ class BatchLoop:
 
     def turn(self) -> bool:
         """In place of `run`, one step: begin what may begin, handle one message; return whether there was one."""
+        self._by_turns = True
         self._begin()
+        self._start_commit()
         return self._handle_next()
 
     def _begin(self) -> float:
@@ -285,7 +288,8 @@ class BatchLoop:
         if self._retrying.waiting is not None:
             self._retrying.has_answered(batch.attempt.txid, committed=False)
         self._observe("processed", batch.attempt)
-        self._start_commit()
+        if not self._by_turns:
+            self._start_commit()
 
     def _drop(self, batch: Batch) -> None:
         """End an attempt that read nothing: nothing of it is logged or committed."""
@@ -345,7 +349,8 @@ class BatchLoop:
         self._progress.committed(batch, committed, captured, at_ms, sources.lags, sources.pressure.share)
         self._observe("succeeded", attempt)
         self.start_gate.recorded(attempt.txid)
-        self._start_commit()
+        if not self._by_turns:
+            self._start_commit()
 
     def _append(self, record: CommitRecord, committed: Committed) -> None:
         """Append the record of a batch, with the writes that are left to it."""

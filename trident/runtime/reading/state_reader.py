@@ -93,7 +93,7 @@ class FollowedView(StateView):
     def follow(self) -> Self:
         """Open the partitions that there are now, if there is another number of them."""
         if self._followed.partitions(self._name) != len(self._parts.instances):
-            self.close()
+            StateView.close(self)  # the instances alone: the log is still followed
             self._parts = self._parts.of(self._open(self._name))
         return self
 

@@ -86,11 +86,15 @@ class KeptJoin:
         """
         rows, looks, empty = keys.rows.slice(0, len(keys.stored)), [], np.ones(len(keys.stored), bool)
         for side, (table, of_rows) in enumerate(zip(sides, ends, strict=True)):
-            ids, due = table.column(ID).to_numpy(), np.full(len(keys.stored), -NEVER)
-            np.minimum.at(due, ids, of_rows)
+            now, ids, due = (
+                _before(watermarks[1 - side]),
+                table.column(ID).to_numpy(),
+                np.full(len(keys.stored), -NEVER),
+            )
+            np.minimum.at(due, ids, np.maximum(of_rows, now + 1))  # rows of the year 1 may end before all times
             empty[ids] = False
             due[due == -NEVER] = NEVER
-            noted = self._due.note(rows, due, self._looks[side], _before(watermarks[1 - side]), side)
+            noted = self._due.note(rows, due, self._looks[side], now, side)
             looks.append(noted.tolist())
         self._records.write(_names(keys.stored), looks, empty.tolist(), *sides)
         self._due.write(watermarks)

@@ -85,7 +85,7 @@ class KeptTimers:
         """Say which value cannot be stored."""
         for name, (value, _) in zip(names, kept, strict=True):
             try:
-                encode(value)
+                encode([value])  # as deep as in its record
             except (CorruptValueError, TypeError) as error:
                 cause = f"the value {shown(value)} of key {name[1:]!r} cannot be stored: {error}"
                 raise StepFailed(Failure(self._step, None, cause, retry=False)) from error

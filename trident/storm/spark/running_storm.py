@@ -10,7 +10,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from trident.errors import EnvironmentProblem, TopologyError
+from trident.errors import EnvironmentProblem, TopologyError, describe
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.spark.environment import is_spark_on
@@ -59,7 +59,11 @@ class RunningStormTopology:
                 lambda: self._active and self.is_active,
                 lambda: self.errors,
             )
-            self._supervisor = self._supervise()
+            try:
+                self._supervisor = self._supervise()
+            except BaseException:
+                self._monitor.close()
+                raise
         except BaseException:
             self._stop_spark()
             raise
@@ -177,8 +181,12 @@ class RunningStormTopology:
             try:
                 self.drain(self.conf.message_timeout_s if wait_s is None else wait_s)
                 self._launch, self.conf = launch, launch.conf
-                if self._supervisor.close():
-                    self._supervisor = self._supervise()
+                try:
+                    if self._supervisor.close():
+                        self._supervisor = self._supervise()
+                except BaseException as error:  # the workers are ending, and there are no others
+                    self._supervisor.end_soon(error)
+                    raise
                 self._wait_until_ready()
             finally:  # workers that are late get this when they are up, as restarted ones do
                 self._set_active(was_active)
@@ -241,7 +249,7 @@ class RunningStormTopology:
     def _over(self, error: BaseException | None) -> None:
         self._error = error
         if error is not None:
-            logger.error("topology %s ended: %s", self.name, error)
+            logger.error("topology %s ended: %s", self.name, describe(error))
         self._monitor.close()
         self._stop_spark()
         self._ended.set()

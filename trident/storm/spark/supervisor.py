@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ import cloudpickle
 
 from trident.errors import EnvironmentProblem
 from trident.observe.reported_errors import ReportedError
-from trident.spark.worker_group import WorkerGroup, WorkerPlace
+from trident.spark.worker_group import Letter, WorkerGroup, WorkerPlace
+from trident.spark.worker_jobs import Said, WorkerJob
 from trident.storm.execution.executor import Launch
 from trident.storm.spark.worker_task import CODEC, WorkerOrders, run_worker
 from trident.storm.statistics import WorkerSnapshot
@@ -116,6 +118,10 @@ class Supervisor(WorkerGroup[BoltPlace]):
             if self.closed:
                 return
             self.closed = True
+        self.end_soon(error)
+
+    def end_soon(self, error: BaseException | None) -> None:
+        """End the workers of a closed group, in a thread of its own; then the topology is over."""
         threading.Thread(target=self._end, args=(error,), name=f"storm-{self.topology}-end").start()
 
     def _end(self, error: BaseException | None) -> None:
@@ -123,6 +129,28 @@ class Supervisor(WorkerGroup[BoltPlace]):
             self.end_all()
         finally:
             self._over(error)
+
+    # ---- what a group does: an error of this very code ends the topology, rather than leave it without supervision -----
+
+    def _take(self, letter: Letter) -> None:
+        with self._ends_with_its_error():
+            super()._take(letter)
+
+    def _look(self) -> None:
+        with self._ends_with_its_error():
+            super()._look()
+
+    def _job_ended(self, job: WorkerJob, said: Said) -> None:
+        with self._ends_with_its_error():
+            super()._job_ended(job, said)
+
+    @contextmanager
+    def _ends_with_its_error(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            logger.exception("topology %s: the driver's own code failed", self.topology)
+            self.end(error)
 
     # ---- what a group asks ------------------------------------------------------------------------------------------
 

@@ -124,7 +124,11 @@ class BoltWorker(GroupWorker):
         if orders.version > self._orders.version:
             begins = self._orders.version < 0
             self._orders, self.beat_s = orders, _BEAT_S if orders.active else LOOK_S
-            self._mail.set_peers({worker: (address, run) for worker, (address, run) in orders.places.items()})
+            try:
+                self._mail.set_peers({worker: (address, run) for worker, (address, run) in orders.places.items()})
+            except Exception as error:  # noqa: BLE001  reported to the driver; it would lack peers for ever
+                self._died(error)
+                return True
             self._worker.set_active(orders.active)
             self.next_beat = 0.0  # the driver waits for the version that this worker has reached
             if begins:
