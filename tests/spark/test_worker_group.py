@@ -9,19 +9,11 @@ from typing import Any
 import pytest
 
 from tests.harness.commands import until
+from tests.runtime.engine.forked_workers import LocalContext
 from trident.errors import EnvironmentProblem
 from trident.spark import worker_group
 from trident.spark.mailbox import Mailbox
 from trident.spark.worker_group import Leave, Letter, WorkerGroup, WorkerPlace, WorkerTicket
-
-
-class _Local:
-    """What a group asks of a context of Spark."""
-
-    master = "local[1]"
-
-    def getConf(self) -> dict[str, str]:  # noqa: N802  the name is Spark's
-        return {}
 
 
 class _Job:
@@ -48,7 +40,7 @@ class _Group(WorkerGroup[WorkerPlace]):
 
     def __init__(self) -> None:
         self.heard, self.losses = list[Any](), list[str]()
-        context: Any = _Local()
+        context: Any = LocalContext()
         super().__init__(context, "t", [WorkerPlace(0)], lambda ticket: iter(()), b"")
         self.open()
 

@@ -16,19 +16,19 @@ from trident.runtime.engine.worker import Program
 from trident.runtime.start import engine_choice
 from trident.spark import worker_group
 
-__all__ = ["forked_workers"]
+__all__ = ["LocalContext", "forked_workers"]
 
 _FORKS = multiprocessing.get_context("forkserver")  # this process has threads, that one has none
 _FORKS.set_forkserver_preload([__name__, "states.delta", "states.memory", "states.redis", "tests.crash.spout"])
 
 
-class _Local:
+class LocalContext:
     """What the pool asks of a context and of a session of Spark."""
 
     applicationId, master, defaultParallelism, _jvm = "forked", "local[2]", 2, None  # noqa: N815  the names are Spark's
 
     @property
-    def sparkContext(self) -> _Local:  # noqa: N802
+    def sparkContext(self) -> LocalContext:  # noqa: N802
         return self
 
     def getConf(self) -> dict[str, str]:  # noqa: N802
@@ -67,7 +67,7 @@ class _ForkedJob:
 
 
 def _runner(program: Program, config: Config, memory_mb: float) -> ResidentRunner:
-    spark: Any = _Local()
+    spark: Any = LocalContext()
     return ResidentRunner(spark, program, config.parallelism, False)
 
 
