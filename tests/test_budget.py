@@ -16,7 +16,7 @@ BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (79_205, 478),
     "states": (13_913, 89),
     "spouts": (11_214, 63),
-    "tests": (125_246, 797),
+    "tests": (125_240, 797),
     "examples": (760, 8),
     "docs": (7_241, 41),
 }
