@@ -19,7 +19,7 @@ from trident.state import StateSpec
 
 WARM_BATCH = Walk(54, 279)
 LOOK_UP = Walk(17, 42)
-START = Walk(105, 423)
+START = Walk(105, 425)
 EXACTLY_ONCE = Walk(49, 182)
 SPARE = Walk(2, 12)
 WARM = 3
