@@ -249,7 +249,7 @@ OF_STATES = (
     Mutant(
         "sentinel: it is laid over another run of the same commit",
         _SENTINEL,
-        'return found == own and found.run not in ("", own.run)',
+        'return found.run not in ("", own.run) and found == own',
         "return False",
         ("tests/storekit/test_sentinel_order.py::test_the_rule_answers_each_case",),
     ),
