@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spouts.rows.driver_rows import ArrowPart, RowsEmitter, cut_table, table_of_rows
+from spouts.rows.driver_rows import table_of_rows
+from trident.arrow import TableEmitter, TablePart, cut_table
 from trident.config import Config
 from trident.errors import (
     BackendError,
@@ -26,7 +27,15 @@ from trident.errors import (
 )
 from trident.fields import Fields, free_name
 from trident.graph import Graph
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, OnNewLog, SpoutType, TransactionAttempt
+from trident.spout.interfaces import (
+    BatchCoordinator,
+    BatchTraits,
+    Definition,
+    Lag,
+    OnNewLog,
+    SpoutType,
+    TransactionAttempt,
+)
 from trident.stream import TridentState
 from trident.topology import TridentTopology
 
@@ -89,9 +98,9 @@ class StateChangesSpout:
         feed = ChangeFeed(self._graph, self._state, self._config, self._since)
         return _ChangesCoordinator(feed, self._fields, self._most, is_chosen=self._since is None)
 
-    def get_emitter(self, conf: Mapping[str, Any]) -> RowsEmitter:
+    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
         """Return the worker's side, which carries no rows: the parts do."""
-        return RowsEmitter()
+        return TableEmitter()
 
     def __repr__(self) -> str:
         return f"StateChangesSpout({self._graph.name!r}, {self._state!r})"
@@ -136,8 +145,8 @@ class _ChangesCoordinator(BatchCoordinator):
         by = self._feed.place_of(until).by
         return {"after": after, "until": until, "log": self._feed.incarnation, "by": None if by is None else list(by)}
 
-    def is_choice(self, definition: Definition) -> bool:
-        return bool(definition["after"] == definition["until"])
+    def traits(self, definition: Definition) -> BatchTraits:
+        return BatchTraits(is_choice=bool(definition["after"] == definition["until"]))
 
     @staticmethod
     def _position(definition: Definition) -> FeedPosition:
@@ -146,7 +155,7 @@ class _ChangesCoordinator(BatchCoordinator):
         by = definition.get("by")  # a former version wrote none
         return FeedPosition(int(definition["until"]), None if by is None else (by[0], by[1]))
 
-    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ArrowPart]:
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
         """Read the changes; a few make one part."""
         self._check_log(definition)
         with _as_source():

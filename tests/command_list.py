@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from typer.main import get_command
 
@@ -68,7 +68,9 @@ def _rows(command: Any) -> list[str]:
 
 def _row(option: Any) -> str:
     kind = getattr(option.type_descriptor, "annotation", None)
-    choices = [each.value for each in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+    choices = get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        choices = tuple(each.value for each in kind)
     value = option.metavar or ("<" + "\\|".join(choices) + ">" if choices else "")
     first = option.opts[0] if option.is_flag or not value else f"{option.opts[0]} {value}"
     named = ", ".join(f"`{name}`" for name in (first, *option.opts[1:]))

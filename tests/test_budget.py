@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (81_311, 487),
-    "states": (14_265, 94),
-    "spouts": (11_470, 63),
-    "tests": (125_246, 797),
+    "trident": (79_205, 478),
+    "states": (13_913, 89),
+    "spouts": (11_214, 63),
+    "tests": (125_240, 797),
     "examples": (760, 8),
     "docs": (7_241, 41),
 }

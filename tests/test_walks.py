@@ -17,10 +17,10 @@ from trident.operations import Count, Split
 from trident.runtime.running import RunningTopology
 from trident.state import StateSpec
 
-WARM_BATCH = Walk(64, 335)
-LOOK_UP = Walk(26, 53)
-START = Walk(106, 437)
-EXACTLY_ONCE = Walk(56, 228)
+WARM_BATCH = Walk(54, 279)
+LOOK_UP = Walk(17, 42)
+START = Walk(105, 425)
+EXACTLY_ONCE = Walk(49, 182)
 SPARE = Walk(2, 12)
 WARM = 3
 

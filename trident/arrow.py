@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +19,14 @@ from trident.types import simple_type
 __all__ = [
     "UNFIT",
     "Misfit",
+    "TableEmitter",
+    "TablePart",
     "array_of",
     "arrow_type",
     "beyond_python",
     "cast_table",
     "concatenated",
+    "cut_table",
     "ipc_of",
     "large_type",
     "one_array",
@@ -208,3 +212,40 @@ def _known(fields: Fields, name: str) -> str:
     if type_ is None:
         raise TopologyError(f"the type of field {name!r} is not known; declare it as '{name}: string' or another type")
     return type_
+
+
+# Parts of batches that carry their rows: those of spouts whose rows are in the driver.
+
+
+class TablePart:
+    """A part that carries its rows: a view within the process, pickled an Arrow IPC stream of these rows alone."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickled table would take the whole buffers along; a slice is only a view of them.
+        return _part_of_ipc, (ipc_of(self.table),)
+
+
+def _part_of_ipc(data: bytes) -> TablePart:
+    return TablePart(table_of_ipc(data))
+
+
+class TableEmitter:
+    """Emits parts that carry their rows."""
+
+    is_quick = True  # it never waits, so the loop may call it
+
+    def emit(self, part: TablePart) -> Iterable[pa.Table]:
+        return [part.table]
+
+
+def cut_table(table: pa.Table, parallelism: int, fewest: int = 1024) -> list[TablePart]:
+    """Cut a table into at most `parallelism` views of about equal length, each of `fewest` rows at least, or into one."""
+    rows = table.num_rows
+    count = max(1, min(parallelism, rows // fewest))
+    bounds = [rows * k // count for k in range(count + 1)]
+    return [TablePart(table.slice(start, end - start)) for start, end in pairwise(bounds)]

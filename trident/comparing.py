@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -54,14 +55,18 @@ def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> 
     `rounding`: whether floats may differ by it.
     """
     schema = (one if one.num_rows else other).schema  # an empty table may have fewer columns
-    columns, close = _floats_last(schema), _closeness(schema.types, rounding)
+    # Those of floats last, so that rows which differ by rounding are sorted alike.
+    columns = sorted(range(len(schema)), key=lambda at: pa.types.is_floating(schema.types[at]))
+    close = _closeness(schema.types, rounding)
     if one.num_rows == other.num_rows and (not columns or _are_close(one, other, columns, rounding)):
         return None
     if not columns:
         return () if one.num_rows else None, () if other.num_rows else None
     only: list[Row | None] = [None, None]
     for side, row in _unpaired(deque(_rows(one, columns)), deque(_rows(other, columns)), close):
-        only[side] = only[side] or _as_given(row, columns)
+        only[side] = only[side] or tuple(
+            value for _, value in sorted(zip(columns, row, strict=True), key=itemgetter(0))
+        )
         if None not in only:
             break
     return None if only == [None, None] else (only[0], only[1])
@@ -95,11 +100,6 @@ def row_text(names: Sequence[str], row: Row | None) -> str:
     return "nothing" if row is None else shown(TridentTuple(Fields.named(names), row)) if names else "a row"
 
 
-def _floats_last(schema: pa.Schema) -> list[int]:
-    """Return the numbers of the columns, those of floats last: so that rows which differ by rounding are sorted alike."""
-    return sorted(range(len(schema)), key=lambda at: pa.types.is_floating(schema.types[at]))
-
-
 def _same_column(one: pa.ChunkedArray, other: pa.ChunkedArray, rounding: bool) -> bool:
     if not pa.types.is_floating(one.type):
         return bool(one.equals(other))
@@ -120,10 +120,6 @@ def _rows(table: pa.Table, columns: Sequence[int]) -> list[Row]:
     if not table.num_rows:
         return []
     return sorted(zip(*(python_of(table.column(at)) for at in columns), strict=True), key=_order)
-
-
-def _as_given(row: Row, columns: Sequence[int]) -> Row:
-    return tuple(value for _, value in sorted(zip(columns, row, strict=True), key=lambda pair: pair[0]))
 
 
 def _order(value: Any) -> Any:

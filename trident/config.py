@@ -193,12 +193,13 @@ class Config(Redacted):
         Retention.of(self.history)
 
     def _check_places(self) -> None:
-        if is_log_address(self.log_dir or ""):
-            check_log_address(self.log_dir or "")
-        elif is_url(self.log_dir or ""):
+        log = self.log_dir or ""
+        if is_url(log) and not is_log_address(log):
             raise ConfigError(
-                f"log_dir={self.log_dir!r}: must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
+                f"log_dir={log!r}: must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
             )
+        if is_url(log):
+            check_log_address(log)
         if is_url(self.dead_letter_dir or ""):
             raise ConfigError(f"dead_letter_dir={self.dead_letter_dir!r}: {NO_URL}")
 

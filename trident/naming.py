@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+from operator import attrgetter
+from typing import Any, NoReturn
 
 from trident.tuples import TridentTuple
 
-__all__ = ["TridentNames", "amount", "counted", "shown"]
+__all__ = ["TridentNames", "amount", "counted", "duration", "page_entry", "shown"]
 
 _MAX_SHOWN = 300
 
@@ -34,6 +35,25 @@ def amount(count: int, unit: str) -> str:
         return f"{count:,} {unit}"
     size = count / (1 << 10 * power)
     return f"{size:,.{0 if size >= 100 else 1}f} {'KMGT'[power - 1]}iB"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units.
+
+    >>> duration(0.5), duration(59), duration(3700), duration(90_000)
+    ('0.5 s', '59 s', '1 h 1 min', '1 d 1 h')
+    """
+    whole = int(max(seconds, 0))
+    for unit, inner, name, inside in ((86_400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s")):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // inner} {inside}"
+    return f"{seconds:.1f} s" if 0 < seconds < 1 else f"{whole} s"
+
+
+def page_entry(record: object, *names: str) -> dict[str, Any]:
+    """Return attributes of a record under the names that pages and events have for them."""
+    words = {name: name.split("_") for name in names}
+    return {first + "".join(map(str.title, more)): attrgetter(name)(record) for name, (first, *more) in words.items()}
 
 
 def shown(value: object) -> str:

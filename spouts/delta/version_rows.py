@@ -68,18 +68,14 @@ class DeltaEmitter:
         if not groups:
             return
         open_as = partial(parquet_file, source, footer, reads_ahead=not self.place.is_local)
-        wanted = self._in_file(piece.file)
+        own = [one for one in schema_of(self.fields) if one.name not in piece.file.values]
+        if self.with_changes and not piece.file.change:
+            own.append(pa.field(_TYPE, pa.string()))
+        wanted = pa.schema(own)  # the columns that the file itself has to have
         for columns, rows in read_groups(
             what, open_as, groups, wanted, "null"
         ):  # a column that was added later is null
             yield self._table(piece, dict(zip(wanted.names, columns, strict=True)), rows)
-
-    def _in_file(self, file: LoggedFile) -> pa.Schema:
-        """Return the columns that the file itself has to have."""
-        own = [one for one in schema_of(self.fields) if one.name not in file.values]
-        if self.with_changes and not file.change:
-            own.append(pa.field(_TYPE, pa.string()))
-        return pa.schema(own)
 
     def _table(self, piece: FilePiece, columns: dict[str, pa.Array], rows: int) -> pa.Table:
         schema = schema_of(self.fields)
@@ -109,8 +105,9 @@ def partition_value(text: str | None, type_: pa.DataType, column: str) -> pa.Sca
     """Return the value of a partition column. Nothing is null, as Delta's protocol has it; a time without an offset is UTC."""
     if not text:
         return pa.scalar(None, type_)
-    if pa.types.is_binary(type_):
-        return pa.scalar(_bytes_of(text), type_)
+    if pa.types.is_binary(type_):  # delta-rs escapes each byte, Spark takes them for UTF-8
+        escaped = _ESCAPED.fullmatch(text)
+        return pa.scalar(bytes.fromhex(text.replace("\\u00", "")) if escaped else text.encode(), type_)
     try:
         if isinstance(type_, pa.TimestampType) and type_.tz is not None:
             plain = text.removesuffix("Z").removesuffix("+00:00").replace("T", " ")
@@ -120,8 +117,3 @@ def partition_value(text: str | None, type_: pa.DataType, column: str) -> pa.Sca
         raise SpoutError(
             f"the value {text!r} of partition column {column!r} is not of type {type_}: {error}"
         ) from error
-
-
-def _bytes_of(text: str) -> bytes:
-    """Return the bytes that a text stands for: delta-rs escapes each of them, Spark takes them for UTF-8."""
-    return bytes.fromhex(text.replace("\\u00", "")) if _ESCAPED.fullmatch(text) else text.encode()

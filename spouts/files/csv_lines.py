@@ -43,21 +43,17 @@ class CsvFormat(RowFormat):
     decimal_point: str
 
     @property
-    def has_header(self) -> bool:
+    def has_header(self) -> bool:  # type: ignore[override]
+        """Whether the first line of a file is no row."""
         return self.header is True
 
     def names(self, path: str, lines: Iterable[str]) -> list[str]:
-        """Return the names of the columns of a file; `lines` begin with its first one, if they are there."""
-        if self.header is True:
-            return self.names_of(path, lines)
-        return self.schema.names if self.header is False else list(self.header)
+        """Return the names of the columns of a file; `lines` begin with its first one, if that has them.
 
-    def parser(self, path: str, header: Callable[[], bytes]) -> CsvParser:
-        """Return the parser of a file; `BadDataError` if its header does not have the fields."""
-        return CsvParser(self, self.names(path, [header().decode("utf-8", "replace")] if self.header is True else ()))
-
-    def names_of(self, path: str, lines: Iterable[str]) -> list[str]:
-        """Return the names that the first of the rows has; `BadDataError` if it does not have the fields."""
+        Raises `BadDataError`: they do not have the fields.
+        """
+        if self.header is not True:
+            return self.schema.names if self.header is False else list(self.header)
         try:
             names = next(csv.reader(lines, **self._dialect), [])
         except csv.Error as error:
@@ -68,6 +64,10 @@ class CsvFormat(RowFormat):
         names[:1] = [name.removeprefix("\ufeff") for name in names[:1]]
         self.check_names(path, names)
         return names
+
+    def parser(self, path: str, header: Callable[[], bytes]) -> CsvParser:
+        """Return the parser of a file; `BadDataError` if its header does not have the fields."""
+        return CsvParser(self, self.names(path, [header().decode("utf-8", "replace")] if self.has_header else ()))
 
     @property
     def _dialect(self) -> dict[str, Any]:

@@ -19,10 +19,10 @@ import pyarrow.csv as pacsv
 
 from spouts.files.csv_lines import CsvFormat, may_bend
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import ChosenFiles, FileSettings, FileSpout
+from spouts.files.file_settings import FileSettings, FileSpout
 from spouts.files.line_ends import LineFiles
 from spouts.files.ranges import Piece, check_unchanged, open_error, opened
-from spouts.files.row_reading import LineEmitter, RowOptions
+from spouts.files.row_reading import LineEmitter
 from trident.arrow import schema_of
 from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
@@ -97,7 +97,7 @@ class CsvFileSpout(FileSpout):
                 "the end of a bad one is not known"
             )
         _check_marks(delimiter=delimiter, quote=quote, escape=escape, decimal_point=decimal_point)
-        chosen = ChosenFiles.of("CSV", paths, ("*.csv", "*.csv.gz"), **files)
+        super().__init__("CSV", paths, ("*.csv", "*.csv.gz"), **files)
         declared = _flat_fields(Fields(fields))
         names = header if isinstance(header, bool) else tuple(header)
         csv = CsvFormat(
@@ -106,10 +106,9 @@ class CsvFileSpout(FileSpout):
         )  # fmt: skip
         if not isinstance(header, bool):
             csv.check_names("header=", list(header))
-        lines = LineFiles.of(encoding, errors, max_line_bytes, multiline, rows=csv)
-        options = RowOptions(lines, declared, bad_lines, "file" if with_file else None)
-        emitter = WholeCsvEmitter(csv, options) if multiline else LineEmitter(csv, options)
-        super().__init__(chosen, lines, options.emitted_fields, emitter)
+        lines = LineFiles(encoding, errors, max_line_bytes, multiline, csv)
+        kind = WholeCsvEmitter if multiline else LineEmitter
+        self._read_as(lines, kind(csv, lines, declared, bad_lines, with_file))
 
 
 def _check_marks(**marks: str | None) -> None:
@@ -131,14 +130,10 @@ def _flat_fields(fields: Fields) -> Fields:
 # CSV files whose quoted values may have line ends: each is read whole, by one task.
 
 
-class WholeCsvEmitter:
-    """Reads whole files as a stream, so that memory is bounded by the longest row."""
+class WholeCsvEmitter(LineEmitter):
+    """Reads whole files as a stream, so that memory is bounded by the longest row. A bad row is an error."""
 
-    is_quick = True  # it never waits, so the loop may call it
-
-    def __init__(self, format_: CsvFormat, options: RowOptions) -> None:
-        self._format, self._options = format_, options
-        self._schema = schema_of(options.emitted_fields)
+    _format: CsvFormat
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         for piece in part:
@@ -147,10 +142,7 @@ class WholeCsvEmitter:
                 with opened(path) as file:
                     check_unchanged(file, piece.range, whole=True)
                     for batch in self._batches(path, file):
-                        columns = list(batch.columns)
-                        if self._options.file_field is not None:
-                            columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), len(batch)))
-                        yield pa.Table.from_arrays(columns, schema=self._schema)
+                        yield self._table(list(batch.columns), path, len(batch))
                     check_unchanged(file, piece.range, whole=True)  # cut meanwhile, it would have looked shorter
             except OSError as error:
                 raise open_error(path, error, "cannot read the batch defined as a whole file") from error
@@ -158,7 +150,7 @@ class WholeCsvEmitter:
     def _batches(self, path: str, file: int) -> Iterator[pa.RecordBatch]:
         with _stream(path, file) as first:
             names = self._names(path, first)
-        longest = min(self._options.files.max_line_bytes, 1 << 30)
+        longest = min(self._files.max_line_bytes, 1 << 30)
         size = longest if path.endswith(".gz") else min(longest, os.fstat(file).st_size)
         with _stream(path, file) as data:
             read = pacsv.ReadOptions(
@@ -166,7 +158,7 @@ class WholeCsvEmitter:
                 skip_rows_after_names=int(self._format.has_header),
                 use_threads=False,
                 block_size=size + 1,
-                encoding=self._options.files.encoding,
+                encoding=self._files.encoding,
             )
             try:
                 with opened(path) as other, _stream(path, other) as text:  # streams of one opened file share its place
@@ -193,7 +185,7 @@ class WholeCsvEmitter:
         return iter(pacsv.open_csv(data, read, self._format.parse_options(True), convert))
 
     def _names(self, path: str, data: IO[bytes]) -> list[str]:
-        with io.TextIOWrapper(data, self._options.files.encoding, "replace", newline="") as lines:
+        with io.TextIOWrapper(data, self._files.encoding, "replace", newline="") as lines:
             return self._format.names(path, lines)
 
 

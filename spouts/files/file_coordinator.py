@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from spouts.files.file_listing import FileSource, Listed
 from spouts.files.ranges import FileRange, Piece, Position, Positions, cut, open_error, plain, went_on
-from spouts.files.tails import Tail, TailRule
-from trident.spout.completing import PartitionRead
-from trident.spout.interfaces import REST, Away, BatchCoordinator, Definition, Lag, TransactionAttempt
+from spouts.files.tails import STEPS, Tail, TailRule
+from trident.spout.interfaces import (
+    REST,
+    Away,
+    BatchCoordinator,
+    BatchTraits,
+    Definition,
+    Lag,
+    PartitionRead,
+    TransactionAttempt,
+)
 
 _log = logging.getLogger(__name__)
 _MAX_RANGES = 1000
@@ -49,9 +58,10 @@ class FileCut(NamedTuple):
     is_guess: bool = False
 
 
-class FileFormat(Protocol):
+class FileFormat(ABC):
     """A kind of file. Only the file system is asked, in the driver."""
 
+    @abstractmethod
     def find(self, path: str, before: Position | None, room: int, alone: bool, tail: Tail) -> FileCut:
         """Find what a batch takes of a file from where the batches before have come to.
 
@@ -62,20 +72,21 @@ class FileFormat(Protocol):
         Raises `OSError`: it cannot be opened.
         """
 
-    def check_same(self, path: str, size: int, position: Position) -> None:
-        """Make sure that a file that was read to its end is still the same; `ReplayMismatchError` if not."""
+    @abstractmethod
+    def position_at(self, path: str, offset: int) -> Position:
+        """Return the position of a file that was read up to `offset`; `OSError` if it cannot be opened."""
 
     def goes_on(self, path: str, end: int) -> bool:
         """Whether a range up to `end`, which was a guess, has turned out to end too early."""
-
-    def position_at(self, path: str, offset: int) -> Position:
-        """Return the position of a file that was read up to `offset`."""
+        return False
 
     def is_whole(self, path: str) -> bool:
         """Whether a range of the file cannot be cut for tasks."""
+        return False
 
     def size(self, path: str, start: int, end: int) -> int | None:
         """Say about how many bytes a range has in memory; None if that is not known."""
+        return end - start
 
 
 class FileCoordinator(BatchCoordinator):
@@ -99,7 +110,8 @@ class FileCoordinator(BatchCoordinator):
         self._by_cursor = not self._follow
         self._loaded = False
         self._last: Definition | None = None
-        self._ahead = BytesAhead()
+        self._ahead = self._defined = 0  # bytes that were listed and are in no batch yet, and those of all batches
+        self._up_to: dict[tuple[str, int], int] = {}  # how many that were with each of the last batches
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix the ranges of a batch; None if no file has anything more.
@@ -114,24 +126,32 @@ class FileCoordinator(BatchCoordinator):
             raise
         if made is not None:
             self._last = made
-            self._ahead.defined(made, is_all=not self._queue)
+            self._note_size(made)
         return made
 
+    def _note_size(self, definition: Definition) -> None:
+        size = sum(int(end) - int(start) for _, start, end, _ in definition["ranges"])
+        # Where nothing that was listed is left, a file may have grown since.
+        self._ahead = max(0, self._ahead - size) if self._queue else 0
+        self._defined += size
+        self._up_to[_end_of(definition)] = self._defined
+        if len(self._up_to) > _KEPT:
+            del self._up_to[next(iter(self._up_to))]
+
     def _next(self, previous: Definition | None) -> Definition | None:
-        self._rule.look()
+        self._rule.steps = STEPS
         if not self._loaded or previous != self._last:
             self._load(previous)
         made = self._define()
         if made is None and self._follow:
-            self._look_again()
+            files = self._source.files(self._positions)
+            self._forget_removed(files)
+            self._enqueue(files)
             made = self._define()
         return made
 
-    def is_guess(self, definition: Definition) -> bool:
-        return "guesses" in definition
-
-    def is_complete(self, definition: Definition) -> bool:
-        return definition.get("read", True)  # type: ignore[no-any-return]
+    def traits(self, definition: Definition) -> BatchTraits:
+        return BatchTraits(is_complete=definition.get("read", True), is_guess="guesses" in definition)
 
     def complete(self, definition: Definition, read: Mapping[str, PartitionRead]) -> Definition:
         """Make sure that no file has gone on where it was taken for whole; `SourceAwayError` if one has: it is cut again."""
@@ -181,7 +201,7 @@ class FileCoordinator(BatchCoordinator):
 
     def lag(self, definition: Definition) -> Lag:
         """Say how many bytes the files had beyond this batch when they were listed, of `.gz` files compressed ones."""
-        return Lag(self._ahead.after(definition), "bytes")
+        return Lag(self._ahead + self._defined - self._up_to.get(_end_of(definition), 0), "bytes")
 
     def throttle(self, share: float) -> None:
         """Take less of the files; a batch still has a line, or a row group."""
@@ -209,13 +229,11 @@ class FileCoordinator(BatchCoordinator):
         for earlier in [one for one in files if one < path]:
             size = files.pop(earlier).size
             if not self._by_cursor and size:
-                self._positions.set(earlier, self._format.position_at(earlier, size))
+                try:
+                    self._positions.set(earlier, self._format.position_at(earlier, size))
+                except OSError as error:
+                    raise open_error(earlier, error, "cannot go on after a batch") from error
         self._positions.set(path, position)
-
-    def _look_again(self) -> None:
-        files = self._source.files(self._positions)
-        self._forget_removed(files)
-        self._enqueue(files)
 
     def _enqueue(self, files: dict[str, Listed]) -> None:
         self._queue.clear()
@@ -230,9 +248,9 @@ class FileCoordinator(BatchCoordinator):
                 ahead += max(0, size - read)
             elif position is not None and self._stamps.get(path) != stamp:
                 with suppress(OSError):  # readers may have no access by now
-                    self._format.check_same(path, size, position)
+                    self._format.find(path, position, 0, False, Tail(self._rule))  # it raises if it is another one
             self._stamps[path] = stamp
-        self._ahead.listed(ahead)
+        self._ahead = ahead
 
     def _is_left(self, path: str, size: int, stamp: tuple[int, int], read: int) -> bool:
         """Whether nothing is to be read of a file yet, as a look at it has shown that was not long ago."""
@@ -303,32 +321,6 @@ class FileCoordinator(BatchCoordinator):
         else:
             made["done"] = self._positions.packed()
         return made | {"guesses": guesses, "read": False} if guesses else made
-
-
-class BytesAhead:
-    """What was listed and not defined yet, and what each of the last batches has."""
-
-    def __init__(self) -> None:
-        self._listed = 0
-        self._defined = 0
-        self._up_to: dict[tuple[str, int], int] = {}
-
-    def listed(self, size: int) -> None:
-        """The files were listed, and have so many bytes that are in no batch yet."""
-        self._listed = size
-
-    def defined(self, definition: Definition, is_all: bool) -> None:
-        """A batch was defined; `is_all`: nothing that was listed is left, though a file may have grown since."""
-        size = sum(int(end) - int(start) for _, start, end, _ in definition["ranges"])
-        self._listed = 0 if is_all else max(0, self._listed - size)
-        self._defined += size
-        self._up_to[_end_of(definition)] = self._defined
-        if len(self._up_to) > _KEPT:
-            del self._up_to[next(iter(self._up_to))]
-
-    def after(self, definition: Definition) -> int:
-        """Return the bytes that are in no batch up to this one, as far as the files were listed."""
-        return self._listed + self._defined - self._up_to.get(_end_of(definition), 0)
 
 
 def _end_of(definition: Definition) -> tuple[str, int]:

@@ -1,11 +1,11 @@
-"""The arguments that all spouts of files have."""
+"""What all spouts of files have: arguments, the choice of files, and both of their sides."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from spouts.files.file_coordinator import FileCoordinator, FileFormat
 from spouts.files.file_listing import FileSource, Paths
 from spouts.files.ranges import Piece
 from spouts.files.tails import WAIT_S, TailRule
+from trident.arrow import schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields
 from trident.spout.interfaces import SpoutType
@@ -53,22 +54,51 @@ class FileSettings(TypedDict, total=False):
     allow_empty: bool
 
 
-@dataclass(frozen=True)
-class ChosenFiles:
-    """Checked settings."""
+class FileEmitter(ABC):
+    """The worker's side.
 
-    kind: str
-    source: FileSource
-    max_batch_bytes: int
-    follow: bool
-    tail: float | Literal["hold"]
-    allow_empty: bool
+    `declared`: what is read.
+    `bad_lines`: the name of a field of type string that follows, for what cannot be read; None: there is none.
+    `with_file`: whether the path follows, as `file: string`.
+    """
 
-    @staticmethod
-    def of(
-        kind: str, paths: Paths, default_pattern: str | tuple[str, ...], **settings: Unpack[FileSettings]
-    ) -> ChosenFiles:
-        """Check settings; `kind` ("text", "CSV") is for messages. `TypeError` or `ValueError` if something is wrong."""
+    is_quick: ClassVar[bool] = True  # it never waits, so the loop may call it
+
+    def __init__(self, declared: Fields, bad_lines: str | None = None, with_file: bool = False) -> None:
+        self._bad_lines, self._with_file = bad_lines, with_file
+        more = [f"{name}: string" for name in (bad_lines, "file" if with_file else None) if name is not None]
+        self.fields = Fields(declared, *more) if more else declared
+        self._wanted, self._schema = schema_of(declared), schema_of(self.fields)
+
+    @abstractmethod
+    def emit(self, part: Sequence[Piece]) -> Iterator[pa.Table]:
+        """Read the pieces of files that make up a part, in tables of about a megabyte."""
+
+    def _table(self, columns: list[pa.Array], path: str, rows: int) -> pa.Table:
+        """Return the columns of rows of one file as a table, with its path if that is wanted."""
+        if self._with_file:
+            columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), rows))
+        return pa.Table.from_arrays(columns, schema=self._schema)
+
+
+class FileSpout:
+    """Emits what is in files once. Transactional.
+
+    Parameters
+    ----------
+    kind
+        The kind of the files ("text", "CSV"), for messages.
+    paths, default_pattern
+        Where they are, and what their names match unless the settings say it.
+    settings
+        See `FileSettings`. `TypeError` or `ValueError` if something is wrong.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(
+        self, kind: str, paths: Paths, default_pattern: str | tuple[str, ...], **settings: Unpack[FileSettings]
+    ) -> None:
         unknown = sorted(settings.keys() - FileSettings.__annotations__.keys())
         if unknown:
             raise TypeError(
@@ -77,68 +107,38 @@ class ChosenFiles:
             )
         if settings.keys() >= {"tail", "tail_idle_s"}:
             raise TypeError("tail_idle_s is the former name of tail; give one of them")
-        max_batch_bytes = settings.get("max_batch_bytes", 8 << 20)
-        tail = settings.get("tail", settings.get("tail_idle_s", WAIT_S))
-        if max_batch_bytes < 1:
-            raise ValueError(f"max_batch_bytes is {max_batch_bytes}; it must be at least 1")
-        if tail != "hold" and not (isinstance(tail, (int, float)) and tail >= 0):
-            raise ValueError(f'tail is {tail!r}; it must be a number of seconds, not negative, or "hold"')
+        self._max_batch_bytes = settings.get("max_batch_bytes", 8 << 20)
+        self._tail = settings.get("tail", settings.get("tail_idle_s", WAIT_S))
+        if self._max_batch_bytes < 1:
+            raise ValueError(f"max_batch_bytes is {self._max_batch_bytes}; it must be at least 1")
+        if self._tail != "hold" and not (isinstance(self._tail, (int, float)) and self._tail >= 0):
+            raise ValueError(f'tail is {self._tail!r}; it must be a number of seconds, not negative, or "hold"')
         patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)
-        source = FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
-        follow, allow_empty = settings.get("follow", True), settings.get("allow_empty", False)
-        return ChosenFiles(kind, source, max_batch_bytes, follow, tail, allow_empty)
+        self._kind, self._source = kind, FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
+        self._follow, self._allow_empty = settings.get("follow", True), settings.get("allow_empty", False)
 
-    def coordinator(
-        self, format_: FileFormat, now: Callable[[], float] | None, conf: Mapping[str, Any]
-    ) -> FileCoordinator:
-        """Open the driver's side; `SpoutError` if there is no file to read, or would be those that the topology writes."""
-        for folder, name in conf.get("own_files", {}).items():
-            if self.source.covers(folder, name):
-                raise SpoutError(
-                    f"{self.source} has {folder} in it, where the topology itself writes: it would read what it has written. "
-                    "Keep them apart, or give a pattern that leaves such files out"
-                )
-        if not self.allow_empty and not self.source.files():
-            raise SpoutError(
-                f"no {self.kind} file to read in {self.source}. Correct the path or the pattern, or give allow_empty=True if "
-                "files will come later"
-            )
-        return FileCoordinator(
-            format_, self.source, self.max_batch_bytes, TailRule(self.tail, self.follow, now or time.time)
-        )
-
-
-class FileEmitter(Protocol):
-    """The worker's side."""
-
-    def emit(self, part: Sequence[Piece]) -> Iterator[pa.Table]:
-        """Read the pieces of files that make up a part."""
-
-
-class FileSpout:
-    """Emits what is in files once. Transactional.
-
-    Parameters
-    ----------
-    files
-        Which files, and in what batches.
-    format_
-        Where a batch may end in them.
-    fields, emitter
-        What is emitted, and the worker's side.
-    """
-
-    spout_type = SpoutType.TRANSACTIONAL
-
-    def __init__(self, files: ChosenFiles, format_: FileFormat, fields: Fields, emitter: FileEmitter) -> None:
-        self._files, self._format, self._fields, self._emitter = files, format_, fields, emitter
+    def _read_as(self, format_: FileFormat, emitter: FileEmitter) -> None:
+        """Say where a batch may end in the files, and what reads them."""
+        self._format, self._emitter = format_, emitter
 
     def get_output_fields(self) -> Fields:
-        return self._fields
+        return self._emitter.fields
 
     def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
-        """Open the driver's side; `SpoutError` if there is no file to read."""
-        return self._files.coordinator(self._format, now, conf)
+        """Open the driver's side; `SpoutError` if there is no file to read, or would be those that the topology writes."""
+        for folder, name in conf.get("own_files", {}).items():
+            if self._source.covers(folder, name):
+                raise SpoutError(
+                    f"{self._source} has {folder} in it, where the topology itself writes: it would read what it has written. "
+                    "Keep them apart, or give a pattern that leaves such files out"
+                )
+        if not self._allow_empty and not self._source.files():
+            raise SpoutError(
+                f"no {self._kind} file to read in {self._source}. Correct the path or the pattern, or give allow_empty=True if "
+                "files will come later"
+            )
+        rule = TailRule(self._tail, self._follow, now or time.time)
+        return FileCoordinator(self._format, self._source, self._max_batch_bytes, rule)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> FileEmitter:
         """Return the worker's side."""

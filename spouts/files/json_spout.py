@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import ChosenFiles, FileSettings, FileSpout
+from spouts.files.file_settings import FileSettings, FileSpout
 from spouts.files.json_columns import json_type, parse_json, read_json, refuse_bent
 from spouts.files.line_ends import LineFiles, RowFormat, RowParser
-from spouts.files.row_reading import LineEmitter, RowOptions
+from spouts.files.row_reading import LineEmitter
 from spouts.files.tails import End
 from trident.arrow import schema_of
 from trident.errors import TopologyError
@@ -64,7 +63,7 @@ class JsonFileSpout(FileSpout):
         if unknown_fields not in ("ignore", "error"):
             raise ValueError(f'unknown_fields is {unknown_fields!r}; it must be "ignore" or "error"')
         endings = ("json", "jsonl", "ndjson")
-        chosen = ChosenFiles.of("JSON", paths, tuple(f"*.{one}{gz}" for one in endings for gz in ("", ".gz")), **files)
+        super().__init__("JSON", paths, tuple(f"*.{one}{gz}" for one in endings for gz in ("", ".gz")), **files)
         declared = Fields(fields)
         for name in declared.names:
             if "map<" in (declared.type_of(name) or ""):
@@ -73,9 +72,8 @@ class JsonFileSpout(FileSpout):
                     "struct with the members that you need"
                 )
         format_ = JsonFormat(schema_of(declared), unknown_fields)
-        lines = LineFiles.of(encoding, errors, max_line_bytes, rows=format_)
-        options = RowOptions(lines, declared, bad_lines, "file" if with_file else None)
-        super().__init__(chosen, lines, options.emitted_fields, LineEmitter(format_, options))
+        lines = LineFiles(encoding, errors, max_line_bytes, rows=format_)
+        self._read_as(lines, LineEmitter(format_, lines, declared, bad_lines, with_file))
 
 
 # JSON lines as rows, by Arrow's parser.
@@ -85,16 +83,16 @@ _OPENING, _CLOSING, _NEWLINE = b"{}\n"
 _WHERE = re.compile(r" in row \d+|JSON parse error: ")
 
 
-@dataclass(frozen=True)
-class JsonFormat(RowFormat):
-    """What the objects have; see `JsonFileSpout`."""
+class JsonFormat(RowFormat, RowParser):
+    """Lines that are objects, the same in all files; see `JsonFileSpout`."""
 
-    schema: pa.Schema
-    unknown_fields: str
+    def __init__(self, schema: pa.Schema, unknown_fields: str) -> None:
+        # Arrow reads no dates from JSON, and takes moments without an offset for UTC.
+        self._schema, self._unknown_fields = schema, unknown_fields
+        self._read = pa.schema([pa.field(one.name, json_type(one.type)) for one in schema])
 
-    def parser(self, path: str, header: Callable[[], bytes]) -> JsonParser:
-        """Return the parser; it is the same for all files."""
-        return JsonParser(self.schema, self.unknown_fields)
+    def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
+        return self
 
     def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
         """Say what a last line without a line end is: an object that is closed is whole."""
@@ -103,15 +101,6 @@ class JsonFormat(RowFormat):
             return End.OPEN
         is_closed = marks.startswith(b"{") and marks.endswith(b"}") and marks.count(b"{") == marks.count(b"}")
         return End.WHOLE if is_closed else End.MAYBE
-
-
-class JsonParser(RowParser):
-    """Reads lines that are objects."""
-
-    def __init__(self, schema: pa.Schema, unknown_fields: str) -> None:
-        # Arrow reads no dates from JSON, and takes moments without an offset for UTC.
-        self._schema, self._unknown_fields = schema, unknown_fields
-        self._read = pa.schema([pa.field(one.name, json_type(one.type)) for one in schema])
 
     def parse(self, text: bytes) -> pa.Table:
         if not text.strip():

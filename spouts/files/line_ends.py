@@ -7,14 +7,14 @@ import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 import pyarrow as pa
 
-from spouts.files.file_coordinator import FileCut, Rest
-from spouts.files.ranges import FileRange, Position, bytes_before, check_goes_on, opened, position_at, position_in
+from spouts.files.file_coordinator import FileCut, FileFormat, Rest
+from spouts.files.ranges import FileRange, Position, bytes_before, check_goes_on, opened, position_in
 from spouts.files.tails import Check, End, Tail, gz_end
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 
@@ -46,10 +46,8 @@ class RowParser(ABC):
 class RowFormat(ABC):
     """A format whose rows are lines."""
 
-    @property
-    def has_header(self) -> bool:
-        """Whether the first line of a file is no row."""
-        return False
+    has_header = False
+    """Whether the first line of a file is no row."""
 
     @abstractmethod
     def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
@@ -64,32 +62,26 @@ class RowFormat(ABC):
         yield End.MAYBE
 
 
-@dataclass(frozen=True)
-class LineFiles:
+class LineFiles(FileFormat):
     """Files of lines: for the coordinator, whose ranges end at line ends where files may grow; and how their bytes become text.
 
     `encoding`, `errors`: see `TextFileSpout`.
     `max_line_bytes`: the greatest length of a line without its end.
     `whole`: whether each file is read whole, as `.gz` files always are: one range, and it must not grow.
     `rows`: what lines are; None: any text.
+
+    Raises `ValueError`: an option is wrong.
     """
 
-    encoding: str
-    errors: str
-    max_line_bytes: int
-    whole: bool = False
-    rows: RowFormat | None = None
-
-    @staticmethod
-    def of(
-        encoding: str, errors: str, max_line_bytes: int, whole: bool = False, rows: RowFormat | None = None
-    ) -> LineFiles:
-        """Check the options; `ValueError` if one is wrong."""
+    def __init__(
+        self, encoding: str, errors: str, max_line_bytes: int, whole: bool = False, rows: RowFormat | None = None
+    ) -> None:
         if not 1 <= max_line_bytes <= _GREATEST_LINE:
             raise ValueError(f"max_line_bytes is {max_line_bytes}; it must be from 1 to {_GREATEST_LINE}")
         if errors not in ("replace", "strict"):
             raise ValueError(f'errors is {errors!r}; it must be "replace" or "strict"')
-        return LineFiles(_checked_encoding(encoding), errors, max_line_bytes, whole, rows)
+        self.encoding, self.errors, self.max_line_bytes = _checked_encoding(encoding), errors, max_line_bytes
+        self.whole, self.rows = whole, rows
 
     def is_whole(self, path: str) -> bool:
         return self.whole or path.endswith(".gz")
@@ -98,13 +90,9 @@ class LineFiles:
         """Say how many bytes a range has; None if they are compressed, because what they unpack to is then unknown."""
         return None if path.endswith(".gz") else end - start
 
-    def check_same(self, path: str, size: int, position: Position) -> None:
-        """Make sure that a file that was read to its end has not been replaced by one of the same size."""
-        with opened(path) as file:
-            check_goes_on(path, file, size, position)
-
     def position_at(self, path: str, offset: int) -> Position:
-        return position_at(path, offset)
+        with opened(path) as file:
+            return position_in(file, offset)
 
     def goes_on(self, path: str, end: int) -> bool:
         with opened(path) as file:
@@ -169,11 +157,13 @@ class LineFiles:
         if self.rows is None:
             return End.MAYBE
 
-        def header() -> bytes:
-            first = os.pread(file, line_end_after(file, 0, start), 0).decode(self.encoding, "replace")
-            return first.removeprefix("\ufeff").rstrip("\r\n").encode()
+        header = partial(self.first_line, file, start) if start else None
+        return self.rows.end_of(path, text.removesuffix("\r").encode() + b"\n", header)
 
-        return self.rows.end_of(path, text.removesuffix("\r").encode() + b"\n", header if start else None)
+    def first_line(self, file: int, stop: int) -> bytes:
+        """Return the first line of an open file, up to `stop`, as UTF-8 without its end."""
+        first = os.pread(file, line_end_after(file, 0, stop), 0).decode(self.encoding, "replace")
+        return first.removeprefix("\ufeff").rstrip("\r\n").encode()
 
     def _find_whole(self, path: str, file: int, size: int, start: int, room: int, alone: bool, tail: Tail) -> FileCut:
         if start == size:
@@ -277,17 +267,14 @@ def _checked_encoding(encoding: str) -> str:
         name = codecs.lookup(encoding).name
     except LookupError:
         raise ValueError(f"encoding {encoding!r} is not known") from None
-    if not _is_ascii_superset(name):
+    ascii_ = bytes(range(128))
+    try:
+        is_superset = ascii_.decode(name) == ascii_.decode("ascii")
+    except (UnicodeDecodeError, LookupError):  # LookupError: an encoding from bytes to bytes
+        is_superset = False
+    if not is_superset:
         raise ValueError(
             f"encoding {encoding!r} does not write ASCII as ASCII, so line ends cannot be found in its bytes; "
             "convert the files to UTF-8 first"
         )
     return "utf-8" if name == "utf-8-sig" else name
-
-
-def _is_ascii_superset(encoding: str) -> bool:
-    ascii_ = bytes(range(128))
-    try:
-        return ascii_.decode(encoding) == ascii_.decode("ascii")
-    except (UnicodeDecodeError, LookupError):  # LookupError: an encoding from bytes to bytes
-        return False

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spouts.files.column_types import int96_columns, leaves, read_schema
-from spouts.files.file_coordinator import FileCut, Rest
+from spouts.files.file_coordinator import FileCut, FileFormat, Rest
+from spouts.files.file_settings import FileEmitter
 from spouts.files.ranges import FileRange, Piece, Position, open_error, opened
 from spouts.files.tails import Tail
 from trident.alignment import align, check_readable
-from trident.arrow import schema_of
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 from trident.fields import Fields, names_shown
 
@@ -30,23 +30,12 @@ ROWS = 131_072
 _BUFFER = 1 << 20
 
 
-@dataclass(frozen=True)
-class ParquetOptions:
-    """What is read; see `ParquetFileSpout`. `all_fields` are the fields of the spout, with the path."""
+class ParquetEmitter(FileEmitter):
+    """Emits the rows of row groups; see `ParquetFileSpout`."""
 
-    fields: Fields
-    all_fields: Fields
-    missing_columns: str
-
-
-class ParquetEmitter:
-    """Reads the pieces of files that make up a part."""
-
-    is_quick = True  # it never waits, so the loop may call it
-
-    def __init__(self, options: ParquetOptions) -> None:
-        self._options = options
-        self._wanted, self._schema = schema_of(options.fields), schema_of(options.all_fields)
+    def __init__(self, fields: Fields, with_file: bool, missing_columns: str) -> None:
+        super().__init__(fields, with_file=with_file)
+        self._missing_columns = missing_columns
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         """Give the rows of a part, in tables of at most 131,072 rows."""
@@ -69,11 +58,9 @@ class ParquetEmitter:
         groups = footer.groups(piece.start, piece.end)
         if not groups:
             return
-        what, missing = f"the Parquet file {path}", self._options.missing_columns
-        for columns, rows in read_groups(what, partial(parquet_file, source, footer), groups, self._wanted, missing):
-            if len(self._schema) > len(self._wanted):
-                columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), rows))
-            yield pa.Table.from_arrays(columns, schema=self._schema)
+        what, opened_as = f"the Parquet file {path}", partial(parquet_file, source, footer)
+        for columns, rows in read_groups(what, opened_as, groups, self._wanted, self._missing_columns):
+            yield self._table(columns, path, rows)
 
 
 def _way_out(error: Exception) -> str:
@@ -226,35 +213,23 @@ class Footer:
 
 
 @dataclass(frozen=True)
-class ParquetFiles:
+class ParquetFiles(FileFormat):
     """Parquet files, for the coordinator; `bytes_per_row` makes a limit of rows one of bytes."""
 
     bytes_per_row: float
 
-    def is_whole(self, path: str) -> bool:
-        """Return False: row groups are for tasks of their own."""
-        return False
-
-    def size(self, path: str, start: int, end: int) -> int:
-        return end - start
-
-    def check_same(self, path: str, size: int, position: Position) -> None:
-        self._after(path, position)
-
     def position_at(self, path: str, offset: int) -> Position:
         footer, _ = _footer_of(path)
         return Position(offset, 0 if footer is None else footer.crc)
-
-    def goes_on(self, path: str, end: int) -> bool:
-        """Return False: a file that has its footer is whole."""
-        return False
 
     def find(self, path: str, before: Position | None, room: int, alone: bool, tail: Tail) -> FileCut:
         """Find the row groups that fit a batch, and at least one if it is empty."""
         footer, status = self._after(path, before)
         tail.sees(status)
         if footer is None:
-            if tail.may_grow and _begins_one(path):  # a writer writes the footer last
+            with opened(path) as file:
+                begins_one = _MAGIC.startswith(os.pread(file, len(_MAGIC), 0))
+            if tail.may_grow and begins_one:  # a writer writes the footer last
                 tail.hold(0)
                 return FileCut(None, Rest.HELD, None)
             raise SpoutError(
@@ -280,11 +255,6 @@ class ParquetFiles:
                 "bytes: it was replaced. Its rows up to there are counted already; give new content a name of its own"
             )
         return footer, status
-
-
-def _begins_one(path: str) -> bool:
-    with opened(path) as file:
-        return _MAGIC.startswith(os.pread(file, len(_MAGIC), 0))
 
 
 def _footer_of(path: str) -> tuple[Footer | None, os.stat_result]:

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from spouts.files.column_types import read_schema, typed_as
 from spouts.files.file_coordinator import FileCoordinator
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import ChosenFiles, FileSettings, FileSpout
-from spouts.files.parquet_rows import ParquetEmitter, ParquetFiles, ParquetOptions
+from spouts.files.file_settings import FileSettings, FileSpout
+from spouts.files.parquet_rows import ParquetEmitter, ParquetFiles
 from spouts.files.ranges import open_error
 from trident.alignment import fields_of_schema
 from trident.arrow import schema_of
@@ -62,20 +62,18 @@ class ParquetFileSpout(FileSpout):
         if missing_columns not in ("error", "null"):
             raise ValueError(f'missing_columns is {missing_columns!r}; it must be "error" or "null"')
         files.setdefault("max_batch_bytes", 64 << 20)
-        self._files = ChosenFiles.of("Parquet", paths, "*.parquet", **files)
+        super().__init__("Parquet", paths, "*.parquet", **files)
         self._refuse_tables()
         declared = self._typed(None if fields is None else Fields(fields))
-        all_fields = Fields(declared, "file: string") if with_file else declared
-        emitter = ParquetEmitter(ParquetOptions(declared, all_fields, missing_columns))
-        bytes_per_row = self._files.max_batch_bytes / max_batch_rows if max_batch_rows else 0.0
-        super().__init__(self._files, ParquetFiles(bytes_per_row), all_fields, emitter)
+        bytes_per_row = self._max_batch_bytes / max_batch_rows if max_batch_rows else 0.0
+        self._read_as(ParquetFiles(bytes_per_row), ParquetEmitter(declared, with_file, missing_columns))
 
     def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
         self._refuse_tables()
         return super().get_coordinator(conf, now)
 
     def _refuse_tables(self) -> None:
-        for root in self._files.source.roots:
+        for root in self._source.roots:
             if Path(root, "_delta_log").is_dir():
                 raise SpoutError(
                     f"{root} is a Delta table: some of its files may be removed from it, and merged ones hold rows that "
@@ -86,10 +84,10 @@ class ParquetFileSpout(FileSpout):
         if fields is not None and None not in fields.types:
             schema_of(fields)
             return fields
-        first = next(iter(self._files.source.files()), None)
+        first = next(iter(self._source.files()), None)
         if first is None:
             raise SpoutError(
-                f"there is no Parquet file yet in {self._files.source} to take the types of the fields from; declare "
+                f"there is no Parquet file yet in {self._source} to take the types of the fields from; declare "
                 'them, as in fields="id: bigint, name: string"'
             )
         schema = _schema_in(first)

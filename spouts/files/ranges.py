@@ -216,15 +216,6 @@ def bytes_before(file: int, end: int) -> bytes:
     return os.pread(file, min(end, _CHECKED), max(0, end - _CHECKED))
 
 
-def position_at(path: str, offset: int) -> Position:
-    """Return the position of a file that was read up to `offset`."""
-    try:
-        with opened(path) as file:
-            return position_in(file, offset)
-    except OSError as error:
-        raise open_error(path, error, "cannot go on after a batch") from error
-
-
 def position_in(file: int, offset: int) -> Position:
     """Return the position of an open file that was read up to `offset`."""
     return Position(offset, zlib.crc32(bytes_before(file, offset)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,32 +11,16 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from spouts.files.file_settings import FileEmitter
 from spouts.files.line_ends import LineFiles, RowFormat, RowParser
-from spouts.files.ranges import Piece
+from spouts.files.ranges import Piece, opened
 from spouts.files.text_blocks import TextBlock, line_ends, read_texts
-from trident.arrow import schema_of
 from trident.errors import BadDataError
 from trident.fields import Fields
 
 _BLOCK = 1 << 20
 _NEWLINE = ord("\n")
 _SHOWN = 200
-
-
-@dataclass(frozen=True)
-class RowOptions:
-    """What becomes of the rows: the declared fields, then the field for lines that cannot be read, then the path's."""
-
-    files: LineFiles
-    fields: Fields
-    bad_lines: str | None
-    file_field: str | None
-
-    @property
-    def emitted_fields(self) -> Fields:
-        """The fields of the spout."""
-        more = [f"{name}: string" for name in (self.bad_lines, self.file_field) if name is not None]
-        return Fields(self.fields, *more) if more else self.fields
 
 
 class _Bad(NamedTuple):
@@ -48,18 +31,18 @@ class _Bad(NamedTuple):
     cause: str
 
 
-class LineEmitter:
-    """Reads the pieces of files that make up a part, as tables of about a megabyte of text."""
+class LineEmitter(FileEmitter):
+    """Emits lines as rows: the declared fields, then the field for lines that cannot be read, then the path's."""
 
-    is_quick = True  # it never waits, so the loop may call it
-
-    def __init__(self, format_: RowFormat, options: RowOptions) -> None:
-        self._format, self._options = format_, options
-        self._schema = schema_of(options.emitted_fields)
+    def __init__(
+        self, format_: RowFormat, files: LineFiles, fields: Fields, bad_lines: str | None, with_file: bool
+    ) -> None:
+        super().__init__(fields, bad_lines, with_file)
+        self._format, self._files = format_, files
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         path, parser = None, None
-        for text in read_texts(part, self._options.files):
+        for text in read_texts(part, self._files):
             if parser is None or text.path != path:
                 path, parser = text.path, self._format.parser(text.path, partial(self._header, text))
             skipped = text.text.find(b"\n") + 1 if text.is_first and self._format.has_header else 0
@@ -78,28 +61,23 @@ class LineEmitter:
             if isinstance(found, pa.Table):
                 yield self._finished(found, text.path, None)
                 continue
-            if self._options.bad_lines is None:
+            if self._bad_lines is None:
                 raise self._error(text, found, is_after_header)
-            none = schema_of(self._options.fields).empty_table()
-            yield self._finished(
-                pa.table([pa.nulls(1, one.type) for one in none.columns], schema=none.schema), text.path, found.line
-            )
+            nulls = [pa.nulls(1, one.type) for one in self._wanted]
+            yield self._finished(pa.table(nulls, schema=self._wanted), text.path, found.line)
 
     def _finished(self, table: pa.Table, path: str, bad: bytes | None) -> pa.Table:
         columns = list(table.columns)
-        if self._options.bad_lines is not None:
+        if self._bad_lines is not None:
             line = None if bad is None else bad.decode("utf-8", "replace")
             columns.append(pa.repeat(pa.scalar(line, pa.string()), table.num_rows))
-        if self._options.file_field is not None:
-            columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), table.num_rows))
-        return pa.Table.from_arrays(columns, schema=self._schema)
+        return self._table(columns, path, table.num_rows)
 
     def _header(self, text: TextBlock) -> bytes:
         if text.is_first:
             return text.text[: text.text.find(b"\n")]
-        with Path(text.path).open("rb") as file:
-            line = file.readline(self._options.files.max_line_bytes)
-        return line.decode(self._options.files.encoding, "replace").removeprefix("\ufeff").rstrip("\r\n").encode()
+        with opened(text.path) as file:
+            return self._files.first_line(file, self._files.max_line_bytes)
 
     def _error(self, text: TextBlock, bad: _Bad, is_after_header: bool) -> BadDataError:
         number = bad.number + is_after_header

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 WAIT_S = 10.0
-_STEPS = 4  # of a megabyte: what a look at the files may take of the driver
+STEPS = 4  # of a megabyte: what a look at the files may take of the driver
 _STEP = 1 << 20
 _ALWAYS_CHECKED = 64 << 20
 _YOUNG_S = 3600.0
@@ -46,11 +46,7 @@ class TailRule:
     tail: float | Literal["hold"]
     follows: bool
     now: Callable[[], float]
-    steps: int = _STEPS
-
-    def look(self) -> None:
-        """Begin a look at the files."""
-        self.steps = _STEPS
+    steps: int = STEPS
 
     @property
     def wait_s(self) -> float:

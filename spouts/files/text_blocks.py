@@ -6,7 +6,7 @@ import gzip
 import logging
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from spouts.files.ranges import Piece, check_unchanged, open_error, opened
 from trident.errors import ReplayMismatchError, SpoutError
 
 _log = logging.getLogger(__name__)
-_BLOCK = 1 << 20
+_BLOCK = 1_000_000
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = ord("\n")
 _warned: set[str] = set()
@@ -47,7 +47,7 @@ def read_texts(pieces: Iterable[Piece], files: LineFiles) -> Iterator[TextBlock]
             with opened(range_.path) as file:
                 check_unchanged(file, range_, files.is_whole(range_.path))
                 blocks = _gz_blocks if range_.path.endswith(".gz") else _plain_blocks
-                for offset, block in blocks(file, piece, files):
+                for offset, block in blocks(file, piece, files.max_line_bytes):
                     is_first = offset == 0
                     if is_first and files.encoding == "utf-8" and block.startswith(_BOM):
                         offset, block = len(_BOM), block[len(_BOM) :]
@@ -58,67 +58,56 @@ def read_texts(pieces: Iterable[Piece], files: LineFiles) -> Iterator[TextBlock]
             raise open_error(range_.path, error, doing) from error
 
 
-def _plain_blocks(file: int, piece: Piece, files: LineFiles) -> Iterator[Block]:
+def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[Block]:
+    """Give what begins in a piece, in blocks that end at line ends (but the last), with the offset of each."""
     range_ = piece.range
-    start = piece.start if piece.start == range_.start else line_end_after(file, piece.start - 1, piece.end)
+    at = piece.start if piece.start == range_.start else line_end_after(file, piece.start - 1, piece.end)
     end = range_.end if piece.end == range_.end else line_end_after(file, piece.end - 1, range_.end)
-    if start >= piece.end:
+    if at >= piece.end:
         return  # the line that begins before this piece ends after it
-    at = start
 
-    def read(size: int) -> bytes:
-        nonlocal at
-        data = os.pread(file, min(size, end - at), at) if at < end else b""
-        if at < end and not data:
+    def read(start: int, stop: int) -> bytes:
+        data = os.pread(file, stop - start, start)
+        if len(data) < stop - start:
             raise ReplayMismatchError(
                 f"the batch was defined as bytes {range_.start} to {range_.end} of {range_.path}, which ended at byte "
-                f"{at} while it was read: it was truncated. Put the file back as it was and start again"
+                f"{start + len(data)} while it was read: it was truncated. Put the file back as it was and start again"
             )
-        at += len(data)
         return data
 
-    yield from _blocks(read, start, range_.path, files.max_line_bytes)
+    while at < end:
+        stop = min(end, at + _BLOCK)
+        block = read(at, stop)
+        if not block.endswith(b"\n"):  # the rest of the line, as far as it may go on
+            block += read(stop, line_end_after(file, stop, min(end, stop + longest + 1)))
+        yield at, block
+        at += len(block)
 
 
-def _gz_blocks(file: int, piece: Piece, files: LineFiles) -> Iterator[Block]:
-    path = piece.range.path
+def _gz_blocks(file: int, piece: Piece, longest: int) -> Iterator[Block]:
+    """As `_plain_blocks`, of a compressed file."""
+    path, at = piece.range.path, 0
     with os.fdopen(file, "rb", buffering=0, closefd=False) as raw, gzip.GzipFile(fileobj=raw) as unpacked:
-
-        def read(size: int) -> bytes:
-            try:
-                return unpacked.read(size)
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise SpoutError(
-                    f"the compressed file {path} is damaged or not complete: {error} (at byte {raw.tell()} of "
-                    f"{piece.range.end}, {unpacked.tell()} bytes unpacked). Put a complete file there and start again"
-                ) from error
-
-        yield from _blocks(read, 0, path, files.max_line_bytes)
-
-
-def _blocks(read: Callable[[int], bytes], offset: int, path: str, max_line_bytes: int) -> Iterator[Block]:
-    """Regroup what is read into blocks that end at line ends (but the last), with the offset of each."""
-    pending: list[bytes] = []
-    held = 0
-    while data := read(_BLOCK):
-        at = data.rfind(b"\n") + 1
-        if at:
-            block = b"".join([*pending, memoryview(data)[:at]]) if pending or at < len(data) else data
-            yield offset, block
-            offset += len(block)
-            pending, held = ([data[at:]], len(data) - at) if at < len(data) else ([], 0)
-        else:
-            pending.append(data)
-            held += len(data)
-        if held > max_line_bytes:
-            raise too_long(path, offset, max_line_bytes)
-    if pending:
-        yield offset, b"".join(pending)
+        try:
+            while block := unpacked.read(_BLOCK):
+                if not block.endswith(b"\n"):
+                    block += unpacked.readline(longest + 1)
+                yield at, block
+                at += len(block)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise SpoutError(
+                f"the compressed file {path} is damaged or not complete: {error} (at byte {raw.tell()} of "
+                f"{piece.range.end}, {unpacked.tell()} bytes unpacked). Put a complete file there and start again"
+            ) from error
 
 
 def _text_of(path: str, offset: int, block: bytes, is_first: bool, files: LineFiles) -> TextBlock:
     if len(block) > files.max_line_bytes:
-        _check_lengths(path, offset, line_ends(block), files.max_line_bytes)
+        ends = line_ends(block)
+        lengths = np.diff(ends, prepend=-1)  # with the line end
+        if int(lengths.max()) > files.max_line_bytes + 1:
+            longest = int(lengths.argmax())
+            raise too_long(path, offset + int(ends[longest] - lengths[longest]) + 1, files.max_line_bytes)
     text = block if block.endswith(b"\n") else block + b"\n"
     text = _as_utf8(path, offset, text, files)
     if b"\r" in text:  # much faster to look for than both bytes
@@ -130,13 +119,6 @@ def line_ends(text: bytes) -> npt.NDArray[np.int64]:
     """Return the positions of the line ends; a last line without one ends with the text."""
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
     return ends if text.endswith(b"\n") else np.append(ends, len(text))
-
-
-def _check_lengths(path: str, offset: int, ends: npt.NDArray[np.int64], limit: int) -> None:
-    lengths = np.diff(ends, prepend=-1)  # with the line end
-    if int(lengths.max()) > limit + 1:
-        longest = int(lengths.argmax())
-        raise too_long(path, offset + int(ends[longest] - lengths[longest]) + 1, limit)
 
 
 def _as_utf8(path: str, offset: int, text: bytes, files: LineFiles) -> bytes:

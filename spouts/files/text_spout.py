@@ -17,18 +17,16 @@ A definition is plain data:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import ChosenFiles, FileSettings, FileSpout
+from spouts.files.file_settings import FileEmitter, FileSettings, FileSpout
 from spouts.files.line_ends import LineFiles
 from spouts.files.ranges import Piece
 from spouts.files.text_blocks import TextBlock, buffer_of, line_ends, read_texts
-from trident.arrow import schema_of
 from trident.fields import Fields
 
 _TABLE = 1 << 20
@@ -70,27 +68,24 @@ class TextFileSpout(FileSpout):
         max_line_bytes: int = 64 << 20,
         **files: Unpack[FileSettings],
     ) -> None:
-        chosen = ChosenFiles.of("text", paths, "*", **files)
-        lines = LineFiles.of(encoding, errors, max_line_bytes)
+        super().__init__("text", paths, "*", **files)
+        lines = LineFiles(encoding, errors, max_line_bytes)
         fields = Fields(f"{output_field}: string", *(("file: string", "offset: bigint") if with_source else ()))
-        super().__init__(chosen, lines, fields, TextEmitter(lines, schema_of(fields), with_source))
+        self._read_as(lines, TextEmitter(lines, fields))
 
 
-@dataclass(frozen=True)
-class TextEmitter:
-    """Reads the pieces of files that make up a part; see `TextFileSpout`."""
+class TextEmitter(FileEmitter):
+    """Emits lines; see `TextFileSpout`."""
 
-    files: LineFiles
-    schema: pa.Schema
-    with_source: bool
-
-    is_quick: ClassVar[bool] = True  # it never waits, so the loop may call it
+    def __init__(self, files: LineFiles, fields: Fields) -> None:
+        super().__init__(fields)
+        self._files = files
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
-        """Give the lines of a part, in tables of about a megabyte; small files share one."""
+        """Give the lines of a part; small files share a table."""
         texts: list[TextBlock] = []
         size = 0
-        for text in read_texts(part, self.files):
+        for text in read_texts(part, self._files):
             texts.append(text)
             size += len(text.text)
             if size >= _TABLE:
@@ -104,9 +99,9 @@ class TextEmitter:
         # For a few lines a Python object each costs less than numpy needs to begin.
         lines = _lines(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
         columns: list[pa.Array[Any]] = [lines]
-        if self.with_source:
+        if len(self.fields) > 1:
             columns += _sources(texts)
-        return pa.Table.from_arrays(columns, schema=self.schema)
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
 
 def _lines(text: bytes) -> pa.StringArray:

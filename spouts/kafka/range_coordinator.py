@@ -24,7 +24,7 @@ from spouts.kafka.options import KafkaOptions
 from spouts.kafka.positions import PartitionPositions
 from spouts.kafka.range_reader import READERS
 from trident.errors import SourceAwayError
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, BatchTraits, Definition, Lag, SpoutType, TransactionAttempt
 
 _log = logging.getLogger(__name__)
 _FRESH_S = 0.5  # how old the ends of partitions may be while more waits than a batch may have
@@ -140,8 +140,8 @@ class KafkaCoordinator(BatchCoordinator):
         self._is_unsure = bool(away)
         return _Seen(topics, replaced, held, bounds, cut, away)
 
-    def is_choice(self, definition: Definition) -> bool:
-        return not records_of(definition)
+    def traits(self, definition: Definition) -> BatchTraits:
+        return BatchTraits(is_choice=not records_of(definition))
 
     def _begin(self, starts: dict[Spot, int], seen: _Seen, read: Mapping[Spot, OffsetRange], is_first: bool) -> bool:
         """Add where new partitions begin to `starts`; whether `first_poll` chose any, or that there is none yet.

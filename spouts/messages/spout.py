@@ -6,6 +6,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from spouts.messages.deliveries import Deliveries
@@ -66,7 +67,7 @@ class MessageSpout(BaseRichSpout, ABC):
 
     def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Connect; `SpoutError` if the server cannot be reached or does not have what is named."""
-        report = collector.report_error if isinstance(collector, ReportsErrors) else _log_error
+        report = collector.report_error if isinstance(collector, ReportsErrors) else partial(_log.error, "%s")
         queue = self._connected(context, report)
         self._opened = Deliveries(queue, self._policy, self._max_pending, collector, report)
 
@@ -126,7 +127,3 @@ class MessageSpout(BaseRichSpout, ABC):
         if self._opened is None:
             raise SpoutError(f"{type(self).__name__} is not open: open(conf, context, collector) comes first")
         return self._opened
-
-
-def _log_error(error: BaseException) -> None:
-    _log.error("%s", error)

@@ -16,7 +16,7 @@ are trimmed or deleted, and that shows in their number.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -28,14 +28,13 @@ from spouts.redis.stream_server import (
     Entry,
     RedisServerOptions,
     ServerAway,
+    StreamCalls,
     StreamInfo,
     StreamServer,
-    error_message,
     id_of,
     order_of,
 )
 from trident.errors import ReplayMismatchError, SpoutError
-from trident.servers.redis_server import driver, is_transient
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
 _log = logging.getLogger(__name__)
@@ -129,7 +128,11 @@ class RangeCoordinator(BatchCoordinator):
             except ServerAway:
                 return None  # said by the server's object
             if found is None:
-                self._check_there(stream, at.get(stream))
+                if at.get(stream, [NOTHING])[0] != NOTHING:
+                    raise SpoutError(
+                        f"the stream {stream!r} is gone from Redis {self._server.place}; it was read up to entry "
+                        f"{at[stream][0]}. Restore it, or start with another log_dir to read what comes as a new stream"
+                    )
                 if self._settings.first == "$":
                     at.setdefault(stream, [NOTHING, 0, ""])
                 continue
@@ -147,13 +150,16 @@ class RangeCoordinator(BatchCoordinator):
         return {"ranges": ranges, "at": at, "bytes": size}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[IdRange]:
-        pieces = [
-            piece
-            for stream, (after, up_to, entries, cuts) in definition["ranges"].items()
-            for piece in _pieces(stream, after, [*cuts, up_to], entries)
-        ]
-        size = -(-len(pieces) // max(1, parallelism))
-        return list(_joined(pieces, size))
+        ranges = definition["ranges"].items()
+        joined = -(-sum(len(cuts) + 1 for _, (_, _, _, cuts) in ranges) // max(1, parallelism))  # pieces in a part
+        parts = []
+        for stream, (after, up_to, entries, cuts) in ranges:
+            ends = [*cuts, up_to]
+            for some in (ends[at : at + joined] for at in range(0, len(ends), joined)):
+                count = min(_CUT_EVERY * len(some), entries)
+                parts.append(IdRange(stream, after, some[-1], count))
+                after, entries = some[-1], entries - count
+        return parts
 
     def size(self, definition: Definition) -> int:
         return int(definition["bytes"])
@@ -187,13 +193,6 @@ class RangeCoordinator(BatchCoordinator):
         info = StreamInfo(length, id_of(first) or None, id_of(last), added, id_of(deleted))
         ids = [id_of(cut) for cut in cuts]
         return _Look(info, id_of(from_), of_after.decode(), entries, size, ids, of_last.decode())
-
-    def _check_there(self, stream: str, at: list[Any] | None) -> None:
-        if at is not None and at[0] != NOTHING:
-            raise SpoutError(
-                f"the stream {stream!r} is gone from Redis {self._server.place}; it was read up to entry {at[0]}. Restore it, "
-                "or start with another log_dir to read what comes as a new stream"
-            )
 
     def _read_before(self, stream: str, look: _Look, at: list[Any] | None) -> int | None:
         """Check that what the batches before read is still the beginning of the stream; return how many entries that were."""
@@ -235,27 +234,6 @@ def _position(look: _Look, read: int | None) -> list[Any]:
     return [up_to, None if read is None else read + look.entries, digest]
 
 
-def _pieces(stream: str, after: str, cuts: Sequence[str], entries: int) -> Iterator[IdRange]:
-    for cut in cuts:
-        count = min(_CUT_EVERY, entries)
-        yield IdRange(stream, after, cut, count)
-        after, entries = cut, entries - count
-
-
-def _joined(pieces: Sequence[IdRange], size: int) -> Iterator[IdRange]:
-    """Join pieces of one stream that follow each other, up to `size` of them."""
-    joined, count = None, 0
-    for piece in pieces:
-        if joined is not None and joined.stream == piece.stream and count < size:
-            joined, count = joined._replace(up_to=piece.up_to, entries=joined.entries + piece.entries), count + 1
-            continue
-        if joined is not None:
-            yield joined
-        joined, count = piece, 1
-    if joined is not None:
-        yield joined
-
-
 class RangeEmitter:
     """Reads ranges in a worker, over a connection of its own for each part."""
 
@@ -264,27 +242,23 @@ class RangeEmitter:
 
     def emit(self, part: IdRange) -> Iterator[pa.Table]:
         """Give the entries of a part; `ReplayMismatchError` if they are no longer all there."""
-        client, found, after = self._options.client(self._options.retries), 0, part.after
+        server, found, after = StreamCalls(self._options, self._options.retries), 0, part.after
+
+        def read(client: Any) -> Any:
+            return client.xrange(part.stream, f"({after}", part.up_to, _READ_AT_ONCE)
+
         try:
-            while entries := self._entries(client, part, after):
+            while answer := server.call(f"reading the stream {part.stream!r}", read):
+                entries = [Entry(part.stream, id_.decode(), fields) for id_, fields in answer]
                 yield self._tables.table(entries)
                 found, after = found + len(entries), entries[-1].id
                 if len(entries) < _READ_AT_ONCE:
                     break
         finally:
-            client.close()
+            server.close()
         if found != part.entries or after != part.up_to:
             raise ReplayMismatchError(
                 f"the batch has {part.entries} entries of the stream {part.stream!r}, behind {part.after} up to {part.up_to}; "
                 f"Redis {self._options.place} has {found} of them now, up to {after}. They were trimmed or deleted, or the "
                 "server lost them. Restore them and start again, or start with another log_dir"
             )
-
-    def _entries(self, client: Any, part: IdRange, after: str) -> list[Entry]:
-        read: Callable[..., Any] = client.xrange
-        try:
-            entries = read(part.stream, f"({after}", part.up_to, _READ_AT_ONCE)
-        except driver().RedisError as error:
-            kind = ServerAway if is_transient(error) else SpoutError
-            raise kind(error_message(f"reading the stream {part.stream!r}", self._options.place, error)) from error
-        return [Entry(part.stream, id_.decode(), fields) for id_, fields in entries]

@@ -103,10 +103,13 @@ class StreamInfo(NamedTuple):
 
 
 class StreamCalls:
-    """A client, and what its calls raise."""
+    """A client, and what its calls raise.
 
-    def __init__(self, options: RedisServerOptions) -> None:
-        self.place, self._client = options.place, options.client()
+    `retries`: how often a call is sent again after a lost connection.
+    """
+
+    def __init__(self, options: RedisServerOptions, retries: int = 0) -> None:
+        self.place, self._client = options.place, options.client(retries)
 
     def call(self, doing: str, function: Callable[[Any], T]) -> T:
         """Call a function with the client; `SpoutError` says what was tried on which server, and what it found.
@@ -116,7 +119,9 @@ class StreamCalls:
         try:
             return function(self._client)
         except driver().RedisError as error:
-            text = error_message(doing, self.place, error)
+            is_old = "unknown command" in str(error)
+            more = "the server is older than Redis 7" if is_old else ""
+            text = error_text(doing, self.place, error, _ADVICE, more)
             if not is_transient(error):
                 raise SpoutError(text) from error
             self._client.connection_pool.disconnect()  # after a failover the old primary still answers, as a replica
@@ -171,12 +176,6 @@ class StreamServer(StreamCalls):
             _log.warning("Redis %s answers again", self.place)
             self.is_away, self._pause_s, self._say_at = False, _FIRST_PAUSE_S, 0.0
         return result
-
-
-def error_message(doing: str, place: str, error: Exception) -> str:
-    """Return an error of redis-py as text: what was tried where, what was found, what to do."""
-    is_old = "unknown command" in str(error)
-    return error_text(doing, place, error, _ADVICE, "the server is older than Redis 7" if is_old else "")
 
 
 def id_of(value: bytes | str) -> str:

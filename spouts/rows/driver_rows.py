@@ -1,55 +1,16 @@
-"""Rows that are in the driver: how they are checked, typed, cut into parts and sent to the workers."""
+"""Rows that are in the driver: how they are checked and typed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from trident.alignment import align
-from trident.arrow import UNFIT, Misfit, ipc_of, schema_of, table_of, table_of_ipc
+from trident.arrow import UNFIT, Misfit, schema_of, table_of
 from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, type_of_hint
-
-_MIN_ROWS_PER_PART = 1024
-
-
-class ArrowPart:
-    """A part that carries its rows: a view within the process, pickled an Arrow IPC stream of these rows alone."""
-
-    __slots__ = ("table",)
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A pickled table would take the whole buffers along; a slice is only a view of them.
-        return _part_of_ipc, (ipc_of(self.table),)
-
-
-class RowsEmitter:
-    """Emits parts that carry their rows."""
-
-    is_quick = True  # it never waits, so the loop may call it
-
-    def emit(self, part: ArrowPart) -> Iterable[pa.RecordBatch | pa.Table]:
-        return [part.table]
-
-
-def _part_of_ipc(data: bytes) -> ArrowPart:
-    return ArrowPart(table_of_ipc(data))
-
-
-def cut_table(table: pa.Table, parallelism: int) -> list[ArrowPart]:
-    """Cut a table into at most `parallelism` views of about equal length; a few rows are one view."""
-    rows = table.num_rows
-    count = min(parallelism, rows // _MIN_ROWS_PER_PART)
-    if count <= 1:
-        return [ArrowPart(table)]
-    bounds = [rows * k // count for k in range(count + 1)]
-    return [ArrowPart(table.slice(start, end - start)) for start, end in pairwise(bounds)]
 
 
 def typed_fields(fields: Fields, rows: Sequence[Sequence[Any]]) -> Fields:
@@ -104,7 +65,7 @@ def check_arity(fields: Fields, rows: Sequence[Any]) -> None:
     for number, row in enumerate(rows):
         if not isinstance(row, Sequence) or isinstance(row, (str, bytes, bytearray)):
             raise TopologyError(f"row {number} is {row!r}, not a list or tuple of {len(fields)} values ({fields})")
-        if len(row) != len(fields):
+        if len(row) != len(fields.names):
             said = f"row {number} has {len(row)} values"
             raise TopologyError(f"{said}, but there are {len(fields)} fields ({fields}): {row!r}")
 

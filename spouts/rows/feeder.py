@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from spouts.rows.driver_rows import ArrowPart, RowsEmitter, cut_table, fitted, table_of_rows
-from trident.arrow import schema_of
+from spouts.rows.driver_rows import fitted, table_of_rows
+from trident.arrow import TableEmitter, TablePart, cut_table, schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, OnNewLog, SpoutType, TransactionAttempt
@@ -37,8 +37,8 @@ class FeederBatchSpout:
         self._fields = Fields(*fields)
         schema_of(self._fields)  # raises for a field without a type
         self._id = uuid.uuid4().hex
-        self._channel: _Channel | None = _Channel(self._id)
-        _channels[self._id] = self._channel
+        self._feeds: _Feeds | None = _Feeds(self._id)
+        _all_feeds[self._id] = self._feeds
 
     def feed(self, rows: Sequence[Sequence[Any]] | pa.Table, timeout_s: float = 30) -> None:
         """Queue the rows of the next batch and wait until it is committed.
@@ -49,9 +49,9 @@ class FeederBatchSpout:
             Not committed within `timeout_s` seconds, or the topology stopped before. The rows stay queued: if the
             topology runs on, or a topology is started with this spout, they are still committed once.
         """
-        channel = self._own()
+        feeds = self._own()
         number = self.feed_nowait(rows)
-        channel.wait(number, timeout_s)
+        feeds.wait(number, timeout_s)
 
     def feed_nowait(self, rows: Sequence[Sequence[Any]] | pa.Table) -> int:
         """Queue the rows of a batch and return at once, with the number of the feed (0, 1, 2 …)."""
@@ -61,31 +61,34 @@ class FeederBatchSpout:
     def get_output_fields(self) -> Fields:
         return self._fields
 
-    def get_coordinator(self, conf: Mapping[str, Any]) -> _FeederCoordinator:
+    def get_coordinator(self, conf: Mapping[str, Any]) -> _Feeds:
         """Open the driver's side."""
-        return _FeederCoordinator(self._own())
+        return self._own()
 
-    def get_emitter(self, conf: Mapping[str, Any]) -> RowsEmitter:
+    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
         """Return the worker's side, which carries no rows: the parts do."""
-        return RowsEmitter()
+        return TableEmitter()
 
-    def _own(self) -> _Channel:
-        if self._channel is None:
+    def _own(self) -> _Feeds:
+        if self._feeds is None:
             raise SpoutError(
                 f"the feeder {self._id} was made in another process; a FeederBatchSpout is fed and started in the "
                 "process that made it"
             )
-        return self._channel
+        return self._feeds
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_fields": self._fields, "_id": self._id}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _channel=_channels.get(state["_id"]))
+        self.__dict__.update(state, _feeds=_all_feeds.get(state["_id"]))
 
 
-class _Channel:
-    """What feeders and coordinators of one id share. Feeds are numbered and committed in order."""
+class _Feeds(BatchCoordinator):
+    """What was fed, numbered and committed in order: what feeders of one id share, and the driver's side of all of them.
+
+    Definitions are `{"feeder": id, "feed": number}`.
+    """
 
     def __init__(self, id_: str) -> None:
         self.id = id_
@@ -98,42 +101,14 @@ class _Channel:
         self._batches: dict[int, int] = {}
 
     def put(self, table: pa.Table) -> int:
+        """Queue the rows of a feed; return its number."""
         with self._lock:
             number, self._fed = self._fed, self._fed + 1
             self._tables[number] = table
             return number
 
-    def next_after(self, number: int | None, txid: int) -> int | None:
-        """Return the number of the feed after `number` (None: the first that is not committed), None if not fed yet."""
-        with self._lock:
-            following = self._committed + 1 if number is None else number + 1
-            if following >= self._fed:
-                return None
-            self._batches[following] = txid
-            return following
-
-    def table(self, number: int) -> pa.Table | None:
-        with self._lock:
-            return self._tables.get(number)
-
-    def fed_after(self, number: int) -> int:
-        with self._lock:
-            return self._fed - number - 1
-
-    def commit(self, number: int) -> None:
-        with self._lock:
-            for done in range(self._committed + 1, number + 1):
-                self._tables.pop(done, None)
-                self._batches.pop(done, None)
-            self._committed = max(self._committed, number)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closings += 1
-            self._changed.notify_all()
-
     def wait(self, number: int, timeout_s: float) -> None:
+        """Wait until a feed is committed; see `FeederBatchSpout.feed`."""
         with self._lock:
             closings, deadline = self._closings, monotonic() + timeout_s
             while self._committed < number:
@@ -152,50 +127,64 @@ class _Channel:
                     )
                 self._changed.wait(left)
 
-
-class _FeederCoordinator(BatchCoordinator):
-    """Definitions are `{"feeder": id, "feed": number}`."""
-
-    def __init__(self, channel: _Channel) -> None:
-        self._channel = channel
-
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Give the next feed, None if there is none yet. A log of an earlier process is continued with new feeds."""
-        own = previous is not None and previous["feeder"] == self._channel.id
-        number = self._channel.next_after(int(previous["feed"]) if own and previous is not None else None, txid)
-        return None if number is None else {"feeder": self._channel.id, "feed": number}
+        before = None if previous is None else self._number(previous)
+        with self._lock:
+            number = (self._committed if before is None else before) + 1
+            if number >= self._fed:
+                return None
+            self._batches[number] = txid
+        return {"feeder": self.id, "feed": number}
 
-    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ArrowPart]:
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
         """Cut the rows of a feed into views."""
-        number = int(definition["feed"])
-        table = self._channel.table(number) if definition["feeder"] == self._channel.id else None
+        table = self._table(definition)
         if table is None:
             raise ReplayMismatchError(
-                f"batch {attempt.txid} is feed {number} of the feeder {definition['feeder']}, which this process does "
-                f"not have (its feeder is {self._channel.id}); what was fed is lost with its process. "
+                f"batch {attempt.txid} is feed {definition['feed']} of the feeder {definition['feeder']}, which this process "
+                f"does not have (its feeder is {self.id}); what was fed is lost with its process. "
                 "Start with a new log_dir"
             )
         return cut_table(table, parallelism)
 
     def size(self, definition: Definition) -> int | None:
         """Say how many bytes the rows of a feed take; None if this process does not have them."""
-        table = self._channel.table(int(definition["feed"])) if definition["feeder"] == self._channel.id else None
+        table = self._table(definition)
         return None if table is None else int(table.nbytes)
 
     def lag(self, definition: Definition) -> Lag | None:
         """Say how many batches were fed after this one; None if another process fed it."""
-        own = definition["feeder"] == self._channel.id
-        return Lag(self._channel.fed_after(int(definition["feed"])), "batches") if own else None
+        number = self._number(definition)
+        with self._lock:
+            return None if number is None else Lag(self._fed - number - 1, "batches")
 
     def success(self, txid: int, definition: Definition) -> None:
         """Wake up the threads that wait for this feed, and forget its rows."""
-        if definition["feeder"] == self._channel.id:
-            self._channel.commit(int(definition["feed"]))
+        number = self._number(definition)
+        if number is not None:
+            with self._lock:
+                for done in range(self._committed + 1, number + 1):
+                    self._tables.pop(done, None)
+                    self._batches.pop(done, None)
+                self._committed = max(self._committed, number)
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Wake up the threads that wait for a feed that is not committed."""
-        self._channel.close()
+        with self._lock:
+            self._closings += 1
+            self._changed.notify_all()
+
+    def _number(self, definition: Definition) -> int | None:
+        """Return the number of a feed; None if another process fed it."""
+        return int(definition["feed"]) if definition["feeder"] == self.id else None
+
+    def _table(self, definition: Definition) -> pa.Table | None:
+        number = self._number(definition)
+        with self._lock:
+            return None if number is None else self._tables.get(number)
 
 
-# The spout is pickled for the workers, and maybe inside the driver. All its copies find their one channel here.
-_channels: WeakValueDictionary[str, _Channel] = WeakValueDictionary()
+# The spout is pickled for the workers, and maybe inside the driver. All its copies find their one object here.
+_all_feeds: WeakValueDictionary[str, _Feeds] = WeakValueDictionary()

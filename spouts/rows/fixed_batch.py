@@ -13,17 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from spouts.rows.driver_rows import (
-    ArrowPart,
-    RowsEmitter,
-    check_arity,
-    cut_table,
-    fitted,
-    table_of_rows,
-    typed_fields,
-)
+from spouts.rows.driver_rows import check_arity, fitted, table_of_rows, typed_fields
 from trident.alignment import fields_of_schema
-from trident.arrow import ipc_of, table_of_ipc
+from trident.arrow import TableEmitter, TablePart, cut_table, ipc_of, table_of_ipc
 from trident.errors import ReplayMismatchError, TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
@@ -95,9 +87,9 @@ class FixedBatchSpout:
         """Open the driver's side."""
         return _FixedBatchCoordinator(self._tables, self._starts, self._size, self._cycle)
 
-    def get_emitter(self, conf: Mapping[str, Any]) -> RowsEmitter:
+    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
         """Return the worker's side, which carries no rows: the parts do."""
-        return RowsEmitter()
+        return TableEmitter()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": [ipc_of(table) for table in self._tables]}
@@ -124,7 +116,7 @@ class _FixedBatchCoordinator(BatchCoordinator):
         end = self._starts[bisect_right(self._starts, start)]
         return {"start": start, "end": end if self._size is None else min(end, start + self._size)}
 
-    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ArrowPart]:
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
         """Cut the rows of a definition into views; a few rows make one part, which keeps their order."""
         start, end = int(definition["start"]), int(definition["end"])
         at = bisect_right(self._starts, start) - 1

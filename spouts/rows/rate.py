@@ -227,9 +227,4 @@ class _RateEmitter:
 
 
 def _schedule_of(definition: Definition) -> RowSchedule:
-    return RowSchedule(
-        int(definition["from_row"]),
-        int(definition["from_us"]),
-        float(definition["rows_per_second"]),
-        float(definition["ramp_up_s"]),
-    )
+    return RowSchedule(*(definition[name] for name in RowSchedule.__dataclass_fields__))

@@ -50,11 +50,8 @@ def digest_of(offsets: str) -> str:
 
 def is_batch(definition: Mapping[str, Any] | None, query: str, batch: int, digest: str | None) -> bool:
     """Whether a definition is surely of this batch of this query."""
-    return definition is not None and [definition[each] for each in ("query", "batch", "offsets")] == [
-        query,
-        batch,
-        digest,
-    ]
+    found = [query, batch, digest]
+    return definition is not None and [definition[each] for each in ("query", "batch", "offsets")] == found
 
 
 def check_checkpoint(checkpoint: Checkpoint, last: Mapping[str, Any] | None, sources: list[str]) -> None:
@@ -84,7 +81,8 @@ def _problem(checkpoint: Checkpoint, last: Mapping[str, Any], sources: list[str]
     if checkpoint.query != last["query"]:
         return f"{path} is of query {checkpoint.query}: it was deleted and begun again, or it is of another query"
     if sources != last["sources"]:
-        return f"the query reads {_listed(sources)} where it read {_listed(last['sources'])}: the offsets mean nothing there"
+        now, then = (", ".join(each) or "nothing" for each in (sources, last["sources"]))
+        return f"the query reads {now} where it read {then}: the offsets mean nothing there"
     if checkpoint.planned is None or checkpoint.planned < batch:
         return f"{path} ends with batch {checkpoint.planned}: it was restored from an older copy"
     if checkpoint.digest(batch) != last["offsets"]:
@@ -115,10 +113,6 @@ def check_handed(path: str, query: str, batch: int, last: Mapping[str, Any] | No
         )
 
 
-def _listed(sources: list[str]) -> str:
-    return ", ".join(sources) or "nothing"
-
-
 # The options of a source that say what is read. The others say how, and may change.
 _NAMING = ("path", "table", "subscribe", "subscribepattern", "assign", "topic", "streamname", "host", "port")
 
@@ -126,22 +120,15 @@ _NAMING = ("path", "table", "subscribe", "subscribepattern", "assign", "topic", 
 def read_checkpoint(spark: SparkSession, path: str) -> Checkpoint:
     """Return what a checkpoint says about itself. Spark's errors pass through."""
     files = _Files(spark, path)
-    metadata = files.text("metadata")
-    if metadata is None:
-        return Checkpoint(path)
-
-    return Checkpoint(path, _id(metadata), files.last("offsets"), files.last("commits"), files.digest)
+    if query := files.query():
+        return Checkpoint(path, query, files.last("offsets"), files.last("commits"), files.digest)
+    return Checkpoint(path)
 
 
 def read_batch(spark: SparkSession, path: str, batch: int) -> tuple[str, str | None]:
-    """Return the id of the query of a checkpoint, and the digest of a batch."""
+    """Return the id of the query of a checkpoint, empty if there is none, and the digest of a batch."""
     files = _Files(spark, path)
-    metadata = files.text("metadata")
-    return "" if metadata is None else _id(metadata), files.digest(batch)
-
-
-def _id(metadata: str) -> str:
-    return str(json.loads(metadata)["id"])
+    return files.query(), files.digest(batch)
 
 
 class _Files:
@@ -152,6 +139,10 @@ class _Files:
         self._jvm = jvm
         self._folder = jvm.org.apache.hadoop.fs.Path(folder)
         self._system = self._folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001  as above
+
+    def query(self) -> str:
+        metadata = self.text("metadata")
+        return "" if metadata is None else str(json.loads(metadata)["id"])
 
     def text(self, name: str) -> str | None:
         path = self._path(name)

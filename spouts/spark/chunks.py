@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _COMPRESSION = "zstd"
-_WRITTEN = "partition int, number int, file string, rows bigint, bytes bigint, length bigint, crc bigint"
+_COLUMNS = ["partition", "number", "file", "rows", "bytes", "length", "crc"]
+_WRITTEN = ", ".join(f"{name} {'string' if name == 'file' else 'bigint'}" for name in _COLUMNS)
 _VERSION = 1
 _NAME = "manifest.json"
 _ROWS = "rows-"
@@ -92,8 +93,12 @@ def _write_rows(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits)
 
     columns = df.select(*("`" + name.replace("`", "``") + "`" for name in fields.names))
     chunks = [Chunk(*row[2:]) for row in sorted(columns.mapInArrow(write, _WRITTEN).collect())]
-    for chunk in chunks:
-        _check_seen(folder, chunk)
+    for path in (Path(folder, chunk.file) for chunk in chunks):
+        if not path.exists():
+            raise SpoutError(
+                f"a task of Spark wrote {path}, but the driver does not see that file. Name a folder that the driver and all "
+                "machines of Spark see under the same path"
+            )
     sync_folder(folder)
     return chunks
 
@@ -107,15 +112,8 @@ def write_chunks(
     for number, table in enumerate(_pieces(batches, schema, limits)):
         file = f"{partition}-{number}-{run}.arrow"
         length, crc = _write(Path(folder, file), table)
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([partition], pa.int32()),
-                pa.array([number], pa.int32()),
-                pa.array([file]),
-                *(pa.array([value], pa.int64()) for value in (table.num_rows, table.nbytes, length, crc)),
-            ],
-            names=["partition", "number", "file", "rows", "bytes", "length", "crc"],
-        )
+        line = (partition, number, file, table.num_rows, table.nbytes, length, crc)
+        yield pa.RecordBatch.from_arrays([pa.array([value]) for value in line], names=_COLUMNS)
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limits: ChunkLimits) -> Iterator[pa.Table]:
@@ -156,15 +154,6 @@ def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _check_seen(folder: str, chunk: Chunk) -> None:
-    path = Path(folder, chunk.file)
-    if not path.exists():
-        raise SpoutError(
-            f"a task of Spark wrote {path}, but the driver does not see that file. Name a folder that the driver and all "
-            "machines of Spark see under the same path"
-        )
 
 
 def sync_folder(folder: str) -> None:

@@ -49,6 +49,8 @@ class DataFrameCoordinator(BatchCoordinator):
     `owner`: whose rows they are; see `owner_of`.
     """
 
+    runs_spark_jobs = True
+
     def __init__(
         self,
         open_dataframe: Callable[[], DataFrame],
@@ -122,9 +124,6 @@ class DataFrameCoordinator(BatchCoordinator):
 
     def throttle(self, share: float) -> None:
         self._share = share
-
-    def runs_spark_jobs(self) -> bool:
-        return True
 
     def is_preparing(self) -> bool:
         return self._writing.is_on and self._manifest is None

@@ -31,13 +31,33 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class _DataFrameSource:
-    """What a spout over a DataFrame has of any kind."""
+    """What a spout over a DataFrame has of any kind. `streams`: whether it reads streaming ones."""
 
     spout_type = SpoutType.TRANSACTIONAL
+    streams = False
 
-    def __init__(self, source: Any, fields: FieldsLike | None, streams: bool) -> None:
-        self._fields = fields_of_source(source, fields, type(self).__name__, streams)
-        self._source, self._streams = source, streams
+    def __init__(self, source: Any, fields: FieldsLike | None) -> None:
+        self._source, self._name = source, type(self).__name__
+        if _is_dataframe(source):
+            if misfit := self._misfit(source):
+                raise TopologyError(misfit)
+            if fields is not None:
+                raise TopologyError(
+                    f"{self._name} takes the fields from the DataFrame; rename or cast its columns instead"
+                )
+            self._fields = _fields_of(source)
+            return
+        if not callable(source):
+            raise TopologyError(
+                f"{self._name} reads a DataFrame, or a function of the SparkSession that makes one; not {source!r}"
+            )
+        if fields is None:
+            raise TopologyError(
+                f"{self._name} cannot know the columns of a DataFrame that is made later; declare them, as in "
+                'fields="id: bigint, amount: double"'
+            )
+        self._fields = Fields(fields)
+        schema_of(self._fields)  # raises for a field without a type
 
     def get_output_fields(self) -> Fields:
         return self._fields
@@ -47,10 +67,42 @@ class _DataFrameSource:
         return ChunkEmitter()
 
     def _open_dataframe(self) -> DataFrame:
-        return dataframe_of(self._source, self._fields, self._streams)
+        """Return the DataFrame that was given, or what the function makes of the session."""
+        from pyspark.sql import SparkSession
+
+        if self._source is None:
+            raise SpoutError(
+                "the DataFrame of this spout is in the process that made it; give a function that makes it"
+            )
+        if _is_dataframe(self._source):
+            df: DataFrame = self._source
+            return df
+        session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001  the default one
+        if session is None:
+            raise SpoutError(
+                'a DataFrame needs Spark, which is not running: start with engine="spark", or start Spark first'
+            )
+        made: DataFrame = self._source(session)
+        if not _is_dataframe(made) or _fields_of(made) != self._fields:
+            found = f"the columns ({_fields_of(made)})" if _is_dataframe(made) else repr(made)
+            raise SpoutError(f"the function of a DataFrame made {found}; declared are the fields ({self._fields})")
+        if misfit := self._misfit(made):
+            kind = "streaming" if made.isStreaming else "batch"
+            raise SpoutError(f"the function made a {kind} DataFrame: {misfit}")
+        return made
+
+    def _misfit(self, df: DataFrame) -> str | None:
+        """Say why the spout does not read a DataFrame; None if it does."""
+        if self.streams and type(df).__module__.startswith("pyspark.sql.connect"):
+            return f"{self._name} {_NOT_ON_CONNECT}"
+        if df.isStreaming == self.streams:
+            return None
+        kind, made = ("a streaming", "spark.readStream") if self.streams else ("a batch", "spark.read")
+        other = "DataFrameSpout" if self.streams else "StructuredStreamingSpout"
+        return f"{self._name} reads {kind} DataFrame ({made}); give this one to {other}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_source": None if is_dataframe(self._source) else self._source}
+        return {**self.__dict__, "_source": None if _is_dataframe(self._source) else self._source}
 
 
 class DataFrameSpout(_DataFrameSource):
@@ -91,8 +143,8 @@ class DataFrameSpout(_DataFrameSource):
         for name, limit in (("max_batch_rows", max_batch_rows), ("max_batch_bytes", max_batch_bytes)):
             if limit < 1:
                 raise ValueError(f"{name} is {limit}; it must be at least 1")
-        super().__init__(source, fields, streams=False)
-        self._folder, self._keep = checked_folder("folder", folder), keep
+        super().__init__(source, fields)
+        self._folder, self._keep = _checked_folder("folder", folder), keep
         self._limits = ChunkLimits(max_batch_rows, max_batch_bytes)
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> DataFrameCoordinator:
@@ -129,6 +181,7 @@ class StructuredStreamingSpout(_DataFrameSource):
         have.
     """
 
+    streams = True
     on_new_log: OnNewLog = "checkpoint"
 
     def __init__(
@@ -141,13 +194,13 @@ class StructuredStreamingSpout(_DataFrameSource):
         trigger: Mapping[str, Any] | None = None,
         adopt_checkpoint: bool = False,
     ) -> None:
-        super().__init__(source, fields, streams=True)
+        super().__init__(source, fields)
         place = os.fspath(checkpoint)
         if _URL.match(place) is None:
             place = str(Path(place).absolute())
         elif rows_dir is None:
             raise ValueError(f"checkpoint is {place!r}; give rows_dir too, a folder that all machines see as a path")
-        rows = checked_folder("rows_dir", Path(place, "trident-rows") if rows_dir is None else rows_dir)
+        rows = _checked_folder("rows_dir", Path(place, "trident-rows") if rows_dir is None else rows_dir)
         self._settings = QuerySettings(self._fields, place, rows, trigger or {}, adopt_checkpoint)
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> QueryCoordinator:
@@ -155,7 +208,7 @@ class StructuredStreamingSpout(_DataFrameSource):
         return QueryCoordinator(self._open_dataframe, self._settings, owner_of(conf))
 
 
-def checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
+def _checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
     """Return a folder as an absolute path; `ValueError` if it is a URL, which files cannot be written to."""
     path = os.fspath(folder)
     if _URL.match(path):
@@ -163,72 +216,14 @@ def checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
     return str(Path(path).absolute())
 
 
-def fields_of_source(source: Any, fields: FieldsLike | None, spout: str, streams: bool) -> Fields:
-    """Return the fields of a DataFrame, or those declared for a function that makes one."""
-    kind, made = ("a streaming", "spark.readStream") if streams else ("a batch", "spark.read")
-    if is_dataframe(source):
-        if streams and is_of_connect(source):
-            raise TopologyError(f"{spout} {_NOT_ON_CONNECT}")
-        if source.isStreaming != streams:
-            other = "DataFrameSpout" if streams else "StructuredStreamingSpout"
-            raise TopologyError(f"{spout} reads {kind} DataFrame ({made}); give this one to {other}")
-        if fields is not None:
-            raise TopologyError(f"{spout} takes the fields from the DataFrame; rename or cast its columns instead")
-        return fields_of_dataframe(source)
-    if not callable(source):
-        raise TopologyError(
-            f"{spout} reads a DataFrame, or a function of the SparkSession that makes one; not {source!r}"
-        )
-    if fields is None:
-        raise TopologyError(
-            f"{spout} cannot know the columns of a DataFrame that is made later; declare them, as in "
-            'fields="id: bigint, amount: double"'
-        )
-    declared = Fields(fields)
-    schema_of(declared)  # raises for a field without a type
-    return declared
-
-
-def fields_of_dataframe(df: DataFrame) -> Fields:
+def _fields_of(df: DataFrame) -> Fields:
     """Return the columns of a DataFrame as fields; `TopologyError` for a type that tuples do not have."""
     fields = fields_of_schema(df.schema)
     schema_of(fields)
     return fields
 
 
-def dataframe_of(source: Any, fields: Fields, streams: bool = False) -> DataFrame:
-    """Return the DataFrame of a spout: the one that was given, or what the function makes of the session."""
-    from pyspark.sql import SparkSession
-
-    if source is None:
-        raise SpoutError("the DataFrame of this spout is in the process that made it; give a function that makes it")
-    if is_dataframe(source):
-        df: DataFrame = source
-        return df
-    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001  the default one
-    if session is None:
-        raise SpoutError(
-            'a DataFrame needs Spark, which is not running: start with engine="spark", or start Spark first'
-        )
-    made: DataFrame = source(session)
-    if not is_dataframe(made) or fields_of_dataframe(made) != fields:
-        found_text = f"the columns ({fields_of_dataframe(made)})" if is_dataframe(made) else repr(made)
-        raise SpoutError(f"the function of a DataFrame made {found_text}; declared are the fields ({fields})")
-    if streams and is_of_connect(made):
-        raise SpoutError(f"StructuredStreamingSpout {_NOT_ON_CONNECT}")
-    if made.isStreaming != streams:
-        raise SpoutError(
-            f"the function made a {'batch' if streams else 'streaming'} DataFrame; this spout reads the other kind"
-        )
-    return made
-
-
-def is_of_connect(df: DataFrame) -> bool:
-    """Whether a DataFrame is one of Spark Connect."""
-    return type(df).__module__.startswith("pyspark.sql.connect")
-
-
-def is_dataframe(source: Any) -> bool:
+def _is_dataframe(source: Any) -> bool:
     """Whether it is a DataFrame; asked without an import of PySpark where it is none."""
     if type(source).__module__.partition(".")[0] != "pyspark":
         return False

@@ -74,6 +74,8 @@ class QueryCoordinator(BatchCoordinator):
     `owner`: whose rows they are; see `owner_of`.
     """
 
+    runs_spark_jobs = True
+
     def __init__(self, open_dataframe: Callable[[], DataFrame], settings: QuerySettings, owner: str = "") -> None:
         self._open_dataframe, self._settings, self._fields = open_dataframe, settings, settings.fields
         self._owner = owner
@@ -93,7 +95,7 @@ class QueryCoordinator(BatchCoordinator):
         except SpoutError:
             self._end()  # the next call starts it again
             raise
-        if handed is None or (previous is not None and _same(handed, previous)):
+        if handed is None or is_batch(previous, *(handed[each] for each in ("query", "batch", "offsets"))):
             return None
         self._last = self._open = dict(handed)
         return self._open
@@ -127,9 +129,6 @@ class QueryCoordinator(BatchCoordinator):
         if self._query is not None:
             self._query.look_now()
 
-    def runs_spark_jobs(self) -> bool:
-        return True
-
     def is_preparing(self) -> bool:
         """Whether the query may still give a batch of that."""
         return self._query is not None and self._query.is_preparing()
@@ -141,7 +140,15 @@ class QueryCoordinator(BatchCoordinator):
 
     def _running(self) -> StreamQuery:
         if self._query is None:
-            self._claim()
+            checkpoint = self._settings.checkpoint
+            with _used_lock:
+                if checkpoint in _used:
+                    raise SpoutError(
+                        f"the checkpoint {checkpoint} is in use by another stream of this process. Give each its own: what one "
+                        "of them has read, the other would miss"
+                    )
+                _used.add(checkpoint)
+                self._holds = True
             self._query = StreamQuery(
                 self._start, self._write, bool({"availableNow", "once"} & self._settings.trigger.keys())
             )
@@ -156,17 +163,6 @@ class QueryCoordinator(BatchCoordinator):
             if self._holds:
                 _used.discard(self._settings.checkpoint)
             self._holds = False
-
-    def _claim(self) -> None:
-        checkpoint = self._settings.checkpoint
-        with _used_lock:
-            if checkpoint in _used:
-                raise SpoutError(
-                    f"the checkpoint {checkpoint} is in use by another stream of this process. Give each its own: what one of "
-                    "them has read, the other would miss"
-                )
-            _used.add(checkpoint)
-            self._holds = True
 
     def _start(self, call: Callable[[DataFrame, int], None]) -> StreamingQuery:
         df, settings = self._open_dataframe(), self._settings
@@ -213,10 +209,6 @@ class QueryCoordinator(BatchCoordinator):
             number = folder.name.partition("-")[0]
             if number.isdecimal() and int(number) <= definition["batch"]:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _same(one: Definition, other: Definition) -> bool:
-    return is_batch(one, other["query"], other["batch"], other["offsets"])
 
 
 class _Failed(Exception):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -63,6 +63,17 @@ def data_files(table: DeltaTable) -> list[DataFile]:
     return sorted(map(DataFile.of, facts), key=lambda file: file.first)
 
 
+def in_turn(files: Iterable[DataFile]) -> list[list[DataFile]]:
+    """Return files in groups, each of whose rows come before the next one's; files overlap if another program merged them."""
+    groups, last = list[list[DataFile]](), -1
+    for file in sorted(files, key=lambda file: file.first):
+        if not groups or file.first > last:
+            groups.append([])
+        groups[-1].append(file)
+        last = max(last, file.last)
+    return groups
+
+
 def write_file(
     rows: pa.Table,
     seq: tuple[int, int],
@@ -83,17 +94,23 @@ def write_file(
         return None
     name = name or name_of(*seq)
     try:
-        with system.open_output_stream(name) as sink:
-            with pq.ParquetWriter(sink, schema) as writer:
-                writer.write_table(rows if rows.schema == schema else rows.cast(schema), _ROWS_PER_GROUP)
-            size = sink.tell()
+        size = write_parquet(rows if rows.schema == schema else rows.cast(schema), name, system, _ROWS_PER_GROUP)
     except FileNotFoundError as error:
         raise VersionMoved(f"the folder of the table is gone: {error}") from error
+    return added(name, size, rows.num_rows, new_rows)
+
+
+def write_parquet(rows: pa.Table, name: str, system: FileSystem, rows_per_group: int, **how: Any) -> int:
+    """Write rows into a file of their own, whole or not at all; return its bytes. `how`: of `ParquetWriter`."""
+    try:
+        with system.open_output_stream(name) as sink:
+            with pq.ParquetWriter(sink, rows.schema, **how) as writer:
+                writer.write_table(rows, rows_per_group)
+            return int(sink.tell())
     except BaseException:
         with suppress(OSError):
             system.delete_file(name)
         raise
-    return added(name, size, rows.num_rows, new_rows)
 
 
 def name_of(first: int, last: int) -> str:
@@ -105,8 +122,4 @@ def added(name: str, size: int, rows: int, new_rows: bool) -> AddAction:
     """Return the action that adds a data file to a table."""
     from deltalake.transaction import AddAction
 
-    return AddAction(name, size, {}, _now_ms(), new_rows, json.dumps({"numRecords": rows}))
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
+    return AddAction(name, size, {}, int(time.time() * 1000), new_rows, json.dumps({"numRecords": rows}))

@@ -104,12 +104,11 @@ class Expiry:
     def _read(self) -> list[TimeMark]:
         if self._marks is None:
             last = self._number()
-            self._marks = [self._read_one(number) for number in range(max(1, last - _KEPT + 1), last + 1)]
+            self._marks = []
+            for number in range(max(1, last - _KEPT + 1), last + 1):
+                at, seq = (self._table.transaction(f"{_APP}/{number % _KEPT}/{part}") for part in ("at", "seq"))
+                self._marks.append(TimeMark(number, at or 0, seq or 0))
         return self._marks
-
-    def _read_one(self, number: int) -> TimeMark:
-        at, seq = (self._table.transaction(f"{_APP}/{number % _KEPT}/{part}") for part in ("at", "seq"))
-        return TimeMark(number, at or 0, seq or 0)
 
     def _number(self) -> int:
         return self._table.transaction(_APP) or 0

@@ -1,8 +1,5 @@
 """Says who may commit next, and the note of each commit in the log of its table: batch, attempt, earlier winners.
 
-The note of each commit in the log of its table: batch, attempt, and the earlier winners; and finding a batch by
-it.
-
 The notes are custom metadata of the Delta commit. The state itself never depends on them: they are for reading batches
 of the past, and distinguish a commit of rows from a compaction, which changes no content.
 """
@@ -40,7 +37,10 @@ def newest_sentinel(table: StateTable) -> Sentinel | None:
 def moved_by_compactions(table: StateTable, since: int) -> bool:
     """Move to the newest version; return whether there were only compactions since, which change no content."""
     newest = table.refresh()
-    return newest >= since and only_compactions(table.notes(newest - since), since, newest)
+    if newest < since:
+        return False
+    unchanged = {entry["version"] for entry in table.notes(newest - since) if _changes_nothing(entry)}
+    return unchanged.issuperset(range(since + 1, newest + 1))
 
 
 def overtaken(
@@ -103,19 +103,6 @@ class CommitNote(NamedTuple):
         return Snapshot(txid, self.winners.with_winner(self.txid, self.attempt))
 
 
-class BatchPlace(NamedTuple):
-    """The place of a batch: the version that holds the state after it, and the winners that the newest commit knows."""
-
-    version: int
-    snapshot: Snapshot
-
-
-def only_compactions(entries: Sequence[Mapping[str, Any]], after: int, until: int) -> bool:
-    """Return whether every version with `after` < version ≤ `until` is in `entries` and changed no content."""
-    unchanged = {entry["version"] for entry in entries if _changes_nothing(entry)}
-    return unchanged.issuperset(range(after + 1, until + 1))
-
-
 def is_only_staged(entries: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Return whether one of the entries published what was staged under a name, and the others changed no content."""
     return [entry.get(STAGED_AS) for entry in entries if not _changes_nothing(entry)] == [name]
@@ -127,8 +114,10 @@ def find_batch(
     laid: Callable[[], Sentinel | None],
     txid: int | Snapshot,
     what: str,
-) -> BatchPlace | None:
-    """Find the state after a batch in the history of a table, newest entry first; None if it is no longer there.
+) -> tuple[int, Snapshot] | None:
+    """Find the version with the state after a batch, in the history of a table, newest entry first; None if it is gone.
+
+    The snapshot of the batch has the winners that the newest commit knows.
 
     The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
     files are kept longer. `laid` reads the sentinel of the newest version: it names the last batch that touched the table,
@@ -146,14 +135,14 @@ def find_batch(
     ):  # a sentinel of batch 0 is written before the first batch
         raise StateError(f"{what}: its log holds no commit of a batch")
     if number >= last.txid and isinstance(txid, Snapshot):
-        return BatchPlace(newest, txid)
+        return newest, txid
     if number > last.txid:
         raise StateError(
             f"{what}: the last batch that touched it is {last.txid}, and only the topology's "
             "log knows whether there were later ones. Read it through the topology, or give a Snapshot of its log"
         )
     then = txid if isinstance(txid, Snapshot) else last.snapshot(txid)
-    return next((BatchPlace(version, then) for version, one in shown if one.txid <= number), None)
+    return next(((version, then) for version, one in shown if one.txid <= number), None)
 
 
 def shown_batches(entries: Sequence[Mapping[str, Any]], newest: int) -> list[tuple[int, int]]:
@@ -162,15 +151,8 @@ def shown_batches(entries: Sequence[Mapping[str, Any]], newest: int) -> list[tup
 
 
 def _shown(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator[tuple[int, CommitNote]]:
-    # Each commit with the last version before the next commit.
-    until = newest
-    for version, note in _last_incarnation(entries):
-        yield until, note
-        until = version - 1
-
-
-def _last_incarnation(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, CommitNote]]:
-    incarnation: tuple[str | None] | None = None
+    # Each commit of the last incarnation, with the last version before the next commit.
+    until, incarnation = newest, None
     for entry in entries:
         if RESET in entry:
             return
@@ -180,12 +162,9 @@ def _last_incarnation(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[in
         if incarnation is not None and incarnation != (note.incarnation,):
             return
         incarnation = (note.incarnation,)
-        yield entry["version"], note
+        yield until, note
+        until = entry["version"] - 1
 
 
 def _changes_nothing(entry: Mapping[str, Any]) -> bool:
-    return COMPACTION in entry or _is_vacuum(entry)
-
-
-def _is_vacuum(entry: Mapping[str, Any]) -> bool:
-    return str(entry.get("operation", "")).startswith("VACUUM")
+    return COMPACTION in entry or str(entry.get("operation", "")).startswith("VACUUM")

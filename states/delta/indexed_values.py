@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.layout import DeltaLayout, RawKey, RawValue
-from states.delta.number_rows import number_table, table_of
 from trident.state.columns.kept_values import KeptValues
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.table import KeyColumns, listed
@@ -37,29 +36,26 @@ class IndexedValues:
         """Whether the scan was reduced."""
         return self._scan is None
 
-    def keys(self) -> list[RawKey]:
-        """Return all keys."""
-        return self._reduced().keys()
-
     def key_pages(self) -> Iterator[list[RawKey]]:
         """Iterate over all keys, in a single page."""
-        yield self.keys()
+        yield self._reduced().keys()
 
     def put(self, rows: Mapping[RawKey, RawValue]) -> None:
-        """Write raw values."""
+        """Write raw values, and delete the keys whose value marks that."""
+        deleted = self._layout.deleted
+        gone = [key for key, raw in rows.items() if raw is deleted]
+        if gone:
+            rows = {key: raw for key, raw in rows.items() if raw is not deleted}
         self._reduced().put(list(rows), list(rows.values()))
-
-    def delete(self, keys: Sequence[RawKey]) -> None:
-        """Delete keys; absent ones are ignored."""
-        if keys:
-            self._reduced().delete(keys)
+        if gone:
+            self._reduced().delete(gone)
 
     def find(self, keys: Sequence[RawKey]) -> NumberColumns | None:
         """Return what is there for keys; None where rows are quicker or values are no numbers."""
         if not isinstance(keys, KeyColumns):
             return self._reduced().find(keys)
         if self._scan is not None and self._values.may_be_columns:
-            self._values.columns = number_table(self._layout, self._scan())
+            self._values.columns = self._layout.number_table(self._scan())
             self._drop_scan()
         elif self._has_plain_rows:
             entries = self._values.entries
@@ -114,17 +110,14 @@ class Puts:
         """Return them as rows of the change table."""
         if self._columns is None:
             return self._layout.table(list(self._rows), list(self._rows.values()), seq, sentinel)
-        return table_of(self._layout, self._columns, seq, sentinel)
+        return self._layout.table_of(self._columns, seq, sentinel)
 
     def go_into(self, index: IndexedValues | LargeIndex) -> None:
         """Bring an index up to date, once they are committed."""
         if self._columns is not None:
             index.put_columns(self._columns)
-            return
-        deleted = self._layout.deleted
-        gone = [key for key, raw in self._rows.items() if raw is deleted]
-        index.put({key: raw for key, raw in self._rows.items() if raw is not deleted} if gone else self._rows)
-        index.delete(gone)
+        else:
+            index.put(self._rows)
 
     def _of_columns(self, new: NumberColumns) -> dict[RawKey, Any]:
         names = listed(new.place[0])

@@ -1,43 +1,89 @@
-"""The columns of a Delta state's change table: how raw keys and values become its rows, and rows become them again."""
+"""The columns of a Delta state's change table: how keys and values become its rows, and rows become them again.
+
+In between is their raw form: what the columns hold, as Python objects. A raw key is a tuple of plain values (typed columns) or
+the encoded key (no key types known), a raw value is a tuple with one entry per value column. Reading and compacting use the
+raw form only; a value is unpacked when it is asked for. So an index that holds a million keys is cheap. Opaque numbers go
+between rows and `NumberColumns` without a Python object per value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import datetime as dt
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.delta.raw_forms import SENTINEL_COLUMN, SEQ_COLUMN, RawForms, RawKey, RawValue
-from trident.arrow import array_of, python_of
-from trident.state.interfaces import StateConf, StateType
+from trident.arrow import array_of, arrow_type, one_array, python_of
+from trident.errors import CorruptValueError
+from trident.fields import normal_type
+from trident.state.columns.number_columns import ATTEMPT, CURR, PREV, TXID, NumberColumns, NumberForm
+from trident.state.columns.number_table import NumberTable
+from trident.state.encoding.codec import decode, encode, encode_tuples
+from trident.state.encoding.equal_keys import canonical, canonical_keys
+from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.txid import Sentinel
+from trident.state.values import OpaqueValue, TransactionalValue
+from trident.types import class_of
 
-__all__ = ["SENTINEL_COLUMN", "SEQ_COLUMN", "DeltaLayout", "RawKey", "RawValue", "in_order"]
+SEQ_COLUMN = "_seq"
+SENTINEL_COLUMN = "_sentinel"
 
+RawKey = Any
+RawValue = tuple[Any, ...]
+
+VALUE_COLUMNS: dict[StateType, tuple[str, ...]] = {
+    StateType.OPAQUE: ("txid", "attempt", "prev", "curr"),
+    StateType.TRANSACTIONAL: ("txid", "value"),
+    StateType.NON_TRANSACTIONAL: ("value",),
+}
+_RESERVED = frozenset({"txid", "attempt", "prev", "curr", "value", SEQ_COLUMN, SENTINEL_COLUMN})
 _COMMIT = [("incarnation", pa.string()), ("txid", pa.int64()), ("attempt", pa.int64())]
 _SENTINEL = pa.struct([*_COMMIT, ("place", pa.string()), ("sealed", pa.bool_())])
+# Classes of types whose Python values are the same before they are stored and after they are read back. The others (a naive
+# datetime that comes back with a zone, an int as a float, 1.5 as 1.50, a tuple as a list, NaN) go through Arrow once
+# when they are put, so that an index from puts and one from the table give equal answers.
+_FAITHFUL = {str, bool, int, bytes, dt.date}
 
 
-class DeltaLayout(RawForms):
+class DeltaLayout:
     """The columns of one state, derived from its kind and its `StateConf`.
 
     Attributes
     ----------
-    schema
-        The columns.
+    schema, data_schema
+        The columns; those of keys and values alone.
+    form
+        Of values that are numbers, or structs of them.
+    takes_columns
+        Whether the values are opaque numbers, or structs of them, so that commits may come as columns.
     """
 
     def __init__(self, kind: StateType, conf: StateConf) -> None:
-        super().__init__(kind, conf)
-        self.schema = pa.schema(
-            [
-                *map(pa.field, self.key_columns, self.key_types),
-                *map(pa.field, self.value_columns, self.value_types),
-                pa.field(SEQ_COLUMN, pa.int64()),
-                pa.field(SENTINEL_COLUMN, _SENTINEL),
-            ]
-        )
+        self.kind = kind
+        self.typed_keys = bool(conf.key_fields)
+        key_ddl = tuple(normal_type(ddl) for _, ddl in conf.key_fields)
+        self._value_ddl = None if conf.value_type is None else normal_type(conf.value_type)
+        self.key_columns = _free_names([name for name, _ in conf.key_fields]) if self.typed_keys else ("key",)
+        self.key_types = tuple(map(arrow_type, key_ddl)) or (pa.binary(),)
+        self.value_columns = VALUE_COLUMNS[kind]
+        value = pa.binary() if self._value_ddl is None else arrow_type(self._value_ddl)
+        self.value_types = tuple(pa.int64() if name in ("txid", "attempt") else value for name in self.value_columns)
+        data = map(pa.field, [*self.key_columns, *self.value_columns], [*self.key_types, *self.value_types])
+        self.data_schema = pa.schema(list(data))
+        own = pa.field(SEQ_COLUMN, pa.int64()), pa.field(SENTINEL_COLUMN, _SENTINEL)
+        self.schema = pa.schema([*self.data_schema, *own])
+        self._plain_keys = _FAITHFUL.issuperset(map(class_of, key_ddl))
+        self._plain_values = self._value_ddl is None or class_of(self._value_ddl) in _FAITHFUL
+        self._nested_values = "<" in str(self._value_ddl)
+        self.form = NumberForm.of(self._value_ddl) if kind is StateType.OPAQUE else None
+        self.takes_columns = self._plain_keys and self.typed_keys and self.form is not None
+        self.deleted: RawValue = (None,) * len(self.value_columns)
+        """The raw value that marks a deleted key; compared by identity before it is stored, by its None after."""
 
     @property
     def description(self) -> str:
@@ -46,34 +92,124 @@ class DeltaLayout(RawForms):
         values = "encoded" if self._value_ddl is None else "typed"
         return f"trident {self.kind.value} state; keys {keys}, values {values}"
 
+    # ---- keys -----------------------------------------------------------------------------------------------------
+
+    def pack_keys(self, keys: Sequence[Key]) -> list[RawKey]:
+        """Return the raw form of each key."""
+        if not self.typed_keys:
+            return list(encode_tuples(canonical_keys(keys)))
+        wanted = len(self.key_columns)
+        for key in keys:
+            if len(key) != wanted:
+                columns = list(self.key_columns)
+                raise CorruptValueError(f"key {key!r} has {len(key)} parts, the table has key columns {columns}")
+        if self._plain_keys or not keys:
+            return [tuple(key) for key in keys]
+        return self.raw_keys(self.key_table(self.key_parts(keys)).columns)
+
+    def unpack_key(self, raw: RawKey) -> Key:
+        """Return the key of a raw key."""
+        key: Key = raw if self.typed_keys else decode(raw)
+        return key
+
+    def raw_keys(self, arrays: Sequence[Any]) -> list[RawKey]:
+        """Return the raw key of each row, given the key columns."""
+        columns = [python_of(a) for a in arrays]
+        if not self.typed_keys:
+            return columns[0]
+        if not self._plain_keys:
+            columns = [[_hashable(part) for part in column] for column in columns]
+        return list(zip(*columns, strict=True))
+
+    def key_parts(self, raw: Sequence[RawKey]) -> list[Sequence[Any]]:
+        """Return raw keys as one sequence for each key column."""
+        if not raw:
+            return [()] * len(self.key_columns)
+        return list(zip(*raw, strict=True)) if self.typed_keys else [raw]
+
+    def key_table(self, parts: Sequence[Sequence[Any] | pa.Array]) -> pa.Table:
+        """Return the key columns, each given as a sequence or an Arrow array."""
+        columns = [
+            part.cast(type_) if isinstance(part, pa.Array) else array_of(name, type_, part)
+            for name, type_, part in zip(self.key_columns, self.key_types, parts, strict=True)
+        ]
+        return pa.table(columns, names=list(self.key_columns))
+
     def key_filter(self, raw: Sequence[RawKey]) -> pc.Expression:
         """Return a filter of data rows that keeps at least the rows of these keys."""
         kept = pc.field(SENTINEL_COLUMN).is_null()
-        columns = zip(*raw, strict=True) if self.typed_keys else [tuple(raw)]
-        for name, type_, column in zip(self.key_columns, self.key_types, columns, strict=True):
+        for name, type_, column in zip(self.key_columns, self.key_types, self.key_parts(raw), strict=True):
             if not pa.types.is_nested(type_) and not any(part != part for part in column):
                 there = pa.array({part for part in column if part is not None}, type=type_)
                 test = pc.field(name).isin(there)
                 kept = kept & (test | pc.field(name).is_null() if None in column else test)
         return kept
 
+    # ---- values ---------------------------------------------------------------------------------------------------
+
+    def pack_values(self, values: Sequence[Any]) -> list[RawValue]:
+        """Return the raw form of each value; later changes of a value's object do not change it."""
+        if self.takes_columns and self._plain_values:
+            return list(values)  # as they are, because the columns of an index take nothing else
+        is_bare = self.kind is StateType.NON_TRANSACTIONAL
+        rows: list[RawValue] = [(value,) for value in values] if is_bare else list(map(tuple, values))
+        if self._value_ddl is None:
+            if self.kind is StateType.OPAQUE:
+                return [(txid, attempt, _encoded(prev), _encoded(curr)) for txid, attempt, prev, curr in rows]
+            return [(*head, _encoded(value)) for *head, value in rows]
+        if self._plain_values or not rows:
+            return rows
+        raw = zip(*map(python_of, self._value_arrays(rows)), strict=True)
+        return list(map(OpaqueValue._make, raw)) if self.takes_columns else list(raw)
+
+    def unpack_values(self, raws: Iterable[RawValue | None]) -> list[Any]:
+        """Return the value of each raw value, None for None and for deleted keys."""
+        unpack, deleted = self._unpacker(), self.deleted
+        return [None if raw is None or raw is deleted else unpack(raw) for raw in raws]
+
+    def without_deleted(self, values: Sequence[RawValue | None]) -> list[RawValue | None]:
+        """Return raw values with None for those that mark a deleted key."""
+        return [None if value is None or value[0] is None else value for value in values]
+
+    def _unpacker(self) -> Callable[[RawValue], Any]:
+        bare: Callable[[Any], Any] = copy.deepcopy if self._nested_values else _same
+        bare = _decoded if self._value_ddl is None else bare
+        if self.kind is StateType.OPAQUE:
+            if bare is _same:
+                return OpaqueValue._make
+            return lambda raw: OpaqueValue(raw[0], raw[1], bare(raw[2]), bare(raw[3]))
+        if self.kind is StateType.TRANSACTIONAL:
+            return lambda raw: TransactionalValue(raw[0], bare(raw[1]))
+        return lambda raw: bare(raw[0])
+
+    def _value_arrays(self, rows: Sequence[RawValue]) -> list[pa.Array]:
+        parts: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else [()] * len(self.value_columns)
+        return [array_of(*column) for column in zip(self.value_columns, self.value_types, parts, strict=True)]
+
+    # ---- to rows --------------------------------------------------------------------------------------------------
+
     def table(
         self, keys: Sequence[RawKey], values: Sequence[RawValue], seq: int, sentinel: Sentinel | None
     ) -> pa.Table:
         """Build the rows of one commit; the sentinel, if any, is a row of its own, without key and value."""
-        width = len(self.value_columns)
-        key_parts = zip(*keys, strict=True) if self.typed_keys else [keys]
-        parts: list[Sequence[Any]] = [*key_parts, *zip(*values, strict=True)] if keys else []
-        if not parts:
-            parts = [()] * (len(self.key_columns) + width)
-        extra = [] if sentinel is None else [None]
-        names, types = (*self.key_columns, *self.value_columns), (*self.key_types, *self.value_types)
-        columns = [array_of(n, t, [*p, *extra]) for n, t, p in zip(names, types, parts, strict=True)]
-        rows = len(keys) + len(extra)
-        columns.append(pa.array([seq] * rows, pa.int64()))
-        marks = [None] * len(keys) + ([] if sentinel is None else [sentinel._asdict()])
-        columns.append(pa.array(marks, _SENTINEL))
-        return pa.table(columns, schema=self.schema)
+        return self._rows(self.key_parts(keys), self._value_arrays(values), seq, sentinel)
+
+    def table_of(self, new: NumberColumns, seq: int, sentinel: Sentinel | None) -> pa.Table:
+        """Build the rows of one commit that comes as columns, and its sentinel's row."""
+        names = new.place[0]  # as of `KeyColumns.names`
+        parts = [names] if len(self.key_columns) == 1 else list(zip(*names, strict=True))
+        return self._rows(parts, [*map(new.column, (TXID, ATTEMPT, PREV, CURR))], seq, sentinel)
+
+    def _rows(self, parts: Sequence[Any], values: Sequence[pa.Array], seq: int, sentinel: Sentinel | None) -> pa.Table:
+        keys, count = self.key_table(parts), len(values[0])
+        own = [pa.array(np.full(count, seq, np.int64)), pa.nulls(count, _SENTINEL)]
+        rows = pa.table([*keys.columns, *values, *own], schema=self.schema)
+        if sentinel is None:
+            return rows
+        mark = {SEQ_COLUMN: seq, SENTINEL_COLUMN: sentinel._asdict()}
+        return pa.concat_tables([rows, pa.Table.from_pylist([mark], self.schema)])
+
+    # ---- from rows ------------------------------------------------------------------------------------------------
 
     def end(self, table: pa.Table) -> tuple[Sentinel | None, int]:
         """Return the latest sentinel of a scan in order, and the highest `_seq`."""
@@ -83,8 +219,7 @@ class DeltaLayout(RawForms):
 
     def latest(self, table: pa.Table, with_deleted: bool = False) -> dict[RawKey, RawValue]:
         """Reduce a scan in order to the latest raw value of each key, with or without deleted keys."""
-        is_mark = pc.is_valid(table[SENTINEL_COLUMN])
-        data = table.filter(pc.invert(is_mark)) if pc.any(is_mark).as_py() else table
+        data = _data_rows(table)
         keys = self.raw_keys([data[name] for name in self.key_columns])
         values = zip(*(_column(data[name], name) for name in self.value_columns), strict=True)
         latest = dict(zip(keys, values, strict=True))
@@ -92,9 +227,26 @@ class DeltaLayout(RawForms):
             latest = {key: value for key, value in latest.items() if value[0] is not None}
         return latest
 
-    def without_deleted(self, values: Sequence[RawValue | None]) -> list[RawValue | None]:
-        """Return raw values with None for those that mark a deleted key."""
-        return [None if value is None or value[0] is None else value for value in values]
+    def number_table(self, scan: pa.Table) -> NumberTable:
+        """Reduce a scan in order to the latest numbers of each key."""
+        rows = _data_rows(scan)
+        parts = [python_of(rows[name]) for name in self.key_columns]
+        last = dict(zip(parts[0] if len(parts) == 1 else zip(*parts, strict=True), range(rows.num_rows), strict=True))
+        names = list(last)
+        if len(last) < rows.num_rows or rows["txid"].null_count:
+            rows = rows.take(pa.array(last.values(), pa.int64()))
+            there = pc.is_valid(rows["txid"])
+            names = list(compress(names, there.to_pylist()))
+            rows = rows.filter(there)
+        table = NumberTable(len(parts), self.form)
+        table.fill(names, self.numbers_of(rows))
+        return table
+
+    def numbers_of(self, rows: pa.Table) -> NumberColumns:
+        """Return the numbers of rows, or their structs, one for each."""
+        assert self.form is not None, self
+        txids, attempts, prevs, currs = (one_array(rows[name]) for name in self.value_columns)
+        return NumberColumns.read(self.form, txids, attempts, prevs, currs)
 
     def reduced(self, table: pa.Table, drop_deleted: bool) -> pa.Table:
         """Return the latest row of each key and the latest sentinel, in the order of `_seq`, without leaving Arrow.
@@ -123,6 +275,19 @@ class DeltaLayout(RawForms):
         return numbered.group_by(keys).aggregate([("row", "max")])["row_max"].combine_chunks()
 
 
+def in_order(table: pa.Table) -> pa.Table:
+    """Return the rows of a scan in the order of `_seq`."""
+    seq = table[SEQ_COLUMN].combine_chunks()
+    if len(seq) < 2 or pc.all(pc.less_equal(seq.slice(0, len(seq) - 1), seq.slice(1))).as_py():
+        return table
+    return table.take(pc.sort_indices(seq))
+
+
+def _data_rows(table: pa.Table) -> pa.Table:
+    is_data = pc.is_null(table[SENTINEL_COLUMN])
+    return table if pc.all(is_data).as_py() else table.filter(is_data)
+
+
 def _column(array: Any, name: str) -> list[Any]:
     if name not in ("txid", "attempt"):
         return python_of(array)
@@ -132,9 +297,35 @@ def _column(array: Any, name: str) -> list[Any]:
     return [numbers[at] for at in coded.indices.fill_null(len(numbers) - 1).to_pylist()]
 
 
-def in_order(table: pa.Table) -> pa.Table:
-    """Return the rows of a scan in the order of `_seq`."""
-    seq = table[SEQ_COLUMN].combine_chunks()
-    if len(seq) < 2 or pc.all(pc.less_equal(seq.slice(0, len(seq) - 1), seq.slice(1))).as_py():
-        return table
-    return table.take(pc.sort_indices(seq))
+def _free_names(names: Sequence[str]) -> tuple[str, ...]:
+    taken = set(names)
+    free = []
+    for name in names:
+        new = name
+        # Column names of Delta are equal if they differ in case only.
+        while new.lower() in _RESERVED or (new != name and new in taken):
+            new = f"key_{new}"
+        taken.add(new)
+        free.append(new)
+    return tuple(free)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _encoded(value: Any) -> bytes | None:
+    return None if value is None else encode(value)
+
+
+def _decoded(value: bytes | None) -> Any:
+    return None if value is None else decode(value)
+
+
+def _hashable(part: Any) -> Any:
+    # Floats in their one form, as a NaN key would not be found otherwise; lists and dicts as tuples, which can be hashed.
+    if isinstance(part, list):
+        return tuple(_hashable(item) for item in part)
+    if isinstance(part, dict):
+        return tuple((_hashable(name), _hashable(item)) for name, item in part.items())
+    return canonical(part) if type(part) is float else part

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from states.delta.beyond_memory.base_table import TRIMMED
 from states.delta.beyond_memory.opened_base import OpenedBase
 from states.delta.expiry import Expiry
 from states.delta.faults import VersionMoved
@@ -16,6 +15,7 @@ from states.delta.indexed_values import Puts
 from states.delta.layout import RawKey, RawValue
 from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
+from states.delta.published_table import TRIMMED
 from states.delta.publishing import Publishing
 from states.delta.reader import Reader
 from states.delta.staging import Staged, Staging
@@ -117,7 +117,9 @@ class DeltaBackingMap(BackingMap):
         """Write many keys: in a commit collected until `end`, else made durable at once as a version of its own."""
         self._refuse_read_only("write")
         if isinstance(values, NumberColumns):
-            self._put_columns(values)
+            if not self._begun:
+                raise StateError(f"columns are put to {self._what} outside of a commit")
+            self._puts.put_columns(values)
             return
         self._collect_or_commit(dict(zip(self._layout.pack_keys(keys), self._layout.pack_values(values), strict=True)))
 
@@ -205,7 +207,7 @@ class DeltaBackingMap(BackingMap):
     def recorded(self, snapshot: Snapshot) -> None:
         """Delete what earlier drivers left; then publish the state after a batch that the log holds."""
         if self._reader is None:
-            self._staging.discard_earlier()
+            self._staging.discard_all(once=True)
             if self._seen is not None and self._seen[0] is not None:
                 self._publishing.recorded(snapshot, self._seen[0])
 
@@ -279,11 +281,6 @@ class DeltaBackingMap(BackingMap):
         self._publishing.finish((self._seen or (None,))[0])
         self._drop_commit()
         self._forget()
-
-    def _put_columns(self, new: NumberColumns) -> None:
-        if not self._begun:
-            raise StateError(f"columns are put to {self._what} outside of a commit")
-        self._puts.put_columns(new)
 
     def _collect_or_commit(self, rows: dict[RawKey, RawValue]) -> None:
         if self._begun:

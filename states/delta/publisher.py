@@ -13,17 +13,15 @@ import logging
 import threading
 import time
 
-from states.delta.beyond_memory.base_table import BaseTable
 from states.delta.faults import VersionMoved
-from states.delta.published_table import Due, PublishedTable, Shown, is_newest
+from states.delta.published_table import Due, Shown, is_newest
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import StateTables
-from trident.errors import StateError, TridentError
+from trident.errors import StateError
 
 _LOGGER = logging.getLogger(__name__)
 _TRIES = 5
 _SHARE = 40  # publishing takes at most one part in so many of the time
-_RUNS_PER_CHECKPOINT = 32
 _LOOK_S = 0.2  # how soon the thread notices that the program ends
 
 
@@ -35,13 +33,13 @@ class Publisher:
 
     def __init__(self, tables: StateTables, changes: StateTable) -> None:
         self._tables, self._changes = tables, changes
-        self._table = tables.at_path()
-        self._shown, self._base = PublishedTable(self._table), BaseTable(self._table, tables.name)
+        self._published = tables.at_path()
+        self._table = self._published.table
         self._news = threading.Condition()
         self._due: Due | None = None
         self._last: Shown | None = None
         self._thread: threading.Thread | None = None
-        self._not_before, self._runs, self._at_once = 0.0, 0, False
+        self._not_before, self._at_once = 0.0, False
 
     def publish(self, due: Due) -> None:
         """Publish a committed state soon. A later one takes its place if it comes first."""
@@ -86,7 +84,7 @@ class Publisher:
             if self._table.refresh() == ABSENT:
                 return
             try:
-                self._base.clear()
+                self._published.clear()
                 return
             except VersionMoved:
                 if not left:
@@ -124,35 +122,19 @@ class Publisher:
         changes = self._changes.another(read_only=True, at=due.shown.version)
         for left in range(_TRIES - 1, -1, -1):
             is_there = self._table.refresh() != ABSENT
-            if self._base.holds() or not is_newest(self._changes, due.shown):
+            if self._published.holds() or not is_newest(self._changes, due.shown):
                 return
-            shown = self._shown.shown() if is_there else None
-            if shown is not None and (shown.is_same(due.shown) or _is_later(shown, due.shown)):
+            shown = self._published.shown() if is_there else None
+            if shown is not None and (shown.is_same(due.shown) or shown.is_later(due.shown)):
                 return
             if changes.refresh() == ABSENT:
                 return
             rows = self._tables.rows.of(self._tables.layout.reduced(changes.scan(), drop_deleted=True), due.snapshot)
             try:
                 self._table.create()  # another program may have deleted it
-                self._shown.show(rows, due.shown, self._tables.name)
+                self._published.show(rows, due.shown)
                 break
             except VersionMoved:
                 if not left:
                     raise
-        self._keep_small()
-
-    def _keep_small(self) -> None:
-        self._runs += 1
-        if self._runs % _RUNS_PER_CHECKPOINT == 0:
-            try:
-                self._table.checkpoint()
-                self._table.vacuum()
-            except (VersionMoved, TridentError) as error:
-                _LOGGER.warning("the clean-up of the table of %s was postponed: %s", self._tables.what, error)
-
-
-def _is_later(shown: Shown, due: Shown) -> bool:
-    """Whether what is shown comes after what is due."""
-    if shown.sentinel is None or due.sentinel is None or shown.sentinel.incarnation != due.sentinel.incarnation:
-        return False
-    return shown.sentinel.version > due.sentinel.version
+        self._published.keep_small()

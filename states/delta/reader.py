@@ -1,17 +1,22 @@
-"""Reads of an instance that only reads: of the newest version, and only the rows of the keys asked for."""
+"""Reads of an instance that only reads: of the newest version, and only the rows of the keys asked for.
+
+The changes are read first and the base after them, because a change leaves their table once a base holds it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from states.delta.beyond_memory.base_reads import BaseReads
 from states.delta.fence import newest_sentinel
 from states.delta.layout import RawKey, RawValue, in_order
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import StateTables
+from trident.errors import StateError
+from trident.object_stores import short
 from trident.state.txid import Sentinel
 
 _MOST_ANSWERS = 1_000_000
+_TRIES = 5
 _FILTERED_KEYS = 20_000  # beyond this many keys, reading all rows is faster
 
 
@@ -19,7 +24,7 @@ class Reader:
     """Follows the newest version of a table, and remembers what it answered of this version."""
 
     def __init__(self, tables: StateTables, table: StateTable) -> None:
-        self._table, self._layout, self._base = table, tables.layout, BaseReads(tables)
+        self._table, self._layout, self._published = table, tables.layout, tables.at_path(read_only=True)
         self._answers: dict[RawKey, RawValue | None] = {}
         self._sentinel: tuple[Sentinel | None] | None = None  # None: not read yet
         self._at: tuple[int, int] | None = None  # the version, and which table
@@ -32,8 +37,7 @@ class Reader:
             at = self._table.version
             wanted = self._layout.key_filter(missing) if len(missing) <= _FILTERED_KEYS else None
             found: dict[RawKey, RawValue | None] = {**self._layout.latest(in_order(self._table.scan(wanted)), True)}
-            # After the changes, because a change leaves their table once a base holds it.
-            stored = self._base.get([key for key in missing if key not in found])
+            stored = self._stored([key for key in missing if key not in found])
             if self._table.version != at:  # its files are gone, so all answers must come from the newer one
                 return self.get(keys)
             if len(self._answers) > _MOST_ANSWERS:
@@ -45,7 +49,8 @@ class Reader:
         """Iterate over all keys, some at a time."""
         self._follow()
         at, changes = self._table.version, in_order(self._table.scan())
-        index = self._base.over(changes)
+        self._published.table.refresh()
+        index = self._published.index(self._layout, [changes])
         if self._table.version != at:
             yield from self.key_pages()
         elif index is not None:
@@ -67,6 +72,19 @@ class Reader:
     def forget(self) -> None:
         """Forget all answers."""
         self._answers, self._sentinel, self._at = {}, None, None
+
+    def _stored(self, keys: list[RawKey]) -> dict[RawKey, RawValue | None]:
+        """Return the raw values of keys that have no change, from a newer base if the files of one are gone meanwhile."""
+        for left in range(_TRIES if keys else 0, 0, -1):
+            self._published.table.refresh()
+            try:
+                index = self._published.index(self._layout)
+                return {} if index is None else dict(zip(keys, index.get(keys), strict=True))
+            except FileNotFoundError as error:
+                if left == 1:
+                    raise StateError(f"cannot read Delta table {self._table.name}: {short(error)}") from error
+                self._published.table.forget()
+        return {}
 
     def _follow(self) -> None:
         """Move to the newest version; forget what was read of another version, or of another table in its place."""

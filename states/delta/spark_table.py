@@ -184,13 +184,8 @@ def value_at(snapshot: Snapshot) -> Column:
     """Return the value of an opaque row as of a committed batch: `trident.state.values.OpaqueValue.at`."""
     from pyspark.sql import functions as sf
 
-    stands = _stand_before(sf.col("txid"), sf.col("attempt"), snapshot.txid + 1, snapshot.winners)
-    return sf.when(stands, sf.col("curr")).otherwise(sf.col("prev"))
-
-
-def _stand_before(txids: Column, attempts: Column, txid: int, winners: Winners) -> Column:
-    """`trident.state.values.stand_before`."""
-    return (txids < txid) & (_won(txids, attempts, winners) | (attempts == UNKNOWN_ATTEMPT))
+    won = _won(sf.col("txid"), sf.col("attempt"), snapshot.winners) | (sf.col("attempt") == UNKNOWN_ATTEMPT)
+    return sf.when((sf.col("txid") <= snapshot.txid) & won, sf.col("curr")).otherwise(sf.col("prev"))
 
 
 def _won(txid: Column, attempt: Column, winners: Winners) -> Column:

@@ -133,15 +133,11 @@ class Staging:
             self._discarded = own.attempt - 1
             self.discard(own.incarnation, self._discarded)
 
-    def discard_all(self) -> None:
-        """Delete all that is staged."""
-        self._has_looked = True
-        self.discard("", 0)
-
-    def discard_earlier(self) -> None:
-        """Delete once what earlier drivers and their tasks left."""
-        if not self._has_looked:
-            self.discard_all()
+    def discard_all(self, once: bool = False) -> None:
+        """Delete all that is staged; with `once` only what earlier drivers and their tasks left, when this one begins."""
+        if not (once and self._has_looked):
+            self._has_looked = True
+            self.discard("", 0)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 

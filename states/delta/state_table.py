@@ -41,7 +41,6 @@ COMPACTION = "trident.compaction"
 
 _COLUMNS = "trident-columns"
 _READ_TRIES = 5
-_BATCH_ROWS = 1 << 19
 _COMPACTION_TRIES = 15
 
 
@@ -135,12 +134,6 @@ class StateTable:
             self.forget()
             self.refresh()
         return self.schema.empty_table().select(columns if columns is not None else self.schema.names)
-
-    def batches(self) -> Iterator[pa.Table]:
-        """Iterate over all rows of the version last seen, some at a time."""
-        with reading(self.name, "read"):
-            for batch in self._dataset(self._opened()).to_batches(batch_size=_BATCH_ROWS, batch_readahead=1):
-                yield pa.Table.from_batches([batch])
 
     def files(self) -> list[DataFile]:
         """Return the data files of the version last seen, in the order of their rows' `_seq`."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from states.delta.beyond_memory.bucket_files import ATTEMPT
-from states.delta.layout import DeltaLayout
+from states.delta.beyond_memory.sorted_rows import SortedRows
+from states.delta.layout import SENTINEL_COLUMN, DeltaLayout
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions
-from states.delta.raw_forms import SENTINEL_COLUMN
+from states.delta.published_table import PublishedTable
 from states.delta.state_table import StateTable
 from states.delta.table_opening import TableOpening, TableRole
 from trident.errors import StateError
@@ -57,11 +60,12 @@ class StateTables:
         layout = self.layout
         return StateTable(TableOpening(self._path, layout.schema, layout.description, self.options, role))
 
-    def at_path(self, read_only: bool = False, at: int | None = None) -> StateTable:
+    def at_path(self, read_only: bool = False, at: int | None = None) -> PublishedTable:
         """Return the table at the path, at a version or the newest, not opened yet."""
         hours, role = self.options.published_hours, TableRole(AT_PATH, read_only, at)
         options = replace(self.options, vacuum_after_hours=hours, log_retention_hours=hours)
-        return StateTable(TableOpening(self._path, self.rows.schema, self.layout.description, options, role))
+        opening = TableOpening(self._path, self.rows.schema, self.layout.description, options, role)
+        return PublishedTable(StateTable(opening), self.name)
 
 
 def refuse_reused_names(conf: StateConf, path: str) -> None:
@@ -97,20 +101,22 @@ class PublishedRows:
         A key whose value is None has no row: it was removed, or a failed attempt made it.
         """
         rows = rows.filter(pc.is_null(rows[SENTINEL_COLUMN])).combine_chunks()
-        return self.with_value(self.in_base(rows, snapshot)).select(self.schema.names)
+        rows, without_value = self._published(rows, snapshot)
+        return rows.filter(pa.array(~without_value)).select(self.schema.names)
 
-    def in_base(self, rows: pa.Table, snapshot: Snapshot) -> pa.Table:
-        """Return rows as a base of a state beyond memory has them: key, value as of a committed batch, and who wrote it."""
+    def in_base(self, changes: SortedRows, snapshot: Snapshot) -> SortedRows:
+        """Return changes as a base has them: key, value as of a committed batch, and who wrote it."""
+        rows, without_value = self._published(changes.rows, snapshot)
+        return changes.with_rows(rows, changes.deleted | without_value, self.keys)
+
+    def _published(self, rows: pa.Table, snapshot: Snapshot) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
         is_opaque = self._layout.kind is StateType.OPAQUE
         attempts = rows["attempt"] if is_opaque else pa.nulls(rows.num_rows, ATTEMPT.type)
-        columns = [*(rows[name] for name in self._layout.key_columns), self.values(rows, snapshot), attempts]
-        return pa.table(columns, schema=self.schema.append(ATTEMPT))
+        value = self._values(rows, snapshot)
+        columns = [*(rows[name] for name in self._layout.key_columns), value, attempts]
+        return pa.table(columns, schema=self.schema.append(ATTEMPT)), value.is_null().to_numpy(zero_copy_only=False)
 
-    def with_value(self, rows: pa.Table) -> pa.Table:
-        """Leave out rows without a value."""
-        return rows.filter(pc.is_valid(rows[self.value]))
-
-    def values(self, rows: pa.Table, snapshot: Snapshot) -> pa.ChunkedArray:
+    def _values(self, rows: pa.Table, snapshot: Snapshot) -> pa.ChunkedArray:
         """Return the value of each row as of a committed batch: the rule of `trident.state.values.OpaqueValue.at`."""
         if self._layout.kind is not StateType.OPAQUE or not rows.num_rows:
             return rows[self._layout.value_columns[-1]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from states.delta.faults import columns, driver, reading
+from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions, Place
-from states.delta.raw_forms import SENTINEL_COLUMN, SEQ_COLUMN
 from trident.alignment import ddl_of
 from trident.errors import StateError
 from trident.fields import widens
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _MARK = "trident "
+_LOG = "_delta_log"
+_INSIDE = "_trident"  # where the changes of this state are
+_DATA_FILE = re.compile(r"part-[\w.=-]+\.parquet")
 
 
 class TableRole(NamedTuple):
@@ -77,7 +80,7 @@ class TableOpening:
         """
         with reading(self.name, "open"):
             if not self._is_alone:
-                refuse_nesting(self.name, self._at_path.uri, self._at_path.local, self._is_table)
+                self._refuse_nesting()
                 self._is_alone = True
             table = self._version(self.place, self._version_to_open())
             if table is None:
@@ -161,8 +164,26 @@ class TableOpening:
             return None
         return table
 
-    def _is_table(self, uri: str) -> bool:
-        return bool(self.driver.DeltaTable.is_deltatable(uri, self.storage))
+    def _refuse_nesting(self) -> None:
+        """Raise `StateError` if a table is above the state, or, on a local disk, below it."""
+        above, below = None, None
+        if self._at_path.local is None:
+            is_table = self.driver.DeltaTable.is_deltatable
+            above = next((each for each in _parents(self._at_path.uri) if is_table(each, self.storage)), None)
+        else:
+            folder = self._at_path.local.resolve()
+            above = next((str(each) for each in folder.parents if (each / _LOG).is_dir()), None)
+            below = next(_tables_below(folder), None)
+        if above is not None:
+            raise StateError(
+                f"open Delta table {self.name}: it lies in the folder of Delta table {above}, which deletes files that it does "
+                "not know. Nothing was written. Give each state a folder beside the others"
+            )
+        if below is not None:
+            raise StateError(
+                f"open Delta table {self.name}: another table, {below}, lies in its folder, and files in there that this one "
+                "does not know are deleted. Nothing was written. Move one of them: each state needs a folder beside the others"
+            )
 
     def _made_meanwhile(self) -> DeltaTable | None:
         """Refuse what is not of this state, unless it is the table, made by another process since it was looked for."""
@@ -243,38 +264,6 @@ def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     """Whether each value of one type is a value of the other."""
     old, new = ddl_of(narrow), ddl_of(wide)
     return old is not None and new is not None and widens(old, new)
-
-
-_LOG = "_delta_log"
-_INSIDE = "_trident"  # where the changes of this state are
-_DATA_FILE = re.compile(r"part-[\w.=-]+\.parquet")
-
-
-def refuse_nesting(name: str, uri: str, local: Path | None, is_table: Callable[[str], bool]) -> None:
-    """Raise `StateError` if a table is above this one, or, on a local disk, below it.
-
-    `name`: what errors call the table.
-    `uri`: where it is; used without `local`.
-    `local`: its folder.
-    `is_table`: tells whether there is a table at a URI.
-    """
-    if local is None:
-        above = next((each for each in _parents(uri) if is_table(each)), None)
-        below = None
-    else:
-        folder = local.resolve()
-        above = next((str(each) for each in folder.parents if (each / _LOG).is_dir()), None)
-        below = next(_tables_below(folder), None)
-    if above is not None:
-        raise StateError(
-            f"open Delta table {name}: it lies in the folder of Delta table {above}, which deletes files that it does not "
-            "know. Nothing was written. Give each state a folder beside the others"
-        )
-    if below is not None:
-        raise StateError(
-            f"open Delta table {name}: another table, {below}, lies in its folder, and files in there that this one does "
-            "not know are deleted. Nothing was written. Move one of them: each state needs a folder beside the others"
-        )
 
 
 def only_data_files(names: Sequence[str]) -> list[str]:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from states.delta.beyond_memory.base_reads import BaseReads
-from states.delta.fence import BatchPlace, find_batch, newest_sentinel, shown_batches
+from states.delta.fence import find_batch, newest_sentinel, shown_batches
 from states.delta.indexed_values import IndexedValues
-from states.delta.layout import DeltaLayout, RawValue, in_order
+from states.delta.layout import RawValue, in_order
 from states.delta.map import DeltaBackingMap
 from states.delta.options import DeltaOptions
+from states.delta.published_table import TRIMMED
 from states.delta.spark_table import delta_dataframe
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import StateTables
@@ -46,7 +46,12 @@ class DeltaStateAt(State):
         self.txid, self.version = snapshot.txid, table.version
         self._layout, self._snapshot, key = tables.layout, snapshot, tables.options.snapshot_key
         self._snapshot_key = key if isinstance(key, tuple) else (key,)
-        self._values = BaseReads(tables).at(table, snapshot.txid) or _in_memory(table, tables.layout)
+        base, changes = _base_version(tables, table, snapshot.txid), in_order(table.scan())
+        large = None if base is None else tables.at_path(True, base)
+        if large is not None:
+            large.table.refresh()
+        index = None if large is None else large.index(tables.layout, [changes])
+        self._values = index or IndexedValues(tables.layout, lambda: changes)
         self._types = tables.types
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
@@ -106,12 +111,12 @@ class DeltaMapState(SnapshottableMap):
             raise EnvironmentProblem("values of former declarations are read by this process")
         if snapshot is None:
             return delta_dataframe(spark, self._path)
-        table, place = _found(self._tables, snapshot)
-        if place is None:  # nothing was ever committed
+        table, then = _found(self._tables, snapshot)
+        if then is None:  # nothing was ever committed
             columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
             return spark.createDataFrame([], ", ".join(f"`{name}` {type_ or 'binary'}" for name, type_ in columns))
-        base_version = BaseReads(self._tables).version_at(table, snapshot.txid)
-        return delta_dataframe(spark, self._path, place.version, place.snapshot, base_version=base_version)
+        base_version = _base_version(self._tables, table, snapshot.txid)
+        return delta_dataframe(spark, self._path, table.version, then, base_version=base_version)
 
     def stage(self, txid: int) -> bytes:
         """End a commit in a task: write what it put into a file that the table does not show yet; return what names it."""
@@ -164,20 +169,35 @@ def delta_state_at(
 
 
 def _state_at(tables: StateTables, txid: int | Snapshot) -> DeltaStateAt:
-    table, place = _found(tables, txid)
-    if place is None:
-        assert isinstance(txid, Snapshot), "a number alone is looked for in the table"
-        return DeltaStateAt(tables, table, txid)
-    return DeltaStateAt(tables, table, place.snapshot)
+    table, then = _found(tables, txid)
+    snapshot = then or txid
+    assert isinstance(snapshot, Snapshot), "a number alone is looked for in the table"
+    return DeltaStateAt(tables, table, snapshot)
 
 
-def _in_memory(table: StateTable, layout: DeltaLayout) -> IndexedValues:
-    scan = in_order(table.scan())
-    return IndexedValues(layout, lambda: scan)
+def _base_version(tables: StateTables, changes: StateTable, txid: int) -> int | None:
+    """Return the version of the base behind a version of the changes, as of a batch; None if there was no base yet.
+
+    Raises `StateError`: the base of that time is no longer there.
+    """
+    published = tables.at_path(read_only=True)
+    published.table.refresh()
+    if published.holds() is None:
+        return None
+    version = published.version_of(txid, changes.version)
+    old = None if version is None else tables.at_path(True, version)
+    holds = None if old is None or old.table.refresh() == ABSENT else old.holds()
+    trimmed = changes.transaction(TRIMMED)
+    if trimmed is not None and trimmed > (-1 if holds is None else holds.seq):
+        raise StateError(
+            f"read Delta state {published.table.name} as of batch {txid}: the rows that had not changed for long are no longer "
+            "retained. A state beyond memory keeps them for published_hours"
+        )
+    return None if holds is None else version
 
 
-def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, BatchPlace | None]:
-    """Return the table of the changes at a batch of its history; no place: nothing was ever committed."""
+def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snapshot | None]:
+    """Return the table of the changes at a batch of its history; no snapshot: nothing was ever committed."""
     table = tables.changes(read_only=True)
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
     what = f"read Delta state {table.name} as of batch {number}"
@@ -187,10 +207,10 @@ def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Batch
         return table, None
     entries = table.notes()
     place = find_batch(entries, table.version, partial(newest_sentinel, table), txid, what)
-    old = None if place is None else table.another(read_only=True, at=place.version)
+    old = None if place is None else table.another(read_only=True, at=place[0])
     if place is None or old is None or not old.readable():
         raise StateError(f"{what}: {_retained(table, shown_batches(entries, table.version))}")
-    return old, place
+    return old, place[1]
 
 
 def _retained(table: StateTable, versions: list[tuple[int, int]]) -> str:

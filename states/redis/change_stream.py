@@ -108,7 +108,7 @@ class ChangeStreams:
         newest: list[Any] = []
         for bucket, stream in enumerate(self._layout.change_keys):
             command = (b"XREVRANGE", stream, b"+", b"-", b"COUNT", 1)
-            call = Call(bucket, partial(_same, command), newest.append, reads=True)
+            call = Call(bucket, command, newest.append, reads=True)
             self._wire.run(f"look for changes of {self._what}", [call])
         txids = [int(name.partition(b"-")[0]) for entries in newest for name, _ in entries]
         if txids:
@@ -120,14 +120,14 @@ class ChangeStreams:
             zip(self._layout.sentinel_keys, self._layout.change_keys, strict=True)
         ):
             command = (b"EVALSHA", _LET_GO, 2, sentinels, stream, last, before)
-            calls.append(Call(bucket, partial(_same, command), _nothing))
+            calls.append(Call(bucket, command, _nothing))
         self._wire.run(f"delete old changes of {self._what}", calls)
 
     def gone(self) -> int:
         """Return the last batch of which entries were deleted."""
         found: list[Any] = []
         for bucket, sentinels in enumerate(self._layout.sentinel_keys):
-            call = Call(bucket, partial(_same, (b"HGET", sentinels, _GONE)), found.append, reads=True)
+            call = Call(bucket, (b"HGET", sentinels, _GONE), found.append, reads=True)
             self._wire.run(f"look for changes of {self._what}", [call])
         return max(int(one or 0) for one in found)
 
@@ -144,9 +144,7 @@ class ChangeStreams:
         while True:
             answers: list[Any] = []
             command = (b"XRANGE", stream, start, end, b"COUNT", _PAGE)
-            self._wire.run(
-                f"read changes of {self._what}", [Call(bucket, partial(_same, command), answers.append, True)]
-            )
+            self._wire.run(f"read changes of {self._what}", [Call(bucket, command, answers.append, True)])
             for name, fields in answers[0]:
                 yield int(name.partition(b"-")[0]), int(fields[1]), fields[5]
             if len(answers[0]) < _PAGE:
@@ -162,10 +160,6 @@ class ChangeStreams:
             )
         for key, before, value in zip(keys, befores, values, strict=True):
             yield tuple(key), OpaqueValue(txid, attempt, before, value)
-
-
-def _same(command: Command) -> Command:
-    return command
 
 
 def _nothing(_answer: Any) -> None:

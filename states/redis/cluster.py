@@ -19,7 +19,7 @@ from states.redis.wire import Call, Link, Server
 from trident.servers.redis_server import DEFAULT_PORT, driver, name_of
 
 Address = tuple[str, int]
-_ASKING = Call(-1, lambda: (b"ASKING",), lambda _answer: None)
+_ASKING = Call(-1, (b"ASKING",), lambda _answer: None)
 _SLOTS, _NODES = (b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES")
 
 

@@ -68,8 +68,8 @@ class Evictions:
             if before is None or before[0] != run:
                 self._seen[server] = (run, counted if before is None else _OF_A_NEW_RUN)
 
-    def check(self, wire: Wire) -> None:
-        """Ask each server, all at once, how many keys it has evicted.
+    def check(self, wire: Wire, buckets: int) -> None:
+        """Ask each server of so many buckets, all at once, how many keys it has evicted.
 
         Each commit asks, because memory may be limited at any time.
 
@@ -77,7 +77,7 @@ class Evictions:
         be known; and `allow_eviction` was not given.
         """
         doing = f"look for evictions of {self._what}"
-        now = self._counters(wire, doing)
+        now = self._counters(wire, buckets, doing)
         suspect = {name for name, counted in now.items() if counted.differ(self._seen[name][1])}
         memory = wire.persist(doing, partial(_memory, wire)) if suspect else {}
         for name, counted in now.items():
@@ -95,7 +95,7 @@ class Evictions:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _counters(self, wire: Wire, doing: str) -> dict[str, _Counters]:
+    def _counters(self, wire: Wire, buckets: int, doing: str) -> dict[str, _Counters]:
         """Ask each server that was asked when a connection was made."""
         now: dict[str, _Counters] = {}
         servers = wire.servers
@@ -106,10 +106,10 @@ class Evictions:
                 now[servers.link(bucket).name] = counted
 
         def one_of_each() -> dict[str, int]:
-            return {servers.link(bucket).name: bucket for bucket in reversed(range(self._options.buckets))}
+            return {servers.link(bucket).name: bucket for bucket in reversed(range(buckets))}
 
         asked = [bucket for name, bucket in wire.persist(doing, one_of_each).items() if name in self._seen]
-        wire.run(doing, [Call(bucket, lambda: _STATS, partial(take, bucket), True) for bucket in asked])
+        wire.run(doing, [Call(bucket, _STATS, partial(take, bucket), True) for bucket in asked])
         return now
 
     def _judge(self, name: str, now: _Counters, before: _Counters, memory: dict[str, str]) -> None:

@@ -130,13 +130,15 @@ class RedisFence:
 
         def call(bucket: int) -> Call:
             command = (b"HMGET", layout.sentinel_keys[bucket], self._field, b"buckets")
-            return Call(bucket, lambda: command, partial(take, bucket), reads=True)
+            return Call(bucket, command, partial(take, bucket), reads=True)
 
-        self._run("read the sentinel", map(call, range(layout.buckets)))
+        self._run("read the sentinel", list(map(call, range(layout.buckets))))
         self._seen = records
         found = [self._sentinel(record) for record in dict.fromkeys(records) if record is not None]
         if not found or None in records:
             return None
+        if len(found) == 1:
+            return found[0]
         first = found[0].incarnation
         # An incomplete move to a new incarnation leaves copies of the old one behind.
         return min(found, key=lambda one: (one.incarnation == first, one.version, one.sealed))
@@ -147,7 +149,7 @@ class RedisFence:
         if layout.recorded_buckets and not self._layout_checked:
             command = (b"HGET", layout.sentinel_keys[0], b"buckets")
             check = partial(layout.check_buckets, place=self._place)
-            self._run("read the layout", [Call(0, lambda: command, check, True)])
+            self._run("read the layout", [Call(0, command, check, True)])
             self._layout_checked = True
 
     def move(self, sentinel: Sentinel, force: bool) -> None:
@@ -157,7 +159,8 @@ class RedisFence:
         that is not behind this sentinel.
         Raises `BackendError`: it seals a commit, and Redis has lost writes of it.
         """
-        doing, mine = "move the sentinel", self._own == sentinel and self._own.run == sentinel.run
+        own = self._own
+        doing, mine = "move the sentinel", own is not None and own == sentinel and own.run == sentinel.run
         if self._seen is None:
             self.read()
         seen = self._seen or []
@@ -168,7 +171,8 @@ class RedisFence:
         calls = [self._move_of(bucket, sentinel, record, before, mine) for bucket, before in enumerate(seen)]
         if not mine:
             self._run(doing, [calls.pop(0)])
-        self._run(doing, calls)
+        if calls:
+            self._run(doing, calls)
         self.forget()
         self._own, self._renewal, self._record = sentinel, renewal, record
         self._seen = [record for _ in seen]
@@ -219,7 +223,7 @@ class RedisFence:
             b"EVALSHA", _MOVE, 1, layout.sentinel_keys[bucket], self._field, record, acknowledged, seen or b"",
             layout.recorded_buckets,
         )  # fmt: skip
-        return Call(bucket, lambda: command, take)
+        return Call(bucket, command, take)
 
     def _check(self, doing: str, own: Sentinel | None, answer: Any, before: bytes | None = None) -> None:
         if answer == 1:

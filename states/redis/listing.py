@@ -47,7 +47,7 @@ def empty(wire: Wire, layout: RedisLayout, what: str) -> None:
 
 def _removal(bucket: int, names: Names) -> Call:
     command = (b"UNLINK", *names)
-    return Call(bucket, lambda: command, lambda _answer: None)
+    return Call(bucket, command, lambda _answer: None)
 
 
 def _names_of(wire: Wire, layout: RedisLayout, what: str) -> Iterator[Names]:

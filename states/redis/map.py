@@ -195,7 +195,7 @@ class RedisBackingMap(BackingMap):
         """
         self._named = ([], [])
         try:
-            self._evictions.check(self._wire)
+            self._evictions.check(self._wire, self._layout.buckets)
         except StateLossDetected:
             self._fence.drop()
             raise
@@ -303,13 +303,13 @@ class RedisBackingMap(BackingMap):
     def _sized(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
         """Split a group with too many bytes for one call."""
         size: Callable[[Any], int] = len if self._layout.plain is None else _size_of_hash
-        sizes, count = map(size, values), len(values)
-        for some in by_size(range(count), sizes, count, self._options.max_bytes_per_call):
-            if len(some) == count:
-                yield group, values
-            else:
-                part = slice(some[0], some[-1] + 1)
-                yield KeyGroup(group.bucket, part, group.names[part]), values[part]
+        sizes, count, room = list(map(size, values)), len(values), self._options.max_bytes_per_call
+        if sum(sizes) <= room:
+            yield group, values
+            return
+        for some in by_size(range(count), sizes, count, room):
+            part = slice(some[0], some[-1] + 1)
+            yield KeyGroup(group.bucket, part, group.names[part]), values[part]
 
     def _get(self, group: KeyGroup) -> Command:
         if self._layout.plain is not None:

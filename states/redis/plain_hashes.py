@@ -17,8 +17,7 @@ from states.redis.options import RedisOptions
 from trident.errors import CorruptValueError
 from trident.state.encoding.codec import decode_found, encode
 from trident.state.encoding.equal_keys import canonical
-from trident.state.encoding.json_serializers import STORED_FORMS
-from trident.state.encoding.serializers import DecodeOpaque
+from trident.state.encoding.serializers import STORED_FORMS, DecodeOpaque
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
 from trident.state.table import OpaqueColumns

@@ -33,16 +33,20 @@ class Call:
     """One command.
 
     `bucket`: the bucket whose slot it belongs to; below 0: none, and it is not sent again.
-    `command`: makes the words of the command, each time that it is sent.
+    `command`: the words of the command, or what makes them each time that it is sent.
     `take`: gets the answer; it may raise.
     `reads`: it writes nothing, so it may be sent to the target of a moving slot. A write waits until the slot has arrived,
     because the slot's owner may still have the old values.
     """
 
     bucket: int
-    command: Callable[[], Command]
+    command: Command | Callable[[], Command]
     take: Callable[[Any], object]
     reads: bool = False
+
+    def words(self) -> Command:
+        """Return the words of the command as it is sent now."""
+        return self.command if isinstance(self.command, tuple) else self.command()
 
 
 class Link:
@@ -82,7 +86,7 @@ class Link:
     def send(self, *calls: Call) -> None:
         """Send calls over the open link; their answers are outstanding before the first byte is sent."""
         self.waiting.extend(calls)
-        self._connection.send_packed_command([b"".join(pack(call.command()) for call in calls)], False)
+        self._connection.send_packed_command([b"".join(pack(call.words()) for call in calls)], False)
 
     def read(self) -> Any:
         """Return the next answer, which may be an error of the server."""
@@ -225,7 +229,7 @@ class Wire:
         if not isinstance(answer, Exception):
             call.take(answer)
         elif isinstance(answer, driver().exceptions.NoScriptError):
-            link.send(Call(call.bucket, lambda: eval_of(call.command()), call.take))  # which also loads it
+            link.send(Call(call.bucket, lambda: eval_of(call.words()), call.take))  # which also loads it
         else:
             self.servers.redirect(call, answer)
         link.waiting.popleft()

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import quantiles
 from typing import Any
 
 from tests.benchmarks._bolt_words import WORDS, words
-from trident.storm.execution.executor import Executor, Setting
+from trident.storm.execution.executor import Executor, Launch
 from trident.storm.execution.messages import Body, Delivery
-from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.storm_worker import make_executor
-from trident.storm.execution.task_layout import TaskLayout, lay_out
+from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.links.frames import Decoder, Encoder
 from trident.storm.spark.worker_task import seldom_collected
 from trident.storm.storm_config import StormConfig
@@ -64,12 +62,10 @@ def costs(folder: Path, seconds: float, conf: Mapping[str, Any]) -> dict[str, fl
     """Return the microseconds of the processor for one sentence by part, each as in the best twentieth of many looks."""
     topology = words().create_topology()
     storm = StormConfig.of({"workers": 2, "user": {"notes": str(folder)}, **conf}, name="words")
-    layout = lay_out(topology, 2, storm.ackers)
-    mail = _Mail(topology, layout)
-    setting = Setting(
-        "words", topology, pickled_components(topology), layout, storm, mail, _report, time.monotonic, lambda: Random(1)
-    )
-    executors = [make_executor(each, replace(setting)) for each in layout.executors]
+    launch = Launch.of(topology, storm)
+    mail = _Mail(topology, launch.layout)
+    setting = launch.setting(mail, _report, random=lambda: Random(1))
+    executors = [make_executor(each, setting) for each in launch.layout.executors]
     for each in executors:
         each.active = True
         each.open()

@@ -34,7 +34,7 @@ from trident.operations import Count, Split
 from trident.planner import make_plan
 from trident.runtime.engine.runners import Part
 from trident.runtime.engine.spark_runner import SparkRunner
-from trident.runtime.engine.worker import Program, WorkerProgram, run_part
+from trident.runtime.engine.worker import Order, Program, WorkerProgram, run_part
 from trident.spark.session import spark_session
 from trident.spout.interfaces import TransactionAttempt
 
@@ -78,7 +78,9 @@ def _ways(spark: SparkSession, corpus: Corpus) -> dict[str, Callable[[int], Any]
             worker = WorkerProgram(cloudpickle.loads(pickled))
             for row in rows:
                 for number in row.column(0).to_pylist():
-                    for tables in run_part(worker, TransactionAttempt(batch, 0), number, *parts[number]).sinks.values():
+                    for tables in run_part(
+                        worker, Order(TransactionAttempt(batch, 0)), number, *parts[number]
+                    ).sinks.values():
                         for table in tables:
                             yield from table.to_batches()
 
@@ -86,7 +88,7 @@ def _ways(spark: SparkSession, corpus: Corpus) -> dict[str, Callable[[int], Any]
         return frame.toArrow()
 
     return {
-        "rdd": lambda batch: runner.process(TransactionAttempt(batch, 0), batches[batch]),
+        "rdd": lambda batch: runner.process(batches[batch], Order(TransactionAttempt(batch, 0))),
         "map_in_arrow": map_in_arrow,
         "native": lambda batch: counted(spark.read.text(str(corpus.files[batch]))).toArrow(),
     }
@@ -104,7 +106,7 @@ def _program(corpus: Corpus) -> tuple[Program, list[list[Part]]]:
     for txid in range(1, len(corpus.files) + 1):
         definition = coordinator.initialize_transaction(txid, definition)
         parts = coordinator.parts(TransactionAttempt(txid, 0), definition, 2)
-        batches.append([("lines", part, False) for part in parts])
+        batches.append([("lines", part) for part in parts])
     coordinator.close()
     return program, batches
 

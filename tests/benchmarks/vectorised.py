@@ -29,7 +29,7 @@ from trident import Stream, TridentTopology
 from trident.operations import Count, Split, arrow_function, col
 from trident.planner import make_plan
 from trident.runtime.engine.runners import InProcessRunner
-from trident.runtime.engine.worker import Program
+from trident.runtime.engine.worker import Order, Program
 from trident.spout.interfaces import TransactionAttempt
 
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for turn in range(options.rounds + 1):
         for name, runner in runners.items():
             started = time.perf_counter()
-            output = runner.process(TransactionAttempt(turn + 1, 0), [("lines", None, False)])
+            output = runner.process([("lines", None)], Order(TransactionAttempt(turn + 1, 0)))
             if turn:  # the first one warms up
                 times[name].append((time.perf_counter() - started) * 1000)
             counts.add(

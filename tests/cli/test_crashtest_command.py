@@ -95,7 +95,7 @@ def test_what_cannot_be_tested_is_one_message(words: tuple[str, ...], code: int,
     ],
 )
 def test_no_process_of_the_job_outlives_the_test(signum: int, code: int, tmp_path: Path) -> None:
-    write_job(tmp_path / "job", JOBS["endless"])
+    write_job(tmp_path / "job", JOBS["endless counter"])
     (tmp_path / "copies").mkdir()
     words = ("crashtest", "--table", COUNTS, "--idle", "60", "--", sys.executable, "job.py", str(tmp_path))
     variables = environment(TMPDIR=str(tmp_path / "copies"))

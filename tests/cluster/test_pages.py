@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,6 @@ from trident.cluster.state.beat_records import (
     SupervisorInfo,
     WorkerHeartbeat,
     machine_names,
-    report_death,
 )
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, NodePort, StatusKind, StormBase, WantedStatus
@@ -192,8 +192,9 @@ def test_a_heartbeat_of_an_earlier_assignment_is_not_shown(cluster: StormCluster
     assert ClusterOverview(cluster, TOKEN).topology_summary()["topologies"][0]["status"] == "STARTING"
 
 
-def test_what_the_driver_says_comes_first(cluster: StormClusterState) -> None:
-    storm_id = submitted(cluster)
+@contextmanager
+def counting(cluster: StormClusterState, storm_id: str) -> Iterator[None]:
+    """A driver of a word count that has ended and is served."""
     topology = TridentTopology("counting")
     words = topology.new_stream("words", FixedBatchSpout("word", 2, ["the"], ["cow"], ["the"]))
     words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count", state_name="counts")
@@ -202,13 +203,19 @@ def test_what_the_driver_says_comes_first(cluster: StormClusterState) -> None:
         one = OneTopology(storm_id, TridentPages(running, storm_id))
         with UIServer(one, port=0, token=TOKEN, token_for_all=True) as driver:
             beating(cluster, storm_id, assigned(cluster, storm_id), driver.url)
-            page = (pages := ClusterOverview(cluster, TOKEN).of_topology(storm_id)).topology()
-            assert (page["id"], page["status"], page["txid"], page["note"]) == (storm_id, "ACTIVE", 2, "")
-            assert page["conf"]["spark.ssl.keyPassword"] == "***"
-            assert page["isServed"]
-            assert page["actions"] == ["deactivate", "rebalance", "kill"]
-            assert pages.lookup("counts", ["the"])["value"] == 2
-            assert len(pages.batches()) == 2
+            yield
+
+
+def test_what_the_driver_says_comes_first(cluster: StormClusterState) -> None:
+    storm_id = submitted(cluster)
+    with counting(cluster, storm_id):
+        page = (pages := ClusterOverview(cluster, TOKEN).of_topology(storm_id)).topology()
+        assert (page["id"], page["status"], page["txid"], page["note"]) == (storm_id, "ACTIVE", 2, "")
+        assert page["conf"]["spark.ssl.keyPassword"] == "***"
+        assert page["isServed"]
+        assert page["actions"] == ["deactivate", "rebalance", "kill"]
+        assert pages.lookup("counts", ["the"])["value"] == 2
+        assert len(pages.batches()) == 2
 
 
 def test_actions_go_to_the_nimbus_that_leads(cluster: StormClusterState, tmp_path: Path) -> None:
@@ -312,7 +319,7 @@ def test_the_log_of_a_topology_that_failed_is_where_its_driver_died(cluster: Sto
         storm_id = submitted(cluster, status=WantedStatus("failed", 0.0, reason="it broke"))
         pages = ClusterOverview(cluster, TOKEN)
         assert pages.log(storm_id)["note"] == "the topology is not assigned to a machine"
-        report_death(cluster.state, storm_id, DriverDeath(time.time(), "a", 6700, 1, 0.0, 1.0, True, "it broke"))
+        cluster.report_death(storm_id, DriverDeath(time.time(), "a", 6700, 1, 0.0, 1.0, True, "it broke"))
         folder.log_file(storm_id).write_text("2026-11-26 02:00:00,001 ERROR it broke\n")
         folder.output_file(storm_id).write_text("a worker said why\n")
         assert pages.log(storm_id)["text"].endswith("ERROR it broke\n")
@@ -323,15 +330,8 @@ def test_the_log_of_a_topology_that_failed_is_where_its_driver_died(cluster: Sto
 def test_figures_over_time_are_those_of_the_driver(cluster: StormClusterState) -> None:
     storm_id = submitted(cluster)
     assert ClusterOverview(cluster, TOKEN).of_topology(storm_id).series() == {}
-    topology = TridentTopology("counting")
-    words = topology.new_stream("words", FixedBatchSpout("word", 2, ["the"], ["cow"], ["the"]))
-    words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count", state_name="counts")
-    with topology.start(engine="in_process") as running:
-        running.process_all_available()
-        one = OneTopology(storm_id, TridentPages(running, storm_id))
-        with UIServer(one, port=0, token=TOKEN, token_for_all=True) as driver:
-            beating(cluster, storm_id, assigned(cluster, storm_id), driver.url)
-            series = ClusterOverview(cluster, TOKEN).of_topology(storm_id).series(600)
+    with counting(cluster, storm_id):
+        series = ClusterOverview(cluster, TOKEN).of_topology(storm_id).series(600)
     assert (series["id"], series["window"], series["spanSeconds"]) == (storm_id, "600", 5)
     assert sum(series["tuplesPerSecond"]) > 0
     assert sum(series["failed"]) == 0

@@ -27,7 +27,7 @@ from trident.coordination.patience import Patience
 from trident.coordination.records import AdoptRecord, CommitRecord, DefineRecord, Record, RenameRecord, TopologyRecord
 from trident.errors import FencedError, HistoryGapError
 from trident.retention import Retention
-from trident.servers.zookeeper_session import ZooKeeperSession
+from trident.servers.zookeeper_nodes import ZooKeeperNodes
 
 ALL, NONE = Retention(batches=1_000_000), Retention(batches=0)
 STEPS = st.lists(st.one_of(st.integers(1, 12), st.sampled_from(["restart", "takeover", "lost"])), max_size=12)
@@ -54,7 +54,7 @@ PLACES = [
     *((Path, name) for name in ("open", "rename", "unlink")),
     (LogFile, "write"),
     (Patience, "run"),
-    *((ZooKeeperSession, name) for name in ("call", "call_each", "transaction")),
+    (ZooKeeperNodes, "call"),
 ]
 """What opens or changes a file, or asks a server."""
 

@@ -40,7 +40,7 @@ def test_txids_go_on_after_the_last_committed_one() -> None:
 
 def test_no_more_than_max_pending_are_active() -> None:
     batches = started(2)
-    assert not batches.may_start(0.0)
+    assert batches.wait_s(0.0) > 0
     with pytest.raises(CommitOrderError, match="batch 3 must not be started now"):
         batches.start(0.0)
 
@@ -119,7 +119,7 @@ def test_no_attempt_of_the_next_epoch_is_handed_out() -> None:
     last = batches.start(0.0)
     assert (last, batches.retries_left) == (attempt(1, (1 << RETRY_BITS) - 1), 0)
     batches.failed(last, 0.0)
-    assert not batches.may_start(0.0)
+    assert batches.wait_s(0.0) > 0
     with pytest.raises(CommitOrderError, match="batch 1 must not be started now"):
         batches.start(0.0)
 
@@ -127,22 +127,22 @@ def test_no_attempt_of_the_next_epoch_is_handed_out() -> None:
 def test_the_interval_caps_first_starts_and_not_retries() -> None:
     batches = coordinator(interval=0.5)
     batches.start(10.0)
-    assert not batches.may_start(10.49)
-    assert batches.start_time() == 10.5
+    assert batches.wait_s(10.49) > 0
+    assert batches.wait_s(10.25) == 0.25
     batches.start(10.5)
     batches.failed(attempt(1), 10.6)
-    assert batches.may_start(10.6)
+    assert batches.wait_s(10.6) == 0
     batches.start(10.6)
     batches.start(10.6)
-    assert not batches.may_start(10.6)
-    assert batches.may_start(11.1)
+    assert batches.wait_s(10.6) > 0
+    assert batches.wait_s(11.1) == 0
 
 
 def test_nothing_starts_before_the_backoff_is_over() -> None:
     batches = started()
     batches.failed(attempt(1), 10.0, backoff_s=2.0)
-    assert not batches.may_start(11.9)
-    assert batches.may_start(12.0)
+    assert batches.wait_s(11.9) > 0
+    assert batches.wait_s(12.0) == 0
 
 
 class Coordinating(RuleBasedStateMachine):
@@ -167,7 +167,7 @@ class Coordinating(RuleBasedStateMachine):
         retried = any(one.txid == txid for one in self.ever)
         early = self.now < self.not_before or (not retried and self.now < self.throttled_until)
         if early or len(self.live) == 3:
-            assert not self.batches.may_start(self.now)
+            assert self.batches.wait_s(self.now) > 0
             with pytest.raises(CommitOrderError):
                 self.batches.start(self.now)
             return

@@ -43,7 +43,7 @@ from trident.errors import (
     LogHeldError,
 )
 from trident.servers.zookeeper_address import ZooKeeperAddress
-from trident.servers.zookeeper_session import ZooKeeperSession
+from trident.servers.zookeeper_nodes import ZooKeeperNodes
 
 WAIT_S = 30
 
@@ -67,7 +67,7 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 
 
 class TestFaultsOfZooKeeperLog(StoredFaults):
-    asks = (ZooKeeperSession, "call")
+    asks = (ZooKeeperNodes, "call")
 
     @pytest.fixture
     def server(self, zookeeper_server: ZooKeeperEnsemble) -> Server:
@@ -228,18 +228,18 @@ def records_of(log: StoredLog) -> ZooKeeperRecords:
 
 def end_session(log: StoredLog) -> None:
     """Have ZooKeeper end the session of a log, as it does when it hears nothing of it for too long."""
-    before = records_of(log)._session.id
-    identity = records_of(log)._session._client.client_id
+    before = records_of(log)._nodes.id
+    identity = records_of(log)._nodes._client.client_id
 
     def renewed() -> bool:
         # The log takes its session back at once, perhaps before the other one has ended it.
-        other = KazooClient(records_of(log)._session.hosts, client_id=identity, connection_retry={"max_tries": 3})
+        other = KazooClient(records_of(log)._nodes.hosts, client_id=identity, connection_retry={"max_tries": 3})
         with suppress(other.handler.timeout_exception):
             other.start(5)
         other.stop()
         other.close()
         seconds = threading.Event()
-        return any(records_of(log)._session.id not in (0, before) or seconds.wait(0.1) for _ in range(20))
+        return any(records_of(log)._nodes.id not in (0, before) or seconds.wait(0.1) for _ in range(20))
 
     until(renewed)
 
@@ -257,7 +257,7 @@ def test_a_claim_outlasts_its_session_and_the_log_is_still_held(home: ZooKeeperH
         log.check_owner()
         until(lambda: alive(home) == before)
         owner = home.client.get(f"{home.path}/alive/{before[0]}")[1].ephemeralOwner
-        assert owner == records_of(log)._session.id
+        assert owner == records_of(log)._nodes.id
         with pytest.raises(LogHeldError):
             home.open()
         assert read(home).txid == 2
@@ -342,14 +342,14 @@ def test_a_driver_whose_log_was_begun_again_is_fenced(home: ZooKeeperHome) -> No
 
 def test_an_append_is_one_request(home: ZooKeeperHome, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    call = ZooKeeperSession.call
+    call = ZooKeeperNodes.call
 
-    def counted(self: ZooKeeperSession, *args: Any) -> Any:
+    def counted(self: ZooKeeperNodes, *args: Any) -> Any:
         asked.append(args[0].__qualname__)
         return call(self, *args)
 
     with closing(home.open()) as log:
-        monkeypatch.setattr(ZooKeeperSession, "call", counted)
+        monkeypatch.setattr(ZooKeeperNodes, "call", counted)
         for txid in range(1, 101):
             log.append(commit(txid, payload="x" * 500))
         assert len(asked) == 100

@@ -17,11 +17,11 @@ from states.postgres import PostgresState
 from tests.crash.fuse import Arm, Fuse
 from tests.crash.fused_wrappers import Chunks, CrashingMap, CrashingState, StormOpaqueMap
 from tests.crash.spout import SHELVES, WORDS, Row, ScriptedSpout, rows_of
+from tests.harness.topology_runs import open_view
 from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
 from trident.operations import Count, Sum
-from trident.runtime.reading.open_partitions import open_view
 from trident.servers.log_addresses import Database
 from trident.state import CachedMap, Key, MicroBatchIBackingMap, StateConf, StateSpec, StateType, map_for
 from trident.topology import TridentTopology

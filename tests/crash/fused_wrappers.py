@@ -246,10 +246,10 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
     class InZooKeeper(ZooKeeperRecords):
         head_bytes = part_bytes = 100
 
-        def _version(self, fill: Any, last: Any) -> int | None:
-            if last.path.endswith("/head"):
+        def _write(self, *steps: Any) -> Any:
+            if steps[-1].path == "/head":
                 Stored.reach()
-            return super()._version(fill, last)
+            return super()._write(*steps)
 
     with (
         mock.patch.object(log_address, "PostgresRecords", InPostgres),

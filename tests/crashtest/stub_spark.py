@@ -72,6 +72,14 @@ _JOB = """
     def run(function, checkpoint="checkpoint", ends=True):
         DataStreamWriter(BATCHES, ends).foreachBatch(function).option("checkpointLocation", checkpoint).start()
 """
+_GUARDED = """
+        def add(batch, batch_id):
+            db.execute("BEGIN")
+            if not db.execute("SELECT 1 FROM done WHERE batch = ?", (batch_id,)).fetchone():
+                db.executemany(ADD, [(word,) for word in words(batch)])
+                db.execute("INSERT INTO done VALUES (?)", (batch_id,))
+            db.execute("COMMIT")
+"""
 JOBS = {
     # Adds in one transaction, and cannot know whether it has added already.
     "counter": """
@@ -94,16 +102,7 @@ JOBS = {
         run(add)
     """,
     # The batch and its number in one transaction.
-    "guarded": """
-        def add(batch, batch_id):
-            db.execute("BEGIN")
-            if not db.execute("SELECT 1 FROM done WHERE batch = ?", (batch_id,)).fetchone():
-                db.executemany(ADD, [(word,) for word in words(batch)])
-                db.execute("INSERT INTO done VALUES (?)", (batch_id,))
-            db.execute("COMMIT")
-
-        run(add)
-    """,
+    "guarded": f"{_GUARDED}\n        run(add)\n",
     # Takes the batch that it wrote last once more, and no older one.
     "strict": """
         def add(batch, batch_id):
@@ -135,31 +134,20 @@ JOBS = {
 
         run(add)
     """,
-    # As `counter`, but it waits for more when it is done.
-    "endless": """
-        def add(batch, batch_id):
-            db.executemany(ADD, [(word,) for word in words(batch)])
-
-        run(add, ends=False)
-    """,
     # As `guarded`, but its first call fails, in each process, and it waits for more when it is done.
-    "restarting": """
+    "restarting": f"""{_GUARDED}
         calls = []
 
-        def add(batch, batch_id):
+        def add_later(batch, batch_id):
             calls.append(batch_id)
             if len(calls) == 1:
                 raise OSError("not yet")
-            db.execute("BEGIN")
-            if not db.execute("SELECT 1 FROM done WHERE batch = ?", (batch_id,)).fetchone():
-                db.executemany(ADD, [(word,) for word in words(batch)])
-                db.execute("INSERT INTO done VALUES (?)", (batch_id,))
-            db.execute("COMMIT")
+            add(batch, batch_id)
 
         try:
-            run(add, ends=False)
+            run(add_later, ends=False)
         except OSError:
-            run(add, ends=False)
+            run(add_later, ends=False)
     """,
     # Its first call of all, in whatever process, runs many more lines than any other.
     "shorter": """
@@ -175,18 +163,9 @@ JOBS = {
 
         run(add)
     """,
-    # As `strict`, but it waits for more when it is done.
-    "endless guarded": """
-        def add(batch, batch_id):
-            db.execute("BEGIN")
-            if not db.execute("SELECT 1 FROM done WHERE batch = ?", (batch_id,)).fetchone():
-                db.executemany(ADD, [(word,) for word in words(batch)])
-                db.execute("INSERT INTO done VALUES (?)", (batch_id,))
-            db.execute("COMMIT")
-
-        run(add, ends=False)
-    """,
 }
+# They wait for more when they are done.
+JOBS |= {f"endless {job}": JOBS[job].replace("run(add)", "run(add, ends=False)") for job in ("counter", "guarded")}
 
 
 def write_job(folder: Path, text: str) -> None:

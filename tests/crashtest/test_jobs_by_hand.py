@@ -12,9 +12,6 @@ from trident.crashtest import KillMoment, TrialOutcome
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
-_ONE_KILL = "folder of a batch"
-"""The job that the default run kills, once."""
-
 
 @pytest.fixture(autouse=True)
 def _small_spark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,13 +25,6 @@ def tell_servers(names: list[str], request: pytest.FixtureRequest, monkeypatch: 
     if "SHOP_POSTGRES" in names:
         address = request.getfixturevalue("postgres_server").address
         monkeypatch.setenv("SHOP_POSTGRES", f"postgresql://trident@{address}/postgres")
-
-
-@pytest.mark.long
-def test_a_right_job_is_exact_after_a_kill(tmp_path: Path) -> None:
-    report = crash(RIGHT[_ONE_KILL], tmp_path / "job", sys.executable, [KillMoment.after])
-    assert [trial.outcome for trial in report.trials] == [TrialOutcome.exact]
-    assert len(report.rows) == 9
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Jobs on Spark: the README's counts twice, and with `exactly_once` it does not; other jobs that people write."""
+"""Jobs of the pages on Spark: the README's counts twice, and with `exactly_once` it does not."""
 
 from __future__ import annotations
 
@@ -22,26 +22,6 @@ QUERY = """
     words = spark.readStream.option("maxFilesPerTrigger", 1).text("books").selectExpr("explode(split(value, ' ')) AS word")
     writer = words.writeStream.foreachBatch(add).option("checkpointLocation", "checkpoint")
     writer.trigger(availableNow=True).start().awaitTermination()
-"""
-GUARDED = """
-    import sqlite3
-    from pyspark.sql import SparkSession
-
-    def add(batch, batch_id):
-        counts = batch.groupBy("word").count().collect()
-        with sqlite3.connect("counts.db") as db:
-            db.execute("CREATE TABLE IF NOT EXISTS counts (word TEXT PRIMARY KEY, n INTEGER)")
-            db.execute("CREATE TABLE IF NOT EXISTS done (batch INTEGER PRIMARY KEY)")
-            if not db.execute("SELECT 1 FROM done WHERE batch = ?", (batch_id,)).fetchone():
-                for pair in counts:
-                    db.execute("INSERT INTO counts VALUES (?, ?) ON CONFLICT (word) DO UPDATE SET n = n + excluded.n", pair)
-                db.execute("INSERT INTO done VALUES (?)", (batch_id,))
-"""
-APPENDED = """
-    from pyspark.sql import SparkSession
-
-    def add(batch, batch_id):
-        batch.write.mode("append").parquet("words")
 """
 KEPT = "from pyspark.sql import SparkSession\nfrom counted import add\n"
 
@@ -91,22 +71,3 @@ def test_the_same_job_with_exactly_once_does_not(moments: tuple[KillMoment, ...]
     found = outcomes(crashed(folder, KEPT + textwrap.dedent(QUERY), "counted:rows", moments, ""))
     assert found.pop(KillMoment.older, TrialOutcome.refused) is TrialOutcome.refused
     assert set(found.values()) == {TrialOutcome.exact}
-
-
-@pytest.mark.long
-def test_a_batch_and_its_number_in_one_transaction_are_exact(folder: Path) -> None:
-    job = textwrap.dedent(GUARDED + QUERY)
-    report = crashed(folder, job, "sqlite:///counts.db?table=counts", tuple(KillMoment))
-    assert set(outcomes(report).values()) - {TrialOutcome.missed} == {TrialOutcome.exact}
-    assert report.kills >= len(KillMoment) - 1, "a time may come after the end of a short function"
-
-
-@pytest.mark.long
-def test_batches_that_are_appended_are_there_twice(folder: Path) -> None:
-    moments = (KillMoment.after, KillMoment.before, KillMoment.uncommitted)
-    found = outcomes(crashed(folder, textwrap.dedent(APPENDED + QUERY), "words", moments, ""))
-    assert found == {
-        KillMoment.after: TrialOutcome.wrong,
-        KillMoment.before: TrialOutcome.exact,
-        KillMoment.uncommitted: TrialOutcome.wrong,
-    }

@@ -90,7 +90,10 @@ def test_a_function_that_takes_long_is_killed_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("job", "outcome"),
-    [pytest.param("endless", TrialOutcome.wrong, marks=pytest.mark.long), ("endless guarded", TrialOutcome.exact)],
+    [
+        pytest.param("endless counter", TrialOutcome.wrong, marks=pytest.mark.long),
+        ("endless guarded", TrialOutcome.exact),
+    ],
 )
 def test_a_job_that_does_not_end_is_stopped_when_it_has_nothing_more_to_do(
     job: str, outcome: TrialOutcome, tmp_path: Path

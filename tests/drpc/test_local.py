@@ -110,9 +110,9 @@ class Slow(BaseQueryFunction[Any, Any]):
     def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
         self.calls += 1
         if self.calls % 3 == 0:
-            before = state._now().txid
+            before = state._parts.snapshot().txid
             deadline = time.monotonic() + 0.05
-            while state._now().txid < before + 2 and time.monotonic() < deadline:
+            while state._parts.snapshot().txid < before + 2 and time.monotonic() < deadline:
                 pass
         return list(state.multi_get([one.values for one in args]))
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from states.memory import MemoryBackingMap, MemoryData
+from tests.harness.crashing_stores import tuples_at
 from trident.operations import Max, Min, Sum
 from trident.state import CombinerUpdates, OpaqueMap, Sentinel, Snapshot, Txid, Winners
 
@@ -70,7 +71,7 @@ def commits_by_columns(
 
 
 def _readable(state: Any, snapshot: Snapshot, keys: Sequence[tuple[Any, ...]]) -> str:
-    rows = sorted(state.get_tuples_at(snapshot), key=str)
+    rows = sorted(tuples_at(state, snapshot), key=str)
     return repr([state.multi_get_at(keys, snapshot), rows, state.read_sentinel()])
 
 

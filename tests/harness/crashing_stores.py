@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trident.state import IBackingMap, JSONOpaqueSerializer, Key, OpaqueValue, Txid
+from trident.state import IBackingMap, JSONOpaqueSerializer, Key, OpaqueValue, Snapshot, Txid
 from trident.state.backing_map import backing_map
 from trident.state.values import UNKNOWN_ATTEMPT
 from trident.testing.backend.simulated_log import Add
@@ -120,3 +120,10 @@ def commit(state: Any, txid: int, **increments: int) -> list[Any]:
     values: list[Any] = state.multi_update([(key,) for key in increments], [Add(n) for n in increments.values()])
     state.commit(txid)
     return values
+
+
+def tuples_at(state: Any, snapshot: Snapshot) -> list[tuple[Any, ...]]:
+    """Return the rows of a map as they were after a batch."""
+    pages = ((page, state.multi_get_at(page, snapshot)) for page in state.key_pages())
+    pairs = (pair for page, values in pages for pair in zip(page, values, strict=True))
+    return [(*key, value) for key, value in pairs if value is not None]

@@ -10,11 +10,15 @@ from typing import Any
 
 from tests.harness.crashing_stores import DictMap
 from trident import Config, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
+from trident.graph import Graph
 from trident.operations import BaseStateUpdater, Count, Function, ReducerAggregator
+from trident.planner import make_plan
 from trident.runtime import running
+from trident.runtime.reading.open_partitions import view_of
+from trident.runtime.reading.views import StateView
 from trident.runtime.running import RunningTopology
 from trident.spout.interfaces import SpoutType, TransactionAttempt
-from trident.state import StateSpec, map_state
+from trident.state import Snapshot, StateSpec, map_state
 
 WAIT_S = 30.0
 QUICK: dict[str, Any] = {"poll_interval_ms": 1, "retry_backoff_ms": 1}
@@ -29,6 +33,14 @@ def start(
     """Start with short waits, and with an observer if there is one."""
     config = Config.of({**QUICK, "engine": engine, **conf})
     return topology.start(config) if observer is None else running.start(topology.graph(), config, None, observer)
+
+
+def open_view(
+    graph: Graph, config: Config, name: str, snapshot: Callable[[], Snapshot], partitions: int | None = None
+) -> StateView:
+    """Open a state for reading, as another process than the one that runs the topology does."""
+    plan = make_plan(graph)
+    return view_of(plan, config, name, snapshot, partitions or plan.partitions.get(name, 1))
 
 
 def topology_of(stream: Any) -> TridentTopology:

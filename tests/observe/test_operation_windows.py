@@ -14,7 +14,7 @@ from trident.observe.batch_committed import BatchCommitted, Phases, Read
 from trident.observe.rolling_totals import BUCKETS, WINDOWS_S
 from trident.operations import Count, Split
 from trident.planner import make_plan
-from trident.runtime.commit.committed import Committed
+from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.operation_totals import OperationTotals, read_statistics
 

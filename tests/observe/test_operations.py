@@ -170,7 +170,7 @@ def test_each_error_is_told_once_with_its_stack_trace(tmp_path: Path) -> None:
     running = start(topology, "in_process", max_batch_attempts=2)
     with pytest.raises(BatchFailedError):
         running.process_all_available()
-    feed = ErrorFeed(running)
+    feed = ErrorFeed(lambda: running.errors)
     first, second, last = feed.new()
     assert [each.component for each in (first, second, last)] == ["s/FailTimes", "s/FailTimes", WHOLE_TOPOLOGY]
     assert "attempt 1 (start 1) failed on tuple [x='a']: RuntimeError: lost" in first.text

@@ -157,3 +157,12 @@ def test_a_lag_that_a_source_does_not_say_has_no_trend() -> None:
     for number in range(40):
         series.add(TimeSpan(timed=1, lags={"records": 1000}, is_whole=number != 30), 5.0 * number)
     assert series.lag(200.0) is None
+
+
+def test_a_rate_is_that_of_the_last_seconds() -> None:
+    series = TimeSeries(0.0)
+    assert series.per_second(0.0) == 0
+    for second in range(1, 30):
+        series.add(TimeSpan(tuples=50), float(second))
+        assert series.per_second(float(second)) == pytest.approx(50, abs=10)
+    assert series.per_second(500.0) == 0  # what it was long ago says nothing of now

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trident.observe.at_work import AtWork, RunningBatch, RunningCall, StallLog, duration, is_stalled, stalls
+from trident.naming import duration
+from trident.observe.at_work import AtWork, RunningBatch, RunningCall, StallLog, is_stalled, stalls
 from trident.observe.heartbeats import heartbeat_of
 from trident.observe.verdict import verdict
 

@@ -174,24 +174,24 @@ OF_LOGS = (
     Mutant(
         "log in ZooKeeper: records are written without the claim",
         _ZOOKEEPER,
-        '        transaction.check(self._at(f"{_CLAIM}/{self._own}"), -1)\n',
-        '        transaction.check("/", -1)\n',
+        'Check(f"{_CLAIM}/{self._own}")',
+        'Check("/")',
         ("tests/coordination/test_zookeeper_faults.py::test_a_driver_whose_log_was_begun_again_is_fenced",),
     ),
     Mutant(
         "log in ZooKeeper: records may follow records that are gone",
         _ZOOKEEPER,
-        "lambda transaction: transaction.set_data(*head, tag)",
-        "lambda transaction: transaction.set_data(*head, -1)",
+        'Put(f"/{HEAD}", body.to_bytes(), body.tag)',
+        'Put(f"/{HEAD}", body.to_bytes())',
         (
             "tests/coordination/test_zookeeper_faults.py::TestFaultsOfZooKeeperLog::test_a_log_that_was_set_back_is_not_continued",
         ),
     ),
     Mutant(
         "log in ZooKeeper: an append whose answer was lost fails",
-        _ZOOKEEPER,
-        "is_done = answer.repeated and",
-        "is_done = not answer.repeated and",
+        "trident/servers/zookeeper_nodes.py",
+        "return None if refusal and answer.repeated and",
+        "return None if refusal and not answer.repeated and",
         (
             "tests/coordination/test_zookeeper_faults.py::TestFaultsOfZooKeeperLog::test_a_record_is_there_once_though_the_connection_is_cut",
         ),
@@ -199,8 +199,8 @@ OF_LOGS = (
     Mutant(
         "log in ZooKeeper: two drivers claim the same epoch",
         _ZOOKEEPER,
-        "                transaction.set_data(*head, tag)\n            if is_old_there",
-        "                transaction.set_data(*head, -1)\n            if is_old_there",
+        "Put(head, data, tag)",
+        "Put(head, data)",
         (
             "tests/coordination/test_zookeeper_log.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
         ),
@@ -250,9 +250,9 @@ OF_LOGS = (
     ),
     Mutant(
         "log in PostgreSQL: the end of the log is not read again after the claim",
-        _STORED,
-        "            found = reader.state_if_there()\n            check_topology(address, topology, found)\n            state = ",
-        "            found = None\n            check_topology(address, topology, found)\n            state = ",
+        "trident/coordination/durable_log.py",
+        "return claim, state_to_continue(read(), topology",
+        "return claim, state_to_continue(None, topology",
         ("tests/coordination/test_postgres_log.py::TestPostgresLog::test_everything_is_there_after_a_restart",),
     ),
     Mutant(

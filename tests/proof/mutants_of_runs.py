@@ -62,11 +62,11 @@ OF_RUNS = (
     Mutant(
         "loop: the record is written before the commit",
         _ATTEMPTS,
-        "            try:\n                result = self._committed(batch, txids)\n",
-        "            try:\n                from trident.runtime.commit.committed import Committed\n\n"
-        "                every = {name: list(range(len(each))) for name, each in txids.items()}\n"
+        "            try:\n                result = self._committed(batch, order)\n",
+        "            try:\n                from trident.runtime.commit.committer import Committed\n\n"
+        "                every = {name: list(range(len(each))) for name, each in order.txids.items()}\n"
         "                self._report(LoopMessage(batch.attempt, Committed(touched=every)))\n"
-        "                result = self._committed(batch, txids)\n",
+        "                result = self._committed(batch, order)\n",
         ("tests/runtime/loop/test_loop.py::test_a_failed_commit_is_replayed_and_its_writes_count_once",),
     ),
     Mutant(
@@ -126,8 +126,8 @@ OF_RUNS = (
     Mutant(
         "commit: two partitions may write one key",
         _COMMITTER,
-        "                check_one_writer(node.state, {at: marks_of(states[at]) for at in commits}, txids[0])\n",
-        "                pass\n",
+        "            check_one_writer(node.state, {at: marks_of(states[at]) for at in commits}, txids[0])\n",
+        "            pass\n",
         ("tests/runtime/commit/test_partitions_of_states.py",),
     ),
     Mutant(
@@ -191,8 +191,8 @@ OF_RUNS = (
     Mutant(
         "windows: the watermark does not wait for late rows",
         "trident/runtime/windows/shares.py",
-        "_later(before, max(reached - times.delay, FIRST_MS * times.per_ms))",
-        "_later(before, reached)",
+        "later(before, max(reached - times.delay, FIRST_MS * times.per_ms))",
+        "later(before, reached)",
         ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
     ),
     Mutant(
@@ -364,7 +364,7 @@ OF_RUNS = (
     ),
     Mutant(
         "commit: keys of two partitions that are the same are not compared",
-        "trident/runtime/commit/committed.py",
+        "trident/runtime/commit/entries.py",
         "            if other != partition:\n",
         "            if other is None:\n",
         (
@@ -445,7 +445,7 @@ OF_RUNS = (
     ),
     Mutant(
         "readers: a read that was overtaken is not repeated",
-        "trident/runtime/reading/commit_gate.py",
+        "trident/runtime/reading/state_partitions.py",
         "if number == rounds - 1 or not was_overtaken(error):",
         "if number >= 0:",
         ("tests/runtime/reading/test_views.py::test_reads_from_threads_never_mix_two_batches",),
@@ -453,8 +453,8 @@ OF_RUNS = (
     Mutant(
         "bolts: a tree that timed out is not failed",
         "trident/storm/execution/pending.py",
-        "        return self._older.pop()\n",
-        "        self._older.pop()\n        return {}\n",
+        "        return list(timed_out.values())\n",
+        "        return []\n",
         ("tests/storm/test_answers.py::test_an_unanswered_tuple_times_out_and_is_emitted_again",),
     ),
     Mutant(

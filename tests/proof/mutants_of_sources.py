@@ -105,7 +105,7 @@ OF_SOURCES = (
     Mutant(
         "files: a file that was replaced is read on",
         "spouts/files/file_coordinator.py",
-        "                    self._format.check_same(path, size, position)\n",
+        "                    self._format.find(path, position, 0, False, Tail(self._rule))  # it raises if it is another one\n",
         "                    pass\n",
         (
             "tests/spouts/files/test_text_errors.py::test_a_file_that_was_read_and_replaced_by_one_of_the_same_size_is_found",

@@ -125,8 +125,8 @@ OF_STATES = (
     Mutant(
         "maps: the writes of a commit that was given up count in the next",
         _COMMITS,
-        "        commit = Txid.of(txid)\n        self._forget()\n",
-        "        commit = Txid.of(txid)\n",
+        "        commit = txid if isinstance(txid, Txid) else Txid(txid)\n        self._forget()\n",
+        "        commit = txid if isinstance(txid, Txid) else Txid(txid)\n",
         ("tests/state/test_maps.py::test_a_crash_between_two_updates_of_a_key_loses_neither_of_a_transactional_batch",),
     ),
     Mutant(
@@ -249,7 +249,7 @@ OF_STATES = (
     Mutant(
         "sentinel: it is laid over another run of the same commit",
         _SENTINEL,
-        'return found == own and found.run not in ("", own.run)',
+        'return found.run not in ("", own.run) and found == own',
         "return False",
         ("tests/storekit/test_sentinel_order.py::test_the_rule_answers_each_case",),
     ),

@@ -146,7 +146,7 @@ OF_STORES = (
     Mutant(
         "Delta: another writer's commit is taken for a compaction",
         "states/delta/fence.py",
-        "return unchanged.issuperset(range(after + 1, until + 1))",
+        "return unchanged.issuperset(range(since + 1, newest + 1))",
         "return True",
         ("tests/states/delta/test_delta_fencing.py::test_a_paused_writer_is_fenced_once_its_successor_has_committed",),
     ),
@@ -169,7 +169,7 @@ OF_STORES = (
     Mutant(
         "Delta: the published table goes back to an earlier batch",
         "states/delta/publisher.py",
-        "(shown.is_same(due.shown) or _is_later(shown, due.shown))",
+        "(shown.is_same(due.shown) or shown.is_later(due.shown))",
         "shown.is_same(due.shown)",
         ("tests/states/delta/test_delta_published.py::test_a_replaced_writer_that_wakes_up_shows_no_earlier_batch",),
     ),

@@ -23,7 +23,8 @@ from trident.operations import Count
 from trident.spout import SpoutType
 from trident.state import Key, StateType, map_state
 from trident.testing.simulation.fault_plan import FAULT_KINDS, OF_STATES, POINTS, Fault, FaultPlan
-from trident.testing.simulation.simulating import Declared, JudgedRuns, _Wrong
+from trident.testing.simulation.simulated_run import Wrong
+from trident.testing.simulation.simulating import Declared, JudgedRuns
 
 __all__ = ["cells", "schedules"]
 
@@ -82,14 +83,14 @@ def _cell(runs: JudgedRuns, plan: FaultPlan, spout: SpoutType, kind: StateType) 
     exact = kind is StateType.OPAQUE or (kind is StateType.TRANSACTIONAL and spout is SpoutType.TRANSACTIONAL)
     try:
         runs._checked(plan, runs._all_rows, runs._wanted)
-    except _Wrong as error:
+    except Wrong as error:
         if exact or not error.found or (kind is StateType.NON_TRANSACTIONAL and not _is_too_much(error)):
             raise
         return {"inexact": 1, "inexact and wrong": 1}
     return {"exact": 1} if exact else {"inexact": 1}
 
 
-def _is_too_much(error: _Wrong) -> bool:
+def _is_too_much(error: Wrong) -> bool:
     """Whether no count is too small: a state that is not transactional counts at least once."""
     (wanted,), (found,) = error.wanted.values(), error.found.values()
     return all(found.get(key, 0) >= count for key, count in wanted.items())

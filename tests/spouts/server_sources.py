@@ -41,8 +41,7 @@ class _Topic(SpoutSource):
     def __init__(self, cluster: KafkaCluster) -> None:
         self.cluster, self.topics = cluster, Topics(cluster.bootstrap)
         self.topic, self.number = self._led_apart(), self.partitions
-        self.lost = self._lost if len(cluster.brokers) > 1 else None
-        self.leaders = self._leaders() if self.lost else {}
+        self.leaders = self._leaders() if self.offers("lost") else {}
 
     def spout(self) -> Any:
         from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
@@ -70,8 +69,11 @@ class _Topic(SpoutSource):
             for broker in self.cluster.brokers:
                 broker.resume()
 
+    def offers(self, method: str) -> bool:
+        return super().offers(method) and (method != "lost" or len(self.cluster.brokers) > 1)
+
     @contextmanager
-    def _lost(self, partition: int) -> Iterator[None]:
+    def lost(self, partition: int) -> Iterator[None]:
         """The broker that has its only copy is killed."""
         broker = self.leaders[partition]
         broker.kill()

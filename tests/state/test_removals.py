@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryMap, MemoryMapState
-from tests.harness.crashing_stores import DictMap, commit
+from tests.harness.crashing_stores import DictMap, commit, tuples_at
 from trident.runtime.reading.views import StateView
 from trident.state import (
     CachedMap,
@@ -92,7 +92,7 @@ def test_a_removal_that_the_replay_drops_never_happened() -> None:
     remove(state, Txid(2, 0, FIRST_WON), "a")
     winners = Winners(((1, 0), (2, 1)))
     commit(state, Txid(2, 1, FIRST_WON), z=1)
-    assert list(state.get_tuples_at(Snapshot(2, winners))) == [("a", 5), ("z", 1)]
+    assert list(tuples_at(state, Snapshot(2, winners))) == [("a", 5), ("z", 1)]
     assert commit(state, Txid(3 + REMOVAL_LAG, 1, winners), z=1) == [2]
     assert commit(state, Txid(4 + REMOVAL_LAG, 1, winners), a=1) == [6]
 
@@ -143,7 +143,7 @@ def test_a_snapshot_from_before_the_removal_sees_the_key() -> None:
     commit(state, 1, a=5, b=1)
     remove(state, 2, "a")
     assert state.multi_get_at([("a",), ("b",)], Snapshot(1)) == [5, 1]
-    assert list(state.get_tuples_at(Snapshot(1))) == [("a", 5), ("b", 1)]
+    assert list(tuples_at(state, Snapshot(1))) == [("a", 5), ("b", 1)]
     assert state.multi_get_at([("a",), ("b",)], Snapshot(2)) == [None, 1]
 
 

@@ -71,7 +71,6 @@ READS: dict[str, Callable[[Any], Any]] = {
     "get_tuples": lambda state: next(iter(state.get_tuples()))[-1],
     "multi_get_at": lambda state: state.multi_get_at([("k",)], AFTER)[0],
     "get_at": lambda state: state.get_at(AFTER),
-    "get_tuples_at": lambda state: next(iter(state.get_tuples_at(AFTER)))[-1],
 }
 
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from trident.operations import Max, Min, Sum
 from trident.state import EVERYTHING_WON, OpaqueValue, Snapshot, Txid, Winners
 from trident.state.columns.number_columns import NumberColumns, NumberForm, Span
+from trident.state.interfaces import FormerTypes
+from trident.state.opaque_map import migrated
 from trident.state.table import OpaqueColumns, OpaqueTable
 from trident.state.values import UNKNOWN_ATTEMPT, Combine, stand_before
 
@@ -75,6 +77,40 @@ def test_what_stood_before_is_the_same_for_each_and_for_all(values: list[OpaqueV
         assert table.first_after(txid) == (later[0] if later else None)
         assert repr(list(table)) == repr([table[at] for at in range(len(table))]) == repr(rows)
         assert repr(list(table[1:3])) == repr(rows[1:3])
+
+
+class Marked(FormerTypes):
+    """Says of each value which declaration wrote it."""
+
+    fields = ()
+    types = ((1, "first", None), (3, "second", None))
+
+    def converted(self, values: list[Any], former: str, names: Any) -> list[Any]:
+        return [None if value is None else (former, value) for value in values]
+
+    def declared(self, values: list[Any]) -> list[Any]:
+        raise AssertionError
+
+    def stored(self, values: Any, attempt: int) -> Any:
+        raise AssertionError
+
+
+def marked(value: OpaqueValue) -> OpaqueValue:
+    """Migrate one value by the attempt that wrote it."""
+    former = next((type_ for until, type_, _ in Marked.types if value.attempt < until), None)
+    if former is None:
+        return value
+    return value._replace(prev=value.prev and (former, value.prev), curr=value.curr and (former, value.curr))
+
+
+@given(stored(st.integers(1, 9)), TXIDS, WINNERS)
+def test_what_former_declarations_wrote_stands_by_the_same_rule(
+    values: list[OpaqueValue], txid: int, winners: Winners
+) -> None:
+    now = migrated(values, winners.with_types(Marked.types), Marked())
+    assert list(now) == [marked(value) for value in values]
+    before = [marked(value).at(Snapshot(txid - 1, winners)) for value in values]
+    assert OpaqueColumns.of(now).values_before(txid, winners) == before
 
 
 @pytest.mark.slow

@@ -10,6 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from states.cassandra import CassandraState
+from states.delta import DeltaState
+from states.memcached import MemcachedState
+from states.memory import MemoryMapState
+from states.postgres import PostgresState
+from states.redis import RedisState
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
 from tests.harness.sqlite_map import sqlite_state
@@ -156,61 +162,23 @@ class _ByName:
         return self.store.spec(self.port, self.work, name).factory.make_state(conf, partition_index, num_partitions)
 
 
-def _memory(port: int, work: Path, name: str) -> StateSpec:
-    from states.memory import MemoryMapState
-
-    return MemoryMapState.opaque()
-
-
-def _delta(port: int, work: Path, name: str) -> StateSpec:
-    from states.delta import DeltaState
-
-    return DeltaState.opaque(work / name)
-
-
-def _sqlite(port: int, work: Path, name: str) -> StateSpec:
-    return sqlite_state(str(work / "states.db"))
-
-
-def _redis(port: int, work: Path, name: str) -> StateSpec:
-    from states.redis import RedisState
-
-    return RedisState.opaque(f"redis://127.0.0.1:{port}/0")
-
-
-def _memcached(port: int, work: Path, name: str) -> StateSpec:
-    from states.memcached import MemcachedState
-
-    return MemcachedState.opaque([f"127.0.0.1:{port}"])
-
-
 def _cassandra(port: int, work: Path, name: str) -> StateSpec:
-    from states.cassandra import CassandraState
-
     return CassandraState.opaque(
         ["127.0.0.1"], port=port, keyspace="campaigns", table="states", replication=1, buckets=8
     )
 
 
 def _cassandra_columns(port: int, work: Path, name: str) -> StateSpec:
-    from states.cassandra import CassandraState
-
     return CassandraState.opaque(["127.0.0.1"], port=port, keyspace="campaigns", replication=1, layout="columns")
 
 
-def _postgres(port: int, work: Path, name: str) -> StateSpec:
-    from states.postgres import PostgresState
-
-    return PostgresState.opaque(f"postgresql://trident@127.0.0.1:{port}/postgres")
+def _redis(port: int, work: Path, name: str) -> StateSpec:
+    return RedisState.opaque(f"redis://127.0.0.1:{port}/0")
 
 
 def _redis_that_keeps(work: Path) -> Server:
     """Each write is on disk before it is answered."""
     return start_redis(work, "--appendonly", "yes", "--appendfsync", "always", "--save", "")
-
-
-def _memcached_with_room(work: Path) -> Server:
-    return start_memcached(work, "-M", "-I", "8m")
 
 
 _SERVER = Limits(durable=True, repartitions=True, fences="all", lists=True, removes=True, resets=True)
@@ -224,18 +192,22 @@ STORES = {
     store.name: store
     for store in (
         # A memory whose process is killed is gone, log and all: nothing is promised, so nothing is killed.
-        Store("memory", _memory, _MEMORY, process=False),
+        Store("memory", lambda port, work, name: MemoryMapState.opaque(), _MEMORY, process=False),
         Store(
-            "delta", _delta, _DELTA, told=(FencedError, BackendError), partitions=1,
-            small={**_OWN, "kills": 2, "reads": 200, "removals": 5},
+            "delta", lambda port, work, name: DeltaState.opaque(work / name), _DELTA, told=(FencedError, BackendError),
+            partitions=1, small={**_OWN, "kills": 2, "reads": 200, "removals": 5},
         ),
-        Store("sqlite", _sqlite, Limits(durable=True, repartitions=True, lists=True, resets=True)),
+        Store(
+            "sqlite", lambda port, work, name: sqlite_state(str(work / "states.db")),
+            Limits(durable=True, repartitions=True, lists=True, resets=True),
+        ),
         Store("redis", _redis, _SERVER, _redis_that_keeps, small=_OWN),
         Store("redis-volatile", _redis, _SERVER, start_redis, keeps=False, small=_OWN),
         # A write that is under way when its writer is replaced may still arrive: harmless, but not nothing.
         Store(
-            "memcached", _memcached, replace(_SERVER, fences="written", lists=False), _memcached_with_room, keeps=False,
-            by_address=True, small=_OWN,
+            "memcached", lambda port, work, name: MemcachedState.opaque([f"127.0.0.1:{port}"]),
+            replace(_SERVER, fences="written", lists=False), lambda work: start_memcached(work, "-M", "-I", "8m"),
+            keeps=False, by_address=True, small=_OWN,
         ),
         Store(
             "cassandra", _cassandra, replace(_SERVER, fences="written"), start_cassandra, fixture="cassandra_server",
@@ -245,6 +217,9 @@ STORES = {
             "cassandra-columns", _cassandra_columns, replace(_SERVER, fences="written"), start_cassandra,
             fixture="cassandra_server", small={**_OWN, "kills": 0, "takeovers": 1, "reads": 0, "removals": 0},
         ),
-        Store("postgres", _postgres, _ATOMIC, start_postgres, small=_OWN),
+        Store(
+            "postgres", lambda port, work, name: PostgresState.opaque(f"postgresql://trident@127.0.0.1:{port}/postgres"),
+            _ATOMIC, start_postgres, small=_OWN,
+        ),
     )
 }  # fmt: skip

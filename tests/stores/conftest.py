@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.harness.servers import Server
-from tests.stores.catalog import STORES, Home
+from tests.stores.catalog import STORES, Home, Store
+
+
+def cases(which: Callable[[Store], bool]) -> Any:
+    """Parametrize a test by the names of stores."""
+    rows = [(store.name, [pytest.mark.server] if store.server else []) for store in STORES.values() if which(store)]
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in rows])
 
 
 @pytest.fixture(scope="session")

@@ -15,21 +15,12 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.steps.key_columns import partitions_of
 from trident.state import Key, OpaqueMap, Txid
 from trident.state.txid import RETRY_BITS
+from trident.testing.backend.simulated_log import Add
 
 KEYS: list[Key] = [(f"key {number:02}",) for number in range(20)]
 Batch = Mapping[Key, int | None]
 """What a batch adds to each key; None removes it."""
 Model = dict[Key, int]
-
-
-class Add:
-    """Adds a number to the stored one."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def update(self, stored: int | None) -> int:
-        return (stored or 0) + self.number
 
 
 class Driver:

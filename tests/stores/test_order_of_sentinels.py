@@ -7,24 +7,17 @@ from collections.abc import Callable
 import pytest
 
 from tests.storekit.sentinel_cases import SENTINEL_CASES, SentinelCase
-from tests.stores.catalog import STORES, Home
-from trident.state.backing_map import BackingMap
-from trident.state.sentinel import fenced, is_atomic
+from tests.stores.catalog import Home
+from tests.stores.conftest import cases
+from trident.state.backing_map import BackingMap, backing_map
+from trident.state.sentinel import fenced
 from trident.state.txid import Sentinel, Txid
 from trident.testing.backend.store_under_test import Store
 
 
 @pytest.mark.sample(1)
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.server] if store.server else [])
-        for name, store in STORES.items()
-        if store.limits.fences != "no"
-        and name != "cassandra-columns"  # has the sentinels of "cassandra", and declared types
-    ],
-)
+@cases(lambda store: store.fences and store.name != "cassandra-columns")  # has the sentinels of "cassandra"
 def test_a_store_answers_each_case_as_the_rule_does(name: str, home_of: Callable[[str], Home]) -> None:
     home = home_of(name)
     store = Store(home.empty(), limits=home.store.limits)
@@ -33,7 +26,7 @@ def test_a_store_answers_each_case_as_the_rule_does(name: str, home_of: Callable
         for case in SENTINEL_CASES:
             there = [found for found in (case.seen, case.found) if found]
             # A store that writes a commit whole has no seal.
-            if is_atomic(other) and not all(found.sealed for found in there):
+            if backing_map(other).facts.commits_atomically and not all(found.sealed for found in there):
                 continue
             # Delta stores no run. A second run finds the sentinel of its own commit, which the log does not expect.
             if name == "delta" and any(found.run for found in there):

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.stores.catalog import STORES, Home
+from tests.stores.catalog import Home
+from tests.stores.conftest import cases
 from trident.errors import UnsupportedOperation
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel
@@ -25,14 +26,7 @@ class Declared(Store):
         return replace(made, key_fields=(("word", "string"),), value_type="bigint", value_field="count")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.server] if store.server else [])
-        for name, store in STORES.items()
-        if store.server is not None or name == "delta"
-    ],
-)
+@cases(lambda store: store.server is not None or store.name == "delta")
 def test_a_reader_is_refused_each_write(name: str, home_of: Callable[[str], Home]) -> None:
     home = home_of(name)
     store = Declared(home.empty(), limits=home.store.limits)

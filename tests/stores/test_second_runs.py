@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.stores.catalog import STORES, Home
+from tests.stores.catalog import Home
+from tests.stores.conftest import cases
 from trident.errors import BackendError, FencedError, SecondRunError
 from trident.state import Sentinel, Snapshot, Txid, Winners
 from trident.testing.backend.simulated_log import Add
@@ -27,14 +28,7 @@ def batch_2(attempt: int, run: str) -> Txid:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.server] if store.server else [])
-        for name, store in STORES.items()
-        if store.fences and name not in ("memory", "redis-volatile")
-    ],
-)
+@cases(lambda store: store.fences and store.name not in ("memory", "redis-volatile"))
 def test_what_two_runs_of_a_task_write_counts_once(name: str, home_of: Callable[[str], Home]) -> None:
     home = home_of(name)
     state_name = home.fresh_name("runs")
@@ -66,9 +60,7 @@ def test_what_two_runs_of_a_task_write_counts_once(name: str, home_of: Callable[
         each.close()
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.server) for name in ("redis", "memcached", "cassandra")
-])  # fmt: skip
+@cases(lambda store: store.name in ("redis", "memcached", "cassandra"))
 def test_a_run_that_is_met_between_two_puts_goes_on_until_the_next_attempt(
     name: str, home_of: Callable[[str], Home]
 ) -> None:

@@ -7,7 +7,6 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trident.observe.recent_batches import RecentRate
 from trident.ui.log_pages import TAIL_BYTES, RecentLog, page_of_log
 
 
@@ -51,16 +50,3 @@ def test_old_lines_are_forgotten_and_offsets_go_on() -> None:
         assert log.page()["text"].endswith("the last\n")
     logger.warning("after it was closed")
     assert "after it was closed" not in log.page()["text"]
-
-
-def test_a_rate_is_that_of_the_last_seconds() -> None:
-    now = 0.0
-    rate = RecentRate(lambda: now)
-    assert rate.of(1000) is None
-    for second in range(1, 30):
-        now = float(second)
-        assert rate.of(1000 + 50 * second) == 50
-    now = 29.5
-    assert rate.of(1000 + 50 * 29) is not None
-    now = 500.0  # it was not asked for long, so what it was then says nothing of now
-    assert rate.of(9000) is None

@@ -12,28 +12,32 @@ import typer
 from typer.core import TyperGroup
 
 from trident import __version__
-from trident.cli import cluster_commands, daemon_commands, dead_letter_commands, proof_commands, state_commands
+from trident.cli import (
+    cluster_commands,
+    crashtest_command,
+    daemon_commands,
+    dead_letters,
+    proof_commands,
+    run,
+    state_commands,
+)
 from trident.cli.arguments import (
     AsJson,
-    Conf,
-    Debug,
     Engine,
-    LogDir,
-    SubmittedName,
+    LogPlace,
+    StateName,
     Target,
     Token,
+    Wide,
     argument,
-    existing_log,
     feed_position,
     local_folder,
     log_named,
     option,
     port,
 )
-from trident.cli.console import print_json, reporting, results, say
-from trident.cli.crashtest_command import add_crashtest_command
-from trident.cli.drpc import drpc_command
-from trident.cli.run import run_command
+from trident.cli.commands import TopologyOptions, command
+from trident.cli.console import print_json, results, say
 from trident.extras import pyspark_version
 
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
@@ -57,8 +61,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(dead_letter_commands.app, name="dead-letters")
+app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(state_commands.app, name="state")
+for _each in (run, proof_commands, crashtest_command, daemon_commands, cluster_commands):
+    app.add_typer(_each.app)
 
 
 def _version(asked: bool) -> None:
@@ -77,19 +83,10 @@ def _trident(
     pass
 
 
-app.command("run", epilog="Example: `trident run examples/word_count.py:topology --once --master 'local[4]'`")(
-    run_command
-)
-app.command("drpc", epilog="Example: `trident drpc examples/word_count.py:topology --port 3774`")(drpc_command)
-
-
-@app.command(
-    "get",
-    epilog="Example: `trident get examples/word_count.py:topology count the and`, or `… count --top 10`",
-)
+@command(app, "get", "`trident get examples/word_count.py:topology count the and`, or `… count --top 10`")
 def get_command(
-    target: Target,
-    state: Annotated[str, argument("The name of the state.")],
+    of: TopologyOptions,
+    state: StateName,
     keys: Annotated[
         list[str] | None,
         argument(
@@ -111,11 +108,7 @@ def get_command(
     by: Annotated[
         str | None, option("With --top: of several aggregates in one value, the one to order by.", "FIELD")
     ] = None,
-    conf: Conf = None,
-    log_dir: LogDir = None,
-    name: SubmittedName = None,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Read or list keys of a state, whether or not its topology is running, without Spark; nothing is written.
 
@@ -124,34 +117,31 @@ def get_command(
     another topology's, or without its last writes), the command ends with an error that says so.
     """
     from trident.cli.get import KeyListing, read
-    from trident.cli.target import load_topology, settings
 
-    with reporting(debug):
-        config = settings(conf or [], {"log_dir": log_dir})
-        if all_keys + (limit is not None) + (top is not None) > 1:
-            raise typer.BadParameter(
-                "--all lists all keys, --limit some, --top the ones with the greatest values; give only one of them"
-            )
-        if by is not None and top is None:
-            raise typer.BadParameter("is for --top", param_hint="--by")
-        is_listing = all_keys or any(given is not None for given in (prefix, limit, top))
-        listing = KeyListing(prefix, limit, top, by) if is_listing else None
-        answer = read(load_topology(target, name), config, state, keys or [], listing)
-        if as_json:
-            print_json(answer.plain())
-        else:
-            answer.show(results())
-            more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
-            say(f"{answer.topology}, state {state}, after batch {answer.txid}{more}")
+    if all_keys + (limit is not None) + (top is not None) > 1:
+        raise typer.BadParameter(
+            "--all lists all keys, --limit some, --top the ones with the greatest values; give only one of them"
+        )
+    if by is not None and top is None:
+        raise typer.BadParameter("is for --top", param_hint="--by")
+    is_listing = all_keys or any(given is not None for given in (prefix, limit, top))
+    answer = read(*of.load(), state, keys or [], KeyListing(prefix, limit, top, by) if is_listing else None)
+    if as_json:
+        print_json(answer.plain())
+    else:
+        answer.show(results())
+        more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
+        say(f"{answer.topology}, state {state}, after batch {answer.txid}{more}")
 
 
-@app.command(
+@command(
+    app,
     "changes",
-    epilog="Example: `trident changes orders.py:topology revenue --since 41 --follow`, or `… --port 8090` for a browser",
+    "`trident changes orders.py:topology revenue --since 41 --follow`, or `… --port 8090` for a browser",
 )
 def changes_command(
-    target: Target,
-    state: Annotated[str, argument("The name of the state.")],
+    of: TopologyOptions,
+    state: StateName,
     since: Annotated[
         str | None,
         option("Begin behind this batch, or position. Default: the last one.", "TXID", callback=feed_position),
@@ -161,45 +151,30 @@ def changes_command(
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve events at.")] = "127.0.0.1",
     port: Annotated[int | None, port("Serve events over HTTP; 0 takes a free port.", show_default=False)] = None,
     token: Token = None,
-    conf: Conf = None,
-    log_dir: LogDir = None,
-    name: SubmittedName = None,
-    debug: Debug = False,
-) -> None:
+) -> int | None:
     """Print what each committed batch changed in a state, a line of JSON a batch; or serve it as server-sent events.
 
     The state must be declared with `changes=`. Each change comes once, in order, with the value before and after. To go
     on later, give `--since` the `position` of the last line: its txid alone would not show that the log was set back.
     """
     from trident.cli.changes import print_changes, serve_changes
-    from trident.cli.target import load_topology, settings
     from trident.reading import changes
 
-    with reporting(debug):
-        if port is not None and (follow or snapshot or since is not None):
-            raise typer.BadParameter("clients ask for events at /changes?since=TXID and /snapshot", param_hint="--port")
-        if port is None and since is None and not snapshot and not follow:
-            raise typer.BadParameter(
-                "say where to begin: --since TXID, --snapshot, or --follow for changes from now on"
-            )
-        config, topology = settings(conf or [], {"log_dir": log_dir}), load_topology(target, name)
-        if port is None:
-            with changes(topology, state, since, config) as feed:
-                print_changes(feed, snapshot, follow)
-            return
-        code = serve_changes(topology, config, state, host, port, token)
-    raise typer.Exit(code)
+    if port is not None and (follow or snapshot or since is not None):
+        raise typer.BadParameter("clients ask for events at /changes?since=TXID and /snapshot", param_hint="--port")
+    if port is None and since is None and not snapshot and not follow:
+        raise typer.BadParameter("say where to begin: --since TXID, --snapshot, or --follow for changes from now on")
+    topology, config = of.load()
+    if port is not None:
+        return serve_changes(topology, config, state, host, port, token)
+    with changes(topology, state, since, config) as feed:
+        print_changes(feed, snapshot, follow)
+    return None
 
 
-proof_commands.add_to(app)
-
-
-@app.command("log", epilog="Example: `trident log word-count --last 3`")
+@command(app, "log", "`trident log word-count --last 3`")
 def log_command(
-    directory: Annotated[
-        str,
-        argument("Folder of the log, or its address; or the name of a topology.", "DIR|NAME", callback=existing_log),
-    ],
+    directory: LogPlace,
     last: Annotated[int, typer.Option(min=0, max=100, help="How many commits to show.")] = 10,
     history: Annotated[
         bool, typer.Option("--history", help="List every batch that is kept (`history=`); with --json a line each.")
@@ -208,9 +183,8 @@ def log_command(
     since_time: Annotated[
         datetime | None, option("With --history: from this time (UTC) on.", "TIME", formats=_TIMES)
     ] = None,
-    wide: Annotated[bool, typer.Option("--wide", "-w", help="Shorten nothing, however long the lines get.")] = False,
+    wide: Wide = False,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Show what a transaction log says: states, totals, the last commits and what is defined but not committed.
 
@@ -220,20 +194,18 @@ def log_command(
 
     if not history and (since or since_time):
         raise typer.BadParameter("is for --history", param_hint="--since" if since else "--since-time")
-    with reporting(debug):
-        if history:
-            print_history(log_named(directory), since or 1, since_time, as_json, wide)
-        else:
-            log(log_named(directory), last, as_json, wide)
+    if history:
+        print_history(log_named(directory), since or 1, since_time, as_json, wide)
+    else:
+        log(log_named(directory), last, as_json, wide)
 
 
-@app.command("explain", epilog="Example: `trident explain examples/word_count.py:topology`")
+@command(app, "explain", "`trident explain examples/word_count.py:topology`")
 def explain_command(
     target: Target,
     dot: Annotated[bool, typer.Option("--dot", help="Draw the graph, in the language of Graphviz.")] = False,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Draw the graph, as a Mermaid flowchart.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the states and their guarantees as JSON.")] = False,
-    debug: Debug = False,
 ) -> None:
     """Show what a topology does: its stages, how and where each step runs, what is exchanged, and what is exact.
 
@@ -241,20 +213,19 @@ def explain_command(
     """
     from trident.cli.target import load_topology
 
-    with reporting(debug):
-        topology = load_topology(target)
-        if dot + mermaid + as_json > 1:
-            raise typer.BadParameter("--dot, --mermaid and --json exclude each other")
-        if dot:
-            text = topology.to_dot()
-        elif mermaid:
-            text = topology.to_mermaid()
-        else:
-            text = f"{json.dumps(topology.describe(), ensure_ascii=False)}\n" if as_json else topology.explain()
-        typer.echo(text, nl=False)
+    topology = load_topology(target)
+    if dot + mermaid + as_json > 1:
+        raise typer.BadParameter("--dot, --mermaid and --json exclude each other")
+    if dot:
+        text = topology.to_dot()
+    elif mermaid:
+        text = topology.to_mermaid()
+    else:
+        text = f"{json.dumps(topology.describe(), ensure_ascii=False)}\n" if as_json else topology.explain()
+    typer.echo(text, nl=False)
 
 
-@app.command("demo", epilog="Example: `trident demo --crash`, or `trident demo ~/books --engine in_process`")
+@command(app, "demo", "`trident demo --crash`, or `trident demo ~/books --engine in_process`")
 def demo_command(
     paths: Annotated[
         list[Path] | None,
@@ -268,14 +239,13 @@ def demo_command(
             callback=local_folder,
         ),
     ] = None,
-    engine: Annotated[Engine, typer.Option(help="What runs the stages; in_process needs no Java.")] = Engine.spark,
+    engine: Annotated[Engine, typer.Option(help="What runs the stages; in_process needs no Java.")] = "spark",
     crash: Annotated[
         bool, typer.Option("--crash", help="Start afresh, in a process that is killed (SIGKILL) and started again.")
     ] = False,
     crashes: Annotated[int, typer.Option(metavar="N", min=1, help="How often, with --crash.")] = 5,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier demo has counted.")] = False,
-    debug: Debug = False,
-) -> None:
+) -> int:
     """Count the words of real text and compare every count with a plain Python program's.
 
     The counts are in a Delta table. A second run continues where the first one ended. With --crash the job is killed in
@@ -285,14 +255,12 @@ def demo_command(
     """
     from trident.cli.demo import Demo
 
-    with reporting(debug):
-        folder = state_dir or Path("trident-demo-crash" if crash else "trident-demo")
-        code = Demo(paths or [], folder, engine.value, crashes if crash else 0, fresh).run()
-    raise typer.Exit(code)
+    folder = state_dir or Path("trident-demo-crash" if crash else "trident-demo")
+    return Demo(paths or [], folder, engine, crashes if crash else 0, fresh).run()
 
 
-@app.command("doctor", epilog="Example: `trident doctor`, or `trident doctor --json`")
-def doctor_command(as_json: AsJson = False, debug: Debug = False) -> None:
+@command(app, "doctor", "`trident doctor`, or `trident doctor --json`")
+def doctor_command(as_json: AsJson = False) -> int:
     """Show what is installed: Python, Java, PySpark, and which states and spouts each extra makes available.
 
     For anything that is missing it prints the command that installs it. It starts no Java and connects to nothing.
@@ -301,11 +269,4 @@ def doctor_command(as_json: AsJson = False, debug: Debug = False) -> None:
     """
     from trident.cli.doctor import doctor
 
-    with reporting(debug):
-        code = doctor(as_json)
-    raise typer.Exit(code)
-
-
-add_crashtest_command(app)
-daemon_commands.add_to(app)
-cluster_commands.add_to(app)
+    return doctor(as_json)

@@ -1,42 +1,20 @@
-"""Arguments and options that several commands have.
-
-Arguments and options of the commands for clusters.
-"""
+"""Arguments and options that several commands have."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-
-class Recovery(StrEnum):
-    """What to do when the log and a store do not belong together."""
-
-    refuse = "refuse"
-    rewind = "rewind"
-    keep_totals = "keep_totals"
-    keep_totals_even_if_wrong = "keep_totals_even_if_wrong"
-    discard_totals = "discard_totals"
-
-
-class Engine(StrEnum):
-    """What runs the stages."""
-
-    spark = "spark"
-    in_process = "in_process"
-    auto = "auto"
-
-
-class LogFormat(StrEnum):
-    """What standard error is made of."""
-
-    text = "text"
-    json = "json"
+Recovery = Literal["refuse", "rewind", "keep_totals", "keep_totals_even_if_wrong", "discard_totals"]
+"""What to do when the log and a store do not belong together."""
+Engine = Literal["spark", "in_process", "auto"]
+"""What runs the stages."""
+LogFormat = Literal["text", "json"]
+"""What standard error is made of."""
 
 
 def local_folder(folder: Path | None) -> Path | None:
@@ -92,6 +70,11 @@ def argument(help: str, metavar: str | None = None, **more: Any) -> Any:
     return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
 
 
+def secret(variable: str, help: str, show_default: str, *names: str) -> Any:
+    """Return an option that the environment gives as well."""
+    return typer.Option(*names, metavar="TEXT", envvar=variable, help=help, show_default=show_default, show_envvar=True)
+
+
 def port(help: str, show_default: bool | str = True) -> Any:
     """Return an option that is a port."""
     return typer.Option(metavar="PORT", min=0, max=65535, help=help, show_default=show_default)
@@ -128,7 +111,11 @@ SubmittedName = Annotated[
         show_default="the topology's own",
     ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error, and log more.")]
+LogPlace = Annotated[
+    str, argument("Folder of the log, or its address; or the name of a topology.", "DIR|NAME", callback=existing_log)
+]
+Wide = Annotated[bool, typer.Option("--wide", "-w", help="Shorten nothing, however long the lines get.")]
+StateName = Annotated[str, argument("The name of the state.")]
 Logs = Annotated[
     LogFormat,
     typer.Option(
@@ -136,39 +123,15 @@ Logs = Annotated[
         help="Standard error as text, or as lines of JSON.",
     ),
 ]
-MetricsPort = Annotated[
-    int | None, port("Serve metrics here, in OpenMetrics; 0 takes a free port.", show_default="they are not served")
-]
-MetricsHost = Annotated[
-    str | None, typer.Option(metavar="HOST", help="The address to serve metrics at.", show_default="127.0.0.1")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Token = Annotated[
     str | None,
-    typer.Option(
-        metavar="TEXT",
-        envvar="TRIDENT_DRPC_TOKEN",
-        help="What DRPC requests must carry, as Authorization: Bearer TEXT. Use the variable: all users see arguments.",
-        show_default="everybody may ask",
-        show_envvar=True,
+    secret(
+        "TRIDENT_DRPC_TOKEN",
+        "What DRPC requests must carry, as Authorization: Bearer TEXT. Use the variable: all users see arguments.",
+        "everybody may ask",
     ),
 ]
-Ui = Annotated[bool, typer.Option("--ui", help="Serve a page about the topology while it runs.")]
-UiPort = Annotated[int, port("The port of the page; 0 takes a free one.")]
-UiHost = Annotated[
-    str, typer.Option(metavar="HOST", help="The address to serve the page at; anyone who reaches it may read.")
-]
-UiToken = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT",
-        envvar="TRIDENT_TOKEN",
-        help="What actions on the page need. Use the variable: all users see arguments.",
-        show_default="one is made and printed",
-        show_envvar=True,
-    ),
-]
-
 
 ClusterAddress = Annotated[
     str | None,
@@ -183,13 +146,11 @@ ClusterAddress = Annotated[
 ]
 ClusterToken = Annotated[
     str | None,
-    typer.Option(
+    secret(
+        "TRIDENT_TOKEN",
+        "The cluster's token. Use the variable: all users see arguments.",
+        "that in the folder of the cluster",
         "--token",
-        metavar="TEXT",
-        envvar="TRIDENT_TOKEN",
-        help="The cluster's token. Use the variable: all users see arguments.",
-        show_default="that in the folder of the cluster",
-        show_envvar=True,
     ),
 ]
 Topology = Annotated[str, argument("A topology, by its name or its id.", "NAME")]

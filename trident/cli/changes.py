@@ -20,7 +20,7 @@ from typing import Any
 
 import typer
 
-from trident.cli.console import say, until_a_signal
+from trident.cli.console import ending_signals, say
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
 from trident.http.plain_json import to_json
@@ -53,10 +53,14 @@ def serve_changes(
     def opened(since: str | None) -> ChangeFeed:
         return changes(topology, state, since, config)
 
-    with opened(None), until_a_signal() as wait, ChangeServer(opened, host, port, token) as server:
+    with (
+        opened(None),
+        ending_signals("stopping", "ended at once", as_json=False) as signals,
+        ChangeServer(opened, host, port, token) as server,
+    ):
         url = server.url
         say(f"{topology.name}: changes of {state} at {url}/changes?since=TXID, its rows at {url}/snapshot")
-        return 128 + wait()
+        return signals.wait()
 
 
 class ChangeServer(ServerThread):

@@ -13,10 +13,10 @@ from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.topology_of_cluster import first_line
 from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
+from trident.naming import duration
 from trident.redaction import redacted, shown_settings
 
 _MOST_NAMES = 5
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 def print_list(overviews: Sequence[TopologyOverview]) -> None:
@@ -79,15 +79,6 @@ def print_errors(errors: Sequence[Mapping[str, Any]]) -> None:
     for each in errors:
         say(f"{_utc(each['time'])} UTC  {each['component']}  on {each['host']}:{each['port']}", "bold")
         say("\n".join(f"  {line}" for line in redacted(str(each["error"])).rstrip().splitlines()))
-
-
-def duration(seconds: float) -> str:
-    """Return a time in its two largest units."""
-    seconds = max(0, int(seconds))
-    for unit, inner, name, inside in ((_DAY, _HOUR, "d", "h"), (_HOUR, _MINUTE, "h", "min"), (_MINUTE, 1, "min", "s")):
-        if seconds >= unit:
-            return f"{seconds // unit} {name} {seconds % unit // inner} {inside}"
-    return f"{seconds} s"
 
 
 def _driver(overview: TopologyOverview) -> str:

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -274,21 +274,3 @@ def unwinding_on_signals() -> Iterator[None]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
-
-
-@contextmanager
-def until_a_signal() -> Iterator[Callable[[], int]]:
-    """Give a function that waits for the first signal. Signals are blocked before any thread starts, so no thread gets them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-
-    def wait() -> int:
-        received = signal.sigwait(_SIGNALS)
-        for signum in _SIGNALS:
-            signal.signal(signum, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return int(received)
-
-    try:
-        yield wait
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

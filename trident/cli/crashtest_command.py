@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trident.cli.arguments import AsJson, Debug, argument, local_folder, option
-from trident.cli.console import print_json, problems, reporting, say, show, unwinding_on_signals
+from trident.cli.arguments import AsJson, argument, local_folder, option
+from trident.cli.commands import command
+from trident.cli.console import print_json, problems, say, show, unwinding_on_signals
 from trident.crashtest import (
     USUAL,
     Comparison,
@@ -31,88 +32,77 @@ from trident.naming import counted
 WRONG = 3
 """The exit code of a job whose table a kill has made wrong."""
 
-_EXAMPLE = (
-    "Example: `trident crashtest --table 'sqlite:///counts.db?table=counts' --key word -- python job.py`, or for a server "
-    "`… --table 'postgresql://db/shop_copy?table=totals' --copy shop_copy --reset 'psql -c …' -- python job.py`"
-)
 _MOST_ROWS = 20  # of a trial, on a screen
 
-Command = Annotated[list[str], argument("The job: `python job.py` and its arguments.", "-- COMMAND")]
-TableName = Annotated[
-    str,
-    option(
-        "What the job writes: a path (Parquet, CSV, JSON, Delta), sqlite:///FILE?table=NAME, "
-        "postgresql://HOST/DATABASE?table=NAME (or ?query=SELECT), or MODULE:FUNCTION, which returns rows.",
-        "TABLE",
-        "--table",
-    ),
-]
-Key = Annotated[
-    list[str] | None, option("A column of the key. Repeatable. Default: whole rows are compared.", "COLUMN")
-]
-Ignore = Annotated[list[str] | None, option("A column that differs from run to run. Repeatable.", "COLUMN")]
-Reset = Annotated[
-    str, option("A shell command, run in the copy before each run: empties what earlier runs left.", "COMMAND")
-]
-Copy = Annotated[
-    str,
-    option(
-        "The database of --table, or its MODULE:FUNCTION: confirms that it is a copy which may be overwritten.", "NAME"
-    ),
-]
-Folder = Annotated[
-    Path,
-    typer.Option(
-        metavar="DIR",
-        exists=True,
-        file_okay=False,
-        callback=local_folder,
-        help="The job's folder; each run has a copy of it as its working directory.",
-        show_default="the current one",
-    ),
-]
-Kills = Annotated[int, typer.Option(metavar="N", min=1, help="How often it is killed.")]
-Moments = Annotated[
-    list[KillMoment] | None,
-    typer.Option(
-        metavar="MOMENT",
-        help="When it is killed: after, line, time, before, committed, uncommitted or older. Repeatable.",
-        show_default="all but older",
-    ),
-]
-Seed = Annotated[int, typer.Option(metavar="N", help="Chooses batches, lines and times.")]
-Timeout = Annotated[
-    float, typer.Option(metavar="SECONDS", min=1, help="How long a run may take, from one start to its end.")
-]
-Idle = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", min=1, help="Stop a job that does not end after so long without a batch."),
-]
-MaxCopy = Annotated[int, typer.Option(metavar="MB", min=1, help="How large the folder may be.")]
+app = typer.Typer()
 
 
-def add_crashtest_command(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("crashtest", epilog=_EXAMPLE)(crashtest_command)
+@dataclass(frozen=True)
+class CrashOptions:
+    """What a crash test is asked for."""
+
+    job: Annotated[list[str], argument("The job: `python job.py` and its arguments.", "-- COMMAND")]
+    table_name: Annotated[
+        str,
+        option(
+            "What the job writes: a path (Parquet, CSV, JSON, Delta), sqlite:///FILE?table=NAME, "
+            "postgresql://HOST/DATABASE?table=NAME (or ?query=SELECT), or MODULE:FUNCTION, which returns rows.",
+            "TABLE",
+            "--table",
+        ),
+    ]
+    key: Annotated[
+        list[str] | None, option("A column of the key. Repeatable. Default: whole rows are compared.", "COLUMN")
+    ] = None
+    ignore: Annotated[list[str] | None, option("A column that differs from run to run. Repeatable.", "COLUMN")] = None
+    reset: Annotated[
+        str, option("A shell command, run in the copy before each run: empties what earlier runs left.", "COMMAND")
+    ] = ""
+    copy: Annotated[
+        str,
+        option(
+            "The database of --table, or its MODULE:FUNCTION: confirms that it is a copy which may be overwritten.",
+            "NAME",
+        ),
+    ] = ""
+    folder: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            callback=local_folder,
+            help="The job's folder; each run has a copy of it as its working directory.",
+            show_default="the current one",
+        ),
+    ] = Path()
+    kills: Annotated[int, typer.Option(metavar="N", min=1, help="How often it is killed.")] = len(USUAL)
+    moment: Annotated[
+        list[KillMoment] | None,
+        typer.Option(
+            metavar="MOMENT",
+            help="When it is killed: after, line, time, before, committed, uncommitted or older. Repeatable.",
+            show_default="all but older",
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(metavar="N", help="Chooses batches, lines and times.")] = 0
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="How long a run may take, from one start to its end.")
+    ] = 300.0
+    idle: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="Stop a job that does not end after so long without a batch."),
+    ] = 30.0
+    max_copy_mb: Annotated[int, typer.Option(metavar="MB", min=1, help="How large the folder may be.")] = 1000
 
 
-def crashtest_command(
-    command: Command,
-    table_name: TableName,
-    key: Key = None,
-    ignore: Ignore = None,
-    reset: Reset = "",
-    copy: Copy = "",
-    folder: Folder = Path(),
-    kills: Kills = len(USUAL),
-    moment: Moments = None,
-    seed: Seed = 0,
-    timeout: Timeout = 300.0,
-    idle: Idle = 30.0,
-    max_copy_mb: MaxCopy = 1000,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
+@command(
+    app,
+    "crashtest",
+    "`trident crashtest --table 'sqlite:///counts.db?table=counts' --key word -- python job.py`, or for a server "
+    "`… --table 'postgresql://db/shop_copy?table=totals' --copy shop_copy --reset 'psql -c …' -- python job.py`",
+)
+def crashtest_command(of: CrashOptions, as_json: AsJson = False) -> int:
     """Kill a plain Spark job at every bad moment, and compare what it wrote with an undisturbed run.
 
     The job is any PySpark program with foreachBatch and a checkpoint; it is not changed. It is killed (SIGKILL) before
@@ -122,29 +112,29 @@ def crashtest_command(
     Exit codes: 0 exact, 1 failed, 2 wrong usage, 3 wrong: a kill changed the table, or the job does not start again;
     130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
-    with reporting(debug), unwinding_on_signals():
-        begun = time.monotonic()
+    begun = time.monotonic()
+    with unwinding_on_signals():
         try:
             report = CrashTest(
-                _found(command),
-                folder.absolute(),
-                table_named(table_name),
-                Comparison(key or (), ignore or ()),
-                reset,
-                copy,
-                kills,
-                moment or USUAL,
-                seed,
-                TimeLimits(timeout, idle),
-                max_copy_mb * 1_000_000,
+                _found(of.job),
+                of.folder.absolute(),
+                table_named(of.table_name),
+                Comparison(of.key or (), of.ignore or ()),
+                of.reset,
+                of.copy,
+                of.kills,
+                of.moment or USUAL,
+                of.seed,
+                TimeLimits(of.timeout, of.idle),
+                of.max_copy_mb * 1_000_000,
                 lambda text: say(text, console=problems()),
                 _tell_trial,
             ).run()
         except ConfigError as error:
             raise typer.BadParameter(str(error)) from None
-        print_report = _print_json if as_json else _print
-        print_report(report, time.monotonic() - begun)
-    raise typer.Exit(WRONG if not report.is_exact else int(report.kills == 0))
+    print_report = _print_json if as_json else _print
+    print_report(report, time.monotonic() - begun)
+    return WRONG if not report.is_exact else int(report.kills == 0)
 
 
 def _found(command: list[str]) -> list[str]:
@@ -212,7 +202,7 @@ def _print_json(report: CrashReport, seconds: float) -> None:
             "where": trial.where,
             "outcome": trial.outcome.value,
             "problem": trial.problem,
-            "differences": [dataclasses.asdict(each) for each in trial.differences],
+            "differences": [asdict(each) for each in trial.differences],
         }
         for trial in report.trials
     ]

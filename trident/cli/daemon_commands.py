@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
-from trident.cli.arguments import ClusterAddress, ClusterToken, Debug, LogFormat, Logs, port
-from trident.cli.console import ending_signals, json_line, reporting, say, say_page
+from trident.cli.arguments import Logs, port
+from trident.cli.cluster_commands import PANEL
+from trident.cli.commands import ClusterAndToken, command
+from trident.cli.console import ending_signals, json_line, say, say_page
 from trident.extras import needs_package
 
 _LOCAL = "127.0.0.1"
@@ -31,26 +32,69 @@ Session = Annotated[
     typer.Option(
         metavar="SECONDS",
         min=1.0,
-        help="A daemon that is silent for this long counts as gone.",
+        help="A daemon that a ZooKeeper has not heard of for this long counts as gone; in a folder, one that has ended.",
     ),
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    commands: dict[str, tuple[Callable[..., None], str]] = {
-        "up": (_up, "`trident up`, and in another terminal `trident submit word_count.py:topology`"),
-        "nimbus": (_nimbus, "`trident nimbus --cluster zookeeper://zk1,zk2,zk3/storm --code /shared/code`"),
-        "supervisor": (_supervisor, "`trident supervisor --cluster zookeeper://zk1,zk2,zk3/storm --slots 4`"),
-        "ui": (_ui, "`trident ui --cluster zookeeper://zk1,zk2,zk3/storm`"),
-    }
-    for name, (function, example) in commands.items():
-        app.command(name, epilog=f"Example: {example}", rich_help_panel="Clusters")(function)
+app = typer.Typer()
 
 
-def _nimbus(
-    cluster: ClusterAddress = None,
-    token: ClusterToken = None,
+class Own(NamedTuple):
+    """The cluster of a daemon: where its state is, in which folder if it is embedded, its token; and how the daemon speaks."""
+
+    address: str
+    folder: Path | None
+    token: str
+    as_json: bool
+
+    def say(self, text: str) -> None:
+        """Print a line, as JSON if that was asked for."""
+        say(json_line(text) if self.as_json else text)
+
+    def report_remains(self) -> None:
+        """Say what is left of a cluster whose state is gone."""
+        from trident.cluster.lost_state import left_of
+
+        if self.folder is not None and (left := left_of(self.folder)):
+            self.say(f"warning: starting with an empty cluster: {left}")
+
+
+@dataclass(frozen=True)
+class DaemonOptions(ClusterAndToken):
+    """The cluster of a daemon, and how the daemon speaks."""
+
+    log_format: Logs = "text"
+
+    def own(self) -> Own:
+        """Return its cluster."""
+        from trident.cluster.client.cluster_token import own_token
+        from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded
+
+        address = self.cluster or default_address()
+        folder = folder_of(address) if is_embedded(address) else None
+        return Own(address, folder, own_token(self.token, folder), self.log_format == "json")
+
+    def begin(self, host: str = _LOCAL) -> Own:
+        """Log what it does; returns its cluster."""
+        with needs_package("a daemon of a cluster", "cluster"):
+            import trident.cluster.machine.supervisor_daemon
+            import trident.cluster.nimbus.nimbus_daemon  # noqa: F401
+        from trident.cluster_errors import ClusterError
+
+        logging.getLogger("trident.cluster").setLevel(logging.INFO)
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+        if host in ("0.0.0.0", "::", ""):
+            raise ClusterError(
+                f"--host {host!r} is not a name under which other machines reach this one; give its name or its address. "
+                "The daemon listens there, and tells the others"
+            )
+        return self.own()
+
+
+@command(app, "nimbus", "`trident nimbus --cluster zookeeper://zk1,zk2,zk3/storm --code /shared/code`", PANEL)
+def nimbus_command(
+    of: DaemonOptions,
     host: Host = "127.0.0.1",
     port: Port = 8080,
     code: Annotated[
@@ -72,9 +116,7 @@ def _nimbus(
         ),
     ] = 20,
     session_timeout: Session = 10.0,
-    log_format: Logs = LogFormat.text,
-    debug: Debug = False,
-) -> None:
+) -> int:
     """Run a Nimbus until Ctrl-C: it assigns topologies to supervisors and serves the page and the clients.
 
     Start two or more on different machines: one leads, the others stand by. While none of them runs, topologies go on,
@@ -82,25 +124,24 @@ def _nimbus(
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
-    with _daemon(log_format, debug, cluster, token, host) as own:
-        from trident.cluster.nimbus.nimbus import NimbusSettings
-        from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+    own = of.begin(host)
+    from trident.cluster.nimbus.nimbus import NimbusSettings
+    from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 
-        own.report_remains()
-        code_dir = code or (own.folder / "code" if own.folder else Path("trident-code"))
-        times = NimbusSettings(driver_timeout_s=driver_timeout, max_deaths=max_deaths)
-        with (
-            ending_signals("stopping; topologies go on", "ended at once; topologies go on", own.as_json) as signals,
-            NimbusDaemon(own.address, own.token, code_dir, host, port, None, times, session_timeout) as nimbus,
-        ):
-            own.say(f"Nimbus of {own.address}: page and clients at {nimbus.url}, code in {code_dir}")
-            exit_code = signals.wait()
-    raise typer.Exit(exit_code)
+    own.report_remains()
+    code_dir = code or (own.folder / "code" if own.folder else Path("trident-code"))
+    times = NimbusSettings(driver_timeout_s=driver_timeout, max_deaths=max_deaths)
+    with (
+        ending_signals("stopping; topologies go on", "ended at once; topologies go on", own.as_json) as signals,
+        NimbusDaemon(own.address, own.token, code_dir, host, port, None, times, session_timeout) as nimbus,
+    ):
+        own.say(f"Nimbus of {own.address}: page and clients at {nimbus.url}, code in {code_dir}")
+        return signals.wait()
 
 
-def _supervisor(
-    cluster: ClusterAddress = None,
-    token: ClusterToken = None,
+@command(app, "supervisor", "`trident supervisor --cluster zookeeper://zk1,zk2,zk3/storm --slots 4`", PANEL)
+def supervisor_command(
+    of: DaemonOptions,
     host: Host = "127.0.0.1",
     slots: Slots = 4,
     folder: Annotated[
@@ -118,9 +159,7 @@ def _supervisor(
         ),
     ] = False,
     session_timeout: Session = 10.0,
-    log_format: Logs = LogFormat.text,
-    debug: Debug = False,
-) -> None:
+) -> int:
     """Keep the topologies that are assigned to this machine running, until Ctrl-C.
 
     Each topology has a driver, a process of its own. Drivers keep running when the supervisor ends or is killed; the
@@ -128,139 +167,76 @@ def _supervisor(
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
-    with _daemon(log_format, debug, cluster, token, host) as own:
-        from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
+    own = of.begin(host)
+    from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
 
-        place = folder or (own.folder / "supervisor" if own.folder else Path("trident-supervisor"))
-        ports = range(_FIRST_PORT, _FIRST_PORT + slots)
-        goes_on = "ending its drivers after their commits" if end_drivers else "its drivers go on"
-        with ending_signals(f"stopping; {goes_on}", "ended at once; its drivers go on", own.as_json) as signals:
-            daemon = SupervisorDaemon(own.address, own.token, place, host, ports, session_timeout_s=session_timeout)
-            try:
-                own.say(f"supervisor {daemon.supervisor.id} of {own.address}: {slots} slots, files in {place}")
-                exit_code = signals.wait()
-            finally:
-                left = sum(slot.is_busy for slot in daemon.supervisor.slots.values())
-                daemon.close(end_drivers)
-            if left and not end_drivers:
-                own.say(f"{left} drivers go on; the next supervisor with {place} adopts them")
-    raise typer.Exit(exit_code)
+    place = folder or (own.folder / "supervisor" if own.folder else Path("trident-supervisor"))
+    ports = range(_FIRST_PORT, _FIRST_PORT + slots)
+    goes_on = "ending its drivers after their commits" if end_drivers else "its drivers go on"
+    with ending_signals(f"stopping; {goes_on}", "ended at once; its drivers go on", own.as_json) as signals:
+        daemon = SupervisorDaemon(own.address, own.token, place, host, ports, session_timeout_s=session_timeout)
+        try:
+            own.say(f"supervisor {daemon.supervisor.id} of {own.address}: {slots} slots, files in {place}")
+            exit_code = signals.wait()
+        finally:
+            left = sum(slot.is_busy for slot in daemon.supervisor.slots.values())
+            daemon.close(end_drivers)
+        if left and not end_drivers:
+            own.say(f"{left} drivers go on; the next supervisor with {place} adopts them")
+    return exit_code
 
 
-def _up(
-    cluster: ClusterAddress = None,
-    token: ClusterToken = None,
-    port: Port = 8080,
-    slots: Slots = 4,
-    log_format: Logs = LogFormat.text,
-    debug: Debug = False,
-) -> None:
+@command(app, "up", "`trident up`, and in another terminal `trident submit word_count.py:topology`", PANEL)
+def up_command(of: DaemonOptions, port: Port = 8080, slots: Slots = 4) -> int:
     """Run a whole cluster on this machine until Ctrl-C: Nimbus, a supervisor and the page in one process.
 
     Ctrl-C ends the drivers after their running commits. Topologies that were submitted go on with the next `trident up`.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
-    with _daemon(log_format, debug, cluster, token) as own:
-        from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
-        from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+    own = of.begin()
+    from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
+    from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 
-        own.report_remains()
-        place, ports = own.folder or Path("trident-supervisor"), range(_FIRST_PORT, _FIRST_PORT + slots)
-        stopping = "stopping after the running commits (once more: at once)"
-        with (
-            ending_signals(stopping, "ended at once; drivers go on", own.as_json) as signals,
-            NimbusDaemon(own.address, own.token, place / "code", _LOCAL, port) as nimbus,
-        ):
-            daemon = SupervisorDaemon(own.address, own.token, place / "supervisor", ports=ports)
-            try:
-                nimbus.wait_until_known()
-                own.say(f"cluster in {own.address}: {slots} slots, page at {nimbus.url}")
-                if own.folder is not None:
-                    own.say(f"actions on the page need the token in {own.folder / 'token'}")
-                own.say("submit a topology: trident submit FILE.py:TOPOLOGY (Ctrl-C ends all)")
-                exit_code = signals.wait()
-            finally:
-                daemon.close(end_drivers=True)
-    raise typer.Exit(exit_code)
+    own.report_remains()
+    place, ports = own.folder or Path("trident-supervisor"), range(_FIRST_PORT, _FIRST_PORT + slots)
+    stopping = "stopping after the running commits (once more: at once)"
+    with (
+        ending_signals(stopping, "ended at once; drivers go on", own.as_json) as signals,
+        NimbusDaemon(own.address, own.token, place / "code", _LOCAL, port) as nimbus,
+    ):
+        daemon = SupervisorDaemon(own.address, own.token, place / "supervisor", ports=ports)
+        try:
+            nimbus.wait_until_known()
+            own.say(f"cluster in {own.address}: {slots} slots, page at {nimbus.url}")
+            if own.folder is not None:
+                own.say(f"actions on the page need the token in {own.folder / 'token'}")
+            own.say("submit a topology: trident submit FILE.py:TOPOLOGY (Ctrl-C ends all)")
+            return signals.wait()
+        finally:
+            daemon.close(end_drivers=True)
 
 
-def _ui(
-    cluster: ClusterAddress = None,
-    token: ClusterToken = None,
+@command(app, "ui", "`trident ui --cluster zookeeper://zk1,zk2,zk3/storm`", PANEL)
+def ui_command(
+    of: DaemonOptions,
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve at.")] = "127.0.0.1",
     port: Annotated[int, port("0 takes a free port.")] = 8080,
-    log_format: Logs = LogFormat.text,
-    debug: Debug = False,
-) -> None:
+) -> int:
     """Serve the page of a cluster until Ctrl-C. Every Nimbus serves it too; this is for another machine or port.
 
     Anyone who can reach it may read it; actions need the cluster's token.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
-    as_json = log_format is LogFormat.json
-    with reporting(debug, as_json):
-        with needs_package("the page of a cluster", "cluster"):
-            from trident.cluster.pages import open_cluster_pages
-            from trident.ui.ui_server import UIServer
-        own = _own(cluster, token, as_json)
-        with (
-            open_cluster_pages(own.address, own.token) as pages,
-            ending_signals("stopping", "ended at once", as_json) as signals,
-            UIServer(pages, host, port, own.token) as server,
-        ):
-            say_page(f"cluster {own.address}", host, server.url)
-            exit_code = signals.wait()
-    raise typer.Exit(exit_code)
-
-
-class _Own(NamedTuple):
-    """The cluster of a daemon: where its state is, in which folder if it is embedded, its token; and how the daemon speaks."""
-
-    address: str
-    folder: Path | None
-    token: str
-    as_json: bool
-
-    def say(self, text: str) -> None:
-        """Print a line, as JSON if that was asked for."""
-        say(json_line(text) if self.as_json else text)
-
-    def report_remains(self) -> None:
-        """Say what is left of a cluster whose state is gone."""
-        from trident.cluster.lost_state import left_of
-
-        if self.folder is not None and (left := left_of(self.folder)):
-            self.say(f"warning: starting with an empty cluster: {left}")
-
-
-@contextmanager
-def _daemon(
-    log_format: LogFormat, debug: bool, cluster: str | None, token: str | None, host: str = _LOCAL
-) -> Iterator[_Own]:
-    """Report errors of a daemon, and log it; gives its cluster."""
-    as_json = log_format is LogFormat.json
-    with reporting(debug, as_json):
-        with needs_package("a daemon of a cluster", "cluster"):
-            import trident.cluster.machine.supervisor_daemon
-            import trident.cluster.nimbus.nimbus_daemon  # noqa: F401
-        from trident.cluster_errors import ClusterError
-
-        logging.getLogger("trident.cluster").setLevel(logging.INFO)
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-        if host in ("0.0.0.0", "::", ""):
-            raise ClusterError(
-                f"--host {host!r} is not a name under which other machines reach this one; give its name or its address. "
-                "The daemon listens there, and tells the others"
-            )
-        yield _own(cluster, token, as_json)
-
-
-def _own(cluster: str | None, token: str | None, as_json: bool) -> _Own:
-    from trident.cluster.client.cluster_token import own_token
-    from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded
-
-    address = cluster or default_address()
-    folder = folder_of(address) if is_embedded(address) else None
-    return _Own(address, folder, own_token(token, folder), as_json)
+    with needs_package("the page of a cluster", "cluster"):
+        from trident.cluster.pages import open_cluster_pages
+        from trident.ui.ui_server import UIServer
+    own = of.own()
+    with (
+        open_cluster_pages(own.address, own.token) as pages,
+        ending_signals("stopping", "ended at once", own.as_json) as signals,
+        UIServer(pages, host, port, own.token) as server,
+    ):
+        say_page(f"cluster {own.address}", host, server.url)
+        return signals.wait()

@@ -1,207 +1,152 @@
-"""The dead letters of a log, as `trident dead-letters` lists, shows and puts them back."""
+"""`trident dead-letters`: the commands that show the tuples that failed, and put them back."""
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trident.cli.console import print_json, problems, say, show
-from trident.config import Config
-from trident.coordination.log_address import open_reader
-from trident.coordination.log_state import LogState
-from trident.coordination.records import numbers_of
-from trident.errors import LogError
+from trident.cli.arguments import AsJson, LogPlace, argument, log_named, option
+from trident.cli.commands import command
+from trident.cli.console import print_json, say, show
 from trident.naming import counted
-from trident.runtime.commit.dead_letters import (
-    WAITING,
-    DeadLetter,
-    DeadLetters,
-    Request,
-    ranges_by_batch,
-    state_of,
-    waiting,
+
+if TYPE_CHECKING:
+    from trident.cli.letter_box import LetterBox
+
+app = typer.Typer(
+    help="List dead letters, show one whole, put them back through the topology, edited or not, or discard them.",
+    epilog="Example: `trident dead-letters list trident-log/word-count`, then `trident dead-letters replay "
+    "trident-log/word-count --all`",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
 )
-from trident.runtime.commit.edited_values import edited_values, number_of, plain
-from trident.spout.interfaces import TransactionAttempt
-from trident.state.encoding.codec import encode
 
 _SHORT = 60
-_NONE = "no dead letter waits"
+
+Folder = Annotated[
+    Path | None,
+    option(
+        "Their folder, if the topology has the setting. Default: dead_letters in the folder of the log.",
+        "DIR",
+        "--dead-letter-dir",
+    ),
+]
+Letters = Annotated[list[str] | None, argument("Dead letters (12-0), or all of a batch (12).", "[ID]...")]
+Every = Annotated[bool, typer.Option("--all", help="All that wait.")]
 
 
 @dataclass(frozen=True)
-class _Box:
-    """The dead letters of a log, as its readers see them."""
+class LogOptions:
+    """The log whose dead letters a command is about."""
 
-    letters: DeadLetters
-    log: LogState
-    writer: str | None
+    directory: LogPlace
+    folder: Folder = None
 
-    @staticmethod
-    def open(log_dir: str, folder: Path | None) -> _Box:
-        with closing(open_reader(log_dir)) as reader:
-            if not reader.is_there():
-                raise LogError(
-                    f"there is no transaction log in {log_dir}; name the log of a topology, as for `trident log`"
-                )
-            log, writer = reader.refresh(), reader.holder()
-        return _Box(DeadLetters(folder or Config(log_dir=log_dir).dead_letter_folder(log.topology)), log, writer)
+    def open(self) -> LetterBox:
+        """Open its dead letters."""
+        from trident.cli.letter_box import LetterBox
 
-    @cached_property
-    def _discards(self) -> list[Request]:
-        return [request for request in self.letters.requests(self.log) if request.reason is not None]
-
-    def state_of(self, letter: DeadLetter) -> str:
-        """Return its state, as the next driver has it: what is to be discarded does not wait."""
-        state = state_of(letter, self.log)
-        for request in self._discards if state == WAITING else ():
-            if letter.number in numbers_of(request.letters.get(letter.txid, ())):
-                return f"to be discarded: {request.reason}"
-        return state
-
-    def waiting(self) -> list[DeadLetter]:
-        """Return the letters that wait; print how many others the log counts whose files are not here."""
-        letters = [letter for letter in self.letters.all(self.log) if state_of(letter, self.log) == WAITING]
-        if (away := waiting(self.log) - len(letters)) > 0:
-            say(
-                f"{away:,} more are waiting, but are not in {self.letters.folder}: name their folder with --dead-letter-dir",
-                "yellow",
-                problems(),
-            )
-        return [letter for letter in letters if self.state_of(letter) == WAITING]
-
-    def find(self, id_: str) -> DeadLetter:
-        """Return a letter by its id. Raises `typer.BadParameter`: there is none."""
-        batch = id_.partition("-")[0]
-        for letter in self.letters.of_batch(self.log, int(batch)) if batch.isdecimal() else ():
-            if letter.id == id_:
-                return letter
-        raise typer.BadParameter(
-            f"there is no dead letter {id_!r} in {self.letters.folder}; `list` shows the ones that exist"
-        )
-
-    def chosen(self, ids: Sequence[str] | None) -> list[DeadLetter]:
-        """Return the letters of batches and ids, or all that wait; `BadParameter` if one is named that does not."""
-        if ids is None:
-            return self.waiting()
-        try:
-            return self.letters.named(self.log, ids)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-
-    def ask(self, letters: Sequence[DeadLetter], edited: Sequence[DeadLetter] = (), reason: str | None = None) -> None:
-        """Ask that letters be put back, or discarded for a reason, and say by whom that is done."""
-        if not letters:
-            say(_NONE)
-            return
-        self.letters.request(self.log, ranges_by_batch(letters), edited, reason)
-        by = "by the next driver of the topology" if self.writer is None else f"by the running driver, {self.writer}"
-        done = "put back" if reason is None else "discarded"
-        say(f"asked for {counted(len(letters), 'dead letter')}, to be {done} {by}")
+        return LetterBox.open(log_named(self.directory), self.folder)
 
 
-def list_letters(log_dir: str, folder: Path | None, every: bool, as_json: bool) -> None:
-    """Print the dead letters that wait, with `every` also those that are back."""
-    box = _Box.open(log_dir, folder)
+@command(app, "list", "`trident dead-letters list trident-log/word-count`")
+def list_command(
+    of: LogOptions,
+    every: Annotated[bool, typer.Option("--all", help="Also those that were put back.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the dead letters that wait, oldest batch first. The log is only read; its topology may be running."""
+    box = of.open()
     letters = list(box.letters.all(box.log)) if every else box.waiting()
     if as_json:
-        print_json([_as_data(box, letter) for letter in letters])
+        print_json([box.as_data(letter) for letter in letters])
     elif letters:
         facts = [(each.id, box.state_of(each), each.failure) for each in letters]
         rows = [(id_, state, one.step, _cut(one.row or ""), _cut(one.cause)) for id_, state, one in facts]
         show(rows, "id", "state", "step", "tuple", "error")
     else:
-        say(_NONE)
+        say(box.NONE)
 
 
-def show_letter(log_dir: str, folder: Path | None, id_: str, as_json: bool) -> None:
-    """Print one dead letter whole."""
-    box = _Box.open(log_dir, folder)
-    letter = box.find(id_)
+@command(app, "show", "`trident dead-letters show trident-log/word-count 12-0`")
+def show_command(
+    of: LogOptions, letter: Annotated[str, argument("As `list` shows it: 12-0.", "ID")], as_json: AsJson = False
+) -> None:
+    """Show one dead letter whole: every field with its value, the error, and where it happened."""
+    from trident.spout.interfaces import TransactionAttempt
+
+    box = of.open()
+    found = box.find(letter)
     if as_json:
-        print_json(_as_data(box, letter))
+        print_json(box.as_data(found))
         return
-    say(f"dead letter {letter.id}, {box.state_of(letter)}")
-    say(f"batch {TransactionAttempt(letter.txid, letter.attempt)}, step {letter.failure.step!r}")
-    for name, value in letter.left_out.values.items():
+    say(f"dead letter {found.id}, {box.state_of(found)}")
+    say(f"batch {TransactionAttempt(found.txid, found.attempt)}, step {found.failure.step!r}")
+    for name, value in found.left_out.values.items():
         say(f"  {name} = {value!r}")
-    say(letter.failure.details.rstrip() or letter.failure.cause)
+    say(found.failure.details.rstrip() or found.failure.cause)
 
 
-def replay(log_dir: str, folder: Path | None, ids: Sequence[str] | None, edited: Path | None = None) -> None:
-    """Ask the topology to put dead letters back: the given ones, all that wait, or those in a file, as `export` gives it."""
-    box = _Box.open(log_dir, folder)
+@command(app, "replay", "`trident dead-letters replay trident-log/word-count 12-0 12-3 15`")
+def replay_command(
+    of: LogOptions,
+    letters: Letters = None,
+    every: Every = False,
+    edited: Annotated[
+        Path | None,
+        option(
+            "Those in FILE, with the values that they have there, as `export` prints them.",
+            "FILE",
+            "--from",
+            exists=True,
+        ),
+    ] = None,
+) -> None:
+    """Put dead letters back through the topology, each once, at the step at which it was left out.
+
+    The topology does this: within a second or so if it is running, otherwise when it starts. A letter that fails again
+    becomes a dead letter of the batch that tried it. Repeating the command does no harm: no letter is put back twice.
+    """
+    if [bool(letters), every, edited is not None].count(True) != 1:
+        raise typer.BadParameter("name dead letters or batches, or give --all, or --from")
+    box = of.open()
     if edited is None:
-        box.ask(box.chosen(ids))
+        box.ask(box.chosen(letters))
         return
-    letters, back = _read_edited(box, edited)
+    changed, back = box.read_edited(edited)
     if back:
         say(f"{counted(back, 'dead letter')} of {edited} no longer wait, and are left as they are")
-    box.ask(letters, letters)
+    box.ask(changed, changed)
 
 
-def discard(log_dir: str, folder: Path | None, ids: Sequence[str] | None, reason: str) -> None:
-    """Ask the topology to give dead letters up: the given ones, or all that wait."""
-    box = _Box.open(log_dir, folder)
-    box.ask(box.chosen(ids), reason=reason)
+@command(app, "discard", "`trident dead-letters discard trident-log/word-count 12-0 --reason 'a test'`")
+def discard_command(
+    of: LogOptions,
+    reason: Annotated[str, option("Why; whoever looks later sees it.", "TEXT", "--reason")],
+    letters: Letters = None,
+    every: Every = False,
+) -> None:
+    """Discard dead letters: they no longer wait, and are not put back. They stay, with the reason (`list --all`, `show`)."""
+    if bool(letters) == every:
+        raise typer.BadParameter("name dead letters or batches, or give --all")
+    if not reason.strip():
+        raise typer.BadParameter("say why", param_hint="--reason")
+    box = of.open()
+    box.ask(box.chosen(letters), reason=reason)
 
 
-def export(log_dir: str, folder: Path | None, ids: Sequence[str] | None) -> None:
-    """Print dead letters as lines of JSON whose `tuple` can be edited: the given ones, or all that wait."""
-    box = _Box.open(log_dir, folder)
-    for letter in box.chosen(ids):
+@command(app, "export", "`trident dead-letters export trident-log/word-count > edited.jsonl`")
+def export_command(of: LogOptions, letters: Letters = None) -> None:
+    """Print dead letters as lines of JSON, all that wait or the ones named: edit `tuple`, then `replay --from FILE`."""
+    from trident.runtime.commit.edited_values import plain
+
+    box = of.open()
+    for letter in box.chosen(letters):
         facts = {"id": letter.id, "step": letter.failure.step, "error": letter.failure.cause}
         print_json({**facts, "tuple": plain(dict(letter.left_out.values))})
-
-
-def _read_edited(box: _Box, file: Path) -> tuple[list[DeadLetter], int]:
-    """Return the letters in a file with their values, and how many others there wait no more; all lines are right, or none."""
-    letters: dict[str, DeadLetter] = {}
-    back = 0
-    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line, parse_float=number_of)
-            if not (isinstance(found, dict) and isinstance(found["tuple"], dict)):
-                raise ValueError("is not a line that `export` prints")
-            letter = box.find(str(found["id"]))
-            values = edited_values(found["tuple"], letter.left_out.values)
-            if letter.id in letters:
-                raise ValueError(f"dead letter {letter.id} occurs twice")
-        except (ValueError, KeyError, TypeError, typer.BadParameter) as error:
-            what = f"no field {error}" if isinstance(error, KeyError) else error
-            raise typer.BadParameter(
-                f"{file}, line {number}: {what}. Nothing is put back", param_hint="--from"
-            ) from None
-        if box.state_of(letter) == WAITING:
-            letters[letter.id] = letter.with_values(values)
-        else:
-            back += 1
-    return [*letters.values()], back
-
-
-def _as_data(box: _Box, letter: DeadLetter) -> dict[str, Any]:
-    """Return a letter as JSON has it: values as text, and all of them once more as bytes of the codec, typed."""
-    return {
-        "id": letter.id,
-        "state": box.state_of(letter),
-        "txid": letter.txid,
-        "attempt": letter.attempt,
-        "step": letter.failure.step,
-        "error": letter.failure.cause,
-        "details": letter.failure.details,
-        "tuple": {name: repr(value) for name, value in letter.left_out.values.items()},
-        "values": base64.b64encode(encode(dict(letter.left_out.values))).decode(),
-    }
 
 
 def _cut(text: str) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from trident.cli.console import show
 from trident.cli.target import parse_keys
 from trident.config import Config
-from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
+from trident.graph import JoinWithinNode, StateNode, WindowNode
 from trident.http.plain_json import plain
 from trident.reading import open_state
 from trident.runtime.reading.state_frames import results_in
@@ -97,7 +97,11 @@ def read(
     """
     graph = topology.graph()
     node = graph.state(name)
-    _refuse_windows(graph, name)
+    if any(isinstance(each, (WindowNode, JoinWithinNode)) and each.state == name for each in graph.nodes):
+        raise typer.BadParameter(
+            f"state {name!r} keeps the tuples of open windows, or those that a join still needs, in a form of its own; "
+            "persist the results of the window or the join, and read that state"
+        )
     keys = _keys(topology, node, texts, listing)
     results = results_in(graph.nodes, name).names
     with open_state(topology, name, config) as state:
@@ -126,14 +130,6 @@ def _listed(state: StateReader, node: StateNode, listing: KeyListing) -> tuple[l
         return state.top(listing.top, listing.by, wanted), None
     rows = list(state.get_tuples(wanted, None if limit is None else limit + 1))
     return rows[:limit], limit is not None and len(rows) > limit
-
-
-def _refuse_windows(graph: Graph, name: str) -> None:
-    if any(isinstance(node, (WindowNode, JoinWithinNode)) and node.state == name for node in graph.nodes):
-        raise typer.BadParameter(
-            f"state {name!r} keeps the tuples of open windows, or those that a join still needs, in a form of its own; "
-            "persist the results of the window or the join, and read that state"
-        )
 
 
 def _keys(topology: TridentTopology, node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> list[Key]:

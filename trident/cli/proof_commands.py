@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trident.cli.arguments import AsJson, Conf, Debug, LogDir, SubmittedName, Target, argument, option
-from trident.cli.console import print_json, problems, reporting, say, show
+from trident.cli.arguments import AsJson, StateName, SubmittedName, Wide, argument, option
+from trident.cli.commands import TopologyOptions, command
+from trident.cli.console import print_json, problems, say, show
 from trident.http.plain_json import plain
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
@@ -31,18 +32,12 @@ _SHOWN = 20  # wrong keys of a state
 _EVERY_S = 5.0
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    examples = "`trident verify words.py:topology`, or `… count --share 0.1`, or `… count --key the`"
-    app.command("verify", epilog=f"Example: {examples}")(verify_command)
-    rehearsal = "Example: `trident rehearse words.py:topology --to words_new.py:topology --last 50`"
-    app.command("rehearse", epilog=rehearsal)(rehearse_command)
-    app.command("diff", epilog="Example: `trident diff trident-log/words words_new.py:topology`")(diff_command)
-    app.command("why", epilog="Example: `trident why words.py:topology count the --last 5`")(why_command)
+app = typer.Typer()
 
 
+@command(app, "verify", "`trident verify words.py:topology`, or `… count --share 0.1`, or `… count --key the`")
 def verify_command(
-    target: Target,
+    of: TopologyOptions,
     state: Annotated[
         str | None, argument("The name of the state. Default: all.")
     ] = None,
@@ -53,12 +48,8 @@ def verify_command(
         list[str] | None,
         option("Compare this key; one of several fields is a JSON list. Repeatable.", "KEY", "--key", "-k")
     ] = None,
-    conf: Conf = None,
-    log_dir: LogDir = None,
-    name: SubmittedName = None,
     as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Recompute states from their sources, with the history of the log, and compare them with the stores.
 
     Every batch is processed again in this process, with all states in memory; nothing is written anywhere, and the topology may
@@ -66,26 +57,26 @@ def verify_command(
 
     Exit codes: 0 all keys are equal, 1 failed, 2 wrong usage, 4 keys are wrong, 130 ended by Ctrl-C.
     """
-    from trident.cli.target import load_topology, parse_keys, settings
+    from trident.cli.target import parse_keys
     from trident.reading import verify_state
 
-    with reporting(debug):
-        if not 0 < share <= 1:
-            raise typer.BadParameter(f"{share:g}: more than 0, and at most 1", param_hint="--share")
-        if keys and state is None:
-            raise typer.BadParameter("name the state that the keys belong to", param_hint="--key")
-        topology, config = load_topology(target, name), settings(conf or [], {"log_dir": log_dir})
-        wanted = [] if state is None else parse_keys(topology, state, keys or [])
-        states = [] if state is None else [state]
-        done = verify_state(topology, *states, keys=wanted, share=share, conf=config, progress=_progress(topology.name))
-        for each in done:
-            _print_verified(each, as_json)
-    raise typer.Exit(WRONG if any(each.wrong for each in done) else 0)
+    if not 0 < share <= 1:
+        raise typer.BadParameter(f"{share:g}: more than 0, and at most 1", param_hint="--share")
+    if keys and state is None:
+        raise typer.BadParameter("name the state that the keys belong to", param_hint="--key")
+    topology, config = of.load()
+    wanted = [] if state is None else parse_keys(topology, state, keys or [])
+    states = [] if state is None else [state]
+    done = verify_state(topology, *states, keys=wanted, share=share, conf=config, progress=_progress(topology.name))
+    for each in done:
+        _print_verified(each, as_json)
+    return WRONG if any(each.wrong for each in done) else 0
 
 
+@command(app, "why", "`trident why words.py:topology count the --last 5`")
 def why_command(
-    target: Target,
-    state: Annotated[str, argument("The name of the state.")],
+    of: TopologyOptions,
+    state: StateName,
     key: Annotated[
         str | None, argument("The key; one of several fields is a JSON list. None for a state that is a single value.")
     ] = None,
@@ -93,42 +84,34 @@ def why_command(
     rows: Annotated[
         int, typer.Option(metavar="N", min=0, help="Print up to N rows of each batch, as they reached the state.")
     ] = 0,
-    wide: Annotated[bool, typer.Option("--wide", "-w", help="Shorten nothing, however long the lines get.")] = False,
-    conf: Conf = None,
-    log_dir: LogDir = None,
-    name: SubmittedName = None,
+    wide: Wide = False,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Show which batches, positions of sources and rows a value comes from: a line for each batch that wrote it.
 
     Every batch is processed again in this process, as by `trident verify`; nothing is written anywhere.
     """
-    from trident.cli.target import load_topology, parse_keys, settings
+    from trident.cli.target import parse_keys
     from trident.reading import why
 
-    with reporting(debug):
-        topology, config = load_topology(target, name), settings(conf or [], {"log_dir": log_dir})
-        wanted = None if key is None else parse_keys(topology, state, [key])[0]
-        origins = why(topology, state, wanted, last, rows, config)
-        for origin in origins:
-            _print_origin(origin, as_json, wide)
-        if not origins:
-            say(f"{state}: no batch has written {'it' if key is None else key}", console=problems())
+    topology, config = of.load()
+    wanted = None if key is None else parse_keys(topology, state, [key])[0]
+    origins = why(topology, state, wanted, last, rows, config)
+    for origin in origins:
+        _print_origin(origin, as_json, wide)
+    if not origins:
+        say(f"{state}: no batch has written {'it' if key is None else key}", console=problems())
 
 
+@command(app, "rehearse", "`trident rehearse words.py:topology --to words_new.py:topology --last 50`")
 def rehearse_command(
-    target: Target,
+    of: TopologyOptions,
     to: Annotated[str, option("The topology as its new code declares it.", "MODULE:TOPOLOGY")],
     last: Annotated[
         int, typer.Option(metavar="N", min=1, help="Run the last N batches, as far as they are kept.")
     ] = 100,
-    conf: Conf = None,
-    log_dir: LogDir = None,
-    name: SubmittedName = None,
     as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
+) -> int:
     """Show which totals new code would change, before it runs: a dry run of the last batches with the former and the new code.
 
     Both start from what the stores have now, as if these batches came again. Nothing is written anywhere. For a
@@ -136,17 +119,15 @@ def rehearse_command(
 
     Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, 130 ended by Ctrl-C.
     """
-    from trident.cli.target import load_both, settings
     from trident.reading import rehearse_upgrade
 
-    with reporting(debug):
-        config = settings(conf or [], {"log_dir": log_dir})
-        former, new = load_both(target, to, name)
-        if not as_json:
-            _print_changes(_compared(former, new), new.name)
-        print_rehearsed(rehearse_upgrade(former, new, last, config), as_json)
+    former, new, config = of.load_both(to)
+    if not as_json:
+        _print_changes(_compared(former, new), new.name)
+    return print_rehearsed(rehearse_upgrade(former, new, last, config), as_json)
 
 
+@command(app, "diff", "`trident diff trident-log/words words_new.py:topology`")
 def diff_command(
     old: Annotated[
         str,
@@ -155,8 +136,7 @@ def diff_command(
     new: Annotated[str, argument("The topology as its new code declares it.", "MODULE:TOPOLOGY")],
     name: SubmittedName = None,
     as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Show what new code changes, and what becomes of the totals, before it runs; no batch is run, and nothing is written.
 
     `trident rehearse` also shows which totals would differ.
@@ -166,19 +146,18 @@ def diff_command(
     from trident.cli.target import load_both, load_topology
     from trident.planner.meaning import compare, meaning_of
 
-    with reporting(debug):
-        if is_log_address(old) or Path(old).is_dir():
-            declared = load_topology(new, name)
-            compared = compare(_declared_in(old), meaning_of(declared.graph()))
-        else:
-            former, declared = load_both(old, new, name)
-            compared = _compared(former, declared)
-        if as_json:
-            shown = {"taken": compared.taken, "refused": [one._asdict() for one in compared.refused]}
-            print_json({**shown, "added": compared.added, "dropped": compared.dropped})
-        else:
-            _print_changes(compared, declared.name)
-    raise typer.Exit(WRONG if compared.refused else 0)
+    if is_log_address(old) or Path(old).is_dir():
+        declared = load_topology(new, name)
+        compared = compare(_declared_in(old), meaning_of(declared.graph()))
+    else:
+        former, declared = load_both(old, new, name)
+        compared = _compared(former, declared)
+    if as_json:
+        shown = {"taken": compared.taken, "refused": [one._asdict() for one in compared.refused]}
+        print_json({**shown, "added": compared.added, "dropped": compared.dropped})
+    else:
+        _print_changes(compared, declared.name)
+    return WRONG if compared.refused else 0
 
 
 def _declared_in(log: str) -> Meaning:
@@ -211,11 +190,11 @@ def _print_changes(compared: TopologyChanges, topology: str) -> None:
         say("the totals go on: no state or stream is declared differently")
 
 
-def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> NoReturn:
-    """Say what new code would change, and end the command with the exit code that tells whether it would."""
+def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> int:
+    """Say what new code would change; returns the exit code, which tells whether it would."""
     for each in done:
         _print_rehearsed(each, as_json)
-    raise typer.Exit(WRONG if any(each.changed for each in done) else 0)
+    return WRONG if any(each.changed for each in done) else 0
 
 
 def _progress(topology: str) -> Callable[[int], None]:
@@ -237,33 +216,31 @@ def _print_verified(done: Verified, as_json: bool) -> None:
             {"key": plain(key), "found": plain(a), "expected": plain(b), "since": c} for key, a, b, c in done.wrong
         ]
         print_json({**vars(done), "wrong": wrong})
-        return
-    if done.refused:
+    elif done.refused:
         say(f"{done.state}: not verified: {done.refused}")
-        return
-    total = done.equal + len(done.wrong)
-    said = f"{len(done.wrong):,} of {counted(total, 'key')} wrong" if done.wrong else f"equal: {counted(total, 'key')}"
-    say(f"{done.state}: {said}, after batch {done.txid}", "red" if done.wrong else "")
-    for note in done.notes:
-        say(f"{done.state}: {note}", "yellow")
-    _print_keys(("key", "found", "expected", "wrong"), [tuple(row) for row in done.wrong])
+    else:
+        total = counted(done.equal + len(done.wrong), "key")
+        said = f"{len(done.wrong):,} of {total} wrong" if done.wrong else f"equal: {total}"
+        say(f"{done.state}: {said}, after batch {done.txid}", "red" if done.wrong else "")
+        for note in done.notes:
+            say(f"{done.state}: {note}", "yellow")
+        _print_keys(done.wrong, "key", "found", "expected", "wrong")
 
 
 def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
     if as_json:
         changed = [{name: plain(value) for name, value in row._asdict().items()} for row in done.changed]
         print_json({**vars(done), "changed": changed})
-        return
-    if done.refused:
+    elif done.refused:
         say(f"{done.state}: not compared: {done.refused}")
-        return
-    total, ran = counted(done.equal + len(done.changed), "key"), f"by batches {done.first} to {done.last}"
-    said = f"{len(done.changed):,} of {total} would be another" if done.changed else f"the same: {total}"
-    say(f"{done.state}: {said}, {ran}", "yellow" if done.changed else "")
-    _print_keys(("key", "now", "former code", "new code"), [tuple(row) for row in done.changed])
+    else:
+        total, ran = counted(done.equal + len(done.changed), "key"), f"by batches {done.first} to {done.last}"
+        said = f"{len(done.changed):,} of {total} would be another" if done.changed else f"the same: {total}"
+        say(f"{done.state}: {said}, {ran}", "yellow" if done.changed else "")
+        _print_keys(done.changed, "key", "now", "former code", "new code")
 
 
-def _print_keys(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+def _print_keys(rows: Sequence[tuple[Any, ...]], *columns: str) -> None:
     """Print some keys as a table, nothing if there are none."""
     if not rows:
         return

@@ -1,10 +1,10 @@
-"""`trident run`: one topology in this process, until it is done or asked to stop."""
+"""`trident run`: one topology in this process, until it is done or asked to stop; `trident drpc`: beside it, its functions."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,32 +14,24 @@ import typer
 
 from trident.cli.arguments import (
     Conf,
-    Debug,
     Engine,
     LogDir,
-    LogFormat,
     Logs,
-    MetricsHost,
-    MetricsPort,
     Recovery,
     Target,
     Token,
-    Ui,
-    UiHost,
-    UiPort,
-    UiToken,
     port,
+    secret,
 )
-from trident.cli.console import Signals, ending_signals, problems, reporting, say, say_page
+from trident.cli.commands import TopologyOptions, command
+from trident.cli.console import Signals, ending_signals, problems, say, say_page
 from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from trident.config import Config
-    from trident.runtime.running import RunningTopology
+    from trident.drpc import DRPCServer, LocalDRPC
     from trident.storm import StormConfig, StormTopology
     from trident.topology import TridentTopology
 
@@ -53,59 +45,70 @@ _LOOK_S = 0.1
 _OF_BATCHES = ("engine", "once", "fail_on_dead_letters", "takeover", "state_recovery", "log_dir", "drpc_port")
 """The options that say nothing to a topology of spouts and bolts."""
 
-Master = Annotated[str | None, typer.Option(metavar="URL", help="The Spark master.", show_default="local[*]")]
-RunEngine = Annotated[
-    Engine | None,
-    typer.Option(
-        help="What runs the stages: Spark, this process (no Java), or this process for small batches.",
-        show_default="spark",
-    ),
-]
-Once = Annotated[bool, typer.Option("--once", help="Commit all that the sources have now, then end.")]
-FailOnDeadLetters = Annotated[
-    bool, typer.Option("--fail-on-dead-letters", help="Exit with code 4 if tuples were left out as dead letters.")
-]
-Takeover = Annotated[
-    bool, typer.Option("--takeover", help="Take the log from a driver that holds it; that driver is fenced out.")
-]
-StateRecovery = Annotated[
-    Recovery | None,
-    typer.Option(
-        help="When log and store do not belong together: refuse, and say what to do; rewind a store that was set back; "
-        "keep the totals, if right or even if wrong; or discard them and count on.",
-        show_default="refuse",
-    ),
-]
-DrpcPort = Annotated[
-    int | None,
-    port("Answer the DRPC functions here, over HTTP; 0 takes a free port.", show_default="they are not served"),
-]
-DrpcHost = Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")]
+
+app = typer.Typer()
 
 
-def run_command(
-    context: typer.Context,
-    target: Target,
-    conf: Conf = None,
-    master: Master = None,
-    engine: RunEngine = None,
-    once: Once = False,
-    fail_on_dead_letters: FailOnDeadLetters = False,
-    takeover: Takeover = False,
-    state_recovery: StateRecovery = None,
-    log_dir: LogDir = None,
-    drpc_port: DrpcPort = None,
-    drpc_host: DrpcHost = "127.0.0.1",
-    drpc_token: Token = None,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = None,
-    ui: Ui = False,
-    ui_port: UiPort = 8080,
-    ui_host: UiHost = "127.0.0.1",
-    ui_token: UiToken = None,
-    log_format: Logs = LogFormat.text,
-    debug: Debug = False,
-) -> None:
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run is asked for."""
+
+    target: Target
+    conf: Conf = None
+    master: Annotated[str | None, typer.Option(metavar="URL", help="The Spark master.", show_default="local[*]")] = None
+    engine: Annotated[
+        Engine | None,
+        typer.Option(
+            help="What runs the stages: Spark, this process (no Java), or this process for small batches.",
+            show_default="spark",
+        ),
+    ] = None
+    once: Annotated[bool, typer.Option("--once", help="Commit all that the sources have now, then end.")] = False
+    fail_on_dead_letters: Annotated[
+        bool, typer.Option("--fail-on-dead-letters", help="Exit with code 4 if tuples were left out as dead letters.")
+    ] = False
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Take the log from a driver that holds it; that driver is fenced out.")
+    ] = False
+    state_recovery: Annotated[
+        Recovery | None,
+        typer.Option(
+            help="When log and store do not belong together: refuse, and say what to do; rewind a store that was set back; "
+            "keep the totals, if right or even if wrong; or discard them and count on.",
+            show_default="refuse",
+        ),
+    ] = None
+    log_dir: LogDir = None
+    drpc_port: Annotated[
+        int | None,
+        port("Answer the DRPC functions here, over HTTP; 0 takes a free port.", show_default="they are not served"),
+    ] = None
+    drpc_host: Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")] = "127.0.0.1"
+    drpc_token: Token = None
+    metrics_port: Annotated[
+        int | None, port("Serve metrics here, in OpenMetrics; 0 takes a free port.", show_default="they are not served")
+    ] = None
+    metrics_host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="The address to serve metrics at.", show_default="127.0.0.1")
+    ] = None
+    ui: Annotated[bool, typer.Option("--ui", help="Serve a page about the topology while it runs.")] = False
+    ui_port: Annotated[int, port("The port of the page; 0 takes a free one.")] = 8080
+    ui_host: Annotated[
+        str, typer.Option(metavar="HOST", help="The address to serve the page at; anyone who reaches it may read.")
+    ] = "127.0.0.1"
+    ui_token: Annotated[
+        str | None,
+        secret(
+            "TRIDENT_TOKEN",
+            "What actions on the page need. Use the variable: all users see arguments.",
+            "one is made and printed",
+        ),
+    ] = None
+    log_format: Logs = "text"
+
+
+@command(app, "run", "`trident run examples/word_count.py:topology --once --master 'local[4]'`")
+def run_command(of: RunOptions) -> int:
     """Run a topology until Ctrl-C or, with --once, until everything that its sources have is committed.
 
     TOPOLOGY may be one of spouts and bolts (a TopologyBuilder). Then Ctrl-C deactivates the spouts and waits for what is
@@ -120,38 +123,31 @@ def run_command(
     from trident.cli.target import load_runnable, settings, storm_settings
     from trident.storm import StormTopology
 
-    as_json = log_format is LogFormat.json
-    served = {"master": master, "metrics_port": metrics_port, "metrics_host": metrics_host}
+    as_json = of.log_format == "json"
+    served = {"master": of.master, "metrics_port": of.metrics_port, "metrics_host": of.metrics_host}
     given = {
         **served,
-        "engine": None if engine is None else engine.value,
-        "takeover": takeover or None,
-        "state_recovery": None if state_recovery is None else state_recovery.value,
-        "log_dir": log_dir,
+        "engine": of.engine,
+        "takeover": of.takeover or None,
+        "state_recovery": of.state_recovery,
+        "log_dir": of.log_dir,
     }
-    with reporting(debug, as_json), ExitStack() as opened:
+    with ExitStack() as opened:
         settings([], given)  # what is wrong here is reported before the module is imported
-        beside = [_page(opened, ui_host, ui_port, ui_token)] if ui else []
-        topology = load_runnable(target)
+        beside = [_page(opened, of.ui_host, of.ui_port, of.ui_token)] if of.ui else []
+        topology = load_runnable(of.target)
         if isinstance(topology, StormTopology):
-            _refuse_for_bolts(context)
-            raise typer.Exit(_run_storm(topology, storm_settings(target, conf or [], served), beside, as_json))
-        config = settings(conf or [], given, topology)
+            for name in _OF_BATCHES:
+                if vars(of)[name] not in (None, False):
+                    raise typer.BadParameter(
+                        f"--{name.replace('_', '-')} is for Trident topologies; this one has spouts and bolts, and no batches"
+                    )
+            return _run_storm(topology, storm_settings(of.target, of.conf or [], served), beside, as_json)
+        config = settings(of.conf or [], given, topology)
+        drpc_port = of.drpc_port
         if drpc_port is not None:
-            from trident.cli.drpc import serving
-
-            beside.append(lambda running: serving(running.local_drpc(), drpc_host, drpc_port, token=drpc_token))
-        code = _run(topology, config, once, beside, as_json, fail_on_dead_letters)
-    raise typer.Exit(code)
-
-
-def _refuse_for_bolts(context: typer.Context) -> None:
-    """Refuse options that say nothing to a topology of spouts and bolts."""
-    for name in _OF_BATCHES:
-        if context.params[name] not in (None, False):
-            raise typer.BadParameter(
-                f"--{name.replace('_', '-')} is for Trident topologies; this one has spouts and bolts, and no batches"
-            )
+            beside.append(lambda running: serving(running.local_drpc(), of.drpc_host, drpc_port, token=of.drpc_token))
+        return _run(topology, config, of.once, beside, as_json, of.fail_on_dead_letters)
 
 
 def _page(opened: ExitStack, host: str, port: int, token: str | None) -> Beside:
@@ -212,19 +208,14 @@ class RunOutcome:
     """How a run ended.
 
     `signum`: the signal that ended it, None if it ended by itself.
-    `batches`, `tuples`, `seconds`, `failures`: of this run; seconds from the first definition to the last commit.
-    `txid`: the last committed batch; None if it ended in the start, because a store was away or was being rewound, or while
-    Spark started.
-    `left_out`: how many tuples it has left out, as dead letters.
+    `seconds`: from the first definition to the last commit of this run.
+    `status`: as `RunningTopology` has it; None if it ended in the start, because a store was away or was being rewound, or
+    while Spark started.
     """
 
     signum: int | None
-    batches: int
-    tuples: int
-    seconds: float
-    failures: int
-    txid: int | None
-    left_out: int = 0
+    seconds: float = 0.0
+    status: Mapping[str, Any] | None = None
 
     @property
     def exit_code(self) -> int:
@@ -239,7 +230,7 @@ class Display(Protocol):
 
     def __exit__(self, *raised: object) -> None: ...
 
-    def update(self, running: RunningTopology) -> None:
+    def update(self, running: Any) -> None:
         """Read the topology's status and show it."""
 
 
@@ -260,21 +251,23 @@ def _run(
 
     display = None if as_json else LineDisplay(problems(), topology.name)
     outcome = drive(topology, config, once, display, beside, as_json)
-    if outcome.txid is None:
+    status = outcome.status
+    if status is None:
         say("stopped before it had started; nothing was changed")
-    elif outcome.signum is not None:
-        say(f"stopped after batch {outcome.txid}; the next run continues from there")
-    elif outcome.batches == 0:
-        say(f"complete: nothing new after batch {outcome.txid}")
+        return outcome.exit_code
+    if outcome.signum is not None:
+        say(f"stopped after batch {status['txid']}; the next run continues from there")
+    elif status["batches"] == 0:
+        say(f"complete: nothing new after batch {status['txid']}")
     else:
         say(
-            f"complete: {counted(outcome.batches, 'batch', 'batches')} with {counted(outcome.tuples, 'tuple')} in "
+            f"complete: {counted(status['batches'], 'batch', 'batches')} with {counted(status['tuples'], 'tuple')} in "
             f"{outcome.seconds:.1f} s "
-            f"({outcome.tuples / max(outcome.seconds, 1e-9):,.0f} tuples/s), the last is batch {outcome.txid}"
+            f"({status['tuples'] / max(outcome.seconds, 1e-9):,.0f} tuples/s), the last is batch {status['txid']}"
         )
-    if outcome.left_out:
-        say(_of_left_out(topology.name, config, outcome.left_out))
-    return LEFT_OUT if fail_on_left_out and outcome.left_out and not outcome.exit_code else outcome.exit_code
+    if left_out := status["leftOut"]:
+        say(_of_left_out(topology.name, config, left_out))
+    return LEFT_OUT if fail_on_left_out and left_out and not outcome.exit_code else outcome.exit_code
 
 
 def _of_left_out(topology: str, config: Config, count: int) -> str:
@@ -300,8 +293,6 @@ def drive(
 
     Raises what ended the topology, if that was an error.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     from trident.runtime.loop.retrying import giving_up_if  # after the messages of a declaration that is wrong
 
     with ending_signals(
@@ -315,53 +306,44 @@ def drive(
         except (StoreAwayError, RewindError, EnvironmentProblem):  # a signal to the group of processes ends Spark's JVM
             if signals.received is None:
                 raise
-            return RunOutcome(signals.received, 0, 0, 0.0, 0, None)
-        if running.metrics_url is not None:
-            say(f"{topology.name}: metrics at {running.metrics_url}")
+            return RunOutcome(signals.received)
         if running.ui_url is not None:
             say(f"{topology.name}: page at {running.ui_url}")
-        with ThreadPoolExecutor(1, thread_name_prefix="trident-wait") as waiter:
-            ended = waiter.submit(running.process_all_available if once else running.await_termination)
-            try:
-                with _all_of(beside, display, running):
-                    _watch(running, ended, signals, display)
-            finally:
-                running.stop()
-        error = running.exception() or (None if signals.received else ended.exception())
+        error = _until_ended(
+            running, running.process_all_available if once else running.await_termination, signals, display, beside
+        )
     if error is not None and not (signals.received and isinstance(error, EnvironmentProblem)):
         raise error
-    status = running.status
-    return RunOutcome(
-        signals.received,
-        status["batches"],
-        status["tuples"],
-        running.seconds,
-        status["failures"],
-        status["txid"],
-        status["leftOut"],
-    )
+    return RunOutcome(signals.received, running.seconds, running.status)
 
 
-def _watch(running: RunningTopology, ended: Future[Any], signals: Signals, display: Display | None) -> None:
-    update = (lambda running: None) if display is None else display.update
+def _until_ended(
+    running: Any, wait: Callable[[], object], signals: Signals, display: Display | None, beside: Sequence[Beside]
+) -> BaseException | None:
+    """Show a topology until `wait` returns or a signal comes, and stop it; returns the error that ended it."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    if running.metrics_url is not None:
+        say(f"{running.name}: metrics at {running.metrics_url}")
     done = threading.Event()
-    ended.add_done_callback(lambda _: done.set())
-    while not signals.received and not done.wait(_LOOK_S):
-        update(running)
-    update(running)
-
-
-@contextmanager
-def _all_of(
-    beside: Sequence[Beside], display: AbstractContextManager[object] | None, running: object
-) -> Iterator[None]:
-    """Have open what is open while a topology runs, and its display."""
-    with ExitStack() as opened:
-        for each in beside:
-            opened.enter_context(each(running))
-        if display is not None:
-            opened.enter_context(display)
-        yield
+    with ThreadPoolExecutor(1, thread_name_prefix="trident-wait") as waiter:
+        ended = waiter.submit(wait)
+        ended.add_done_callback(lambda _: done.set())
+        try:
+            with ExitStack() as opened:
+                for each in beside:
+                    opened.enter_context(each(running))
+                if display is not None:
+                    opened.enter_context(display)
+                over = False
+                while not over:
+                    over = bool(signals.received) or done.wait(_LOOK_S)
+                    if display is not None:  # also once at the end
+                        display.update(running)
+        finally:
+            running.stop()
+    error: BaseException | None = running.exception()
+    return error or (None if signals.received else ended.exception())
 
 
 def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Beside], as_json: bool) -> int:
@@ -384,17 +366,8 @@ def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Be
                 raise
             say(f"{config.name}: stopped before it had started")
             return 128 + signals.received
-        if running.metrics_url is not None:
-            say(f"{config.name}: metrics at {running.metrics_url}")
-        try:
-            display = None if as_json else StormLines(problems(), running.name)
-            with _all_of(beside, display, running):
-                while not signals.received and not running.await_termination(_LOOK_S):
-                    if display is not None:
-                        display.update(running)
-        finally:
-            running.stop()
-    error = running.exception()
+        display = None if as_json else StormLines(problems(), running.name)
+        error = _until_ended(running, running.await_termination, signals, display, beside)
     if error is not None:
         raise error
     left = running.pending
@@ -402,3 +375,50 @@ def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Be
     acked = running.status.statistics.over().figures.acked
     say(f"{config.name}: stopped after {acked:,} acknowledged messages{ended}")
     return 0 if signals.received is None else 128 + signals.received
+
+
+@command(app, "drpc", "`trident drpc examples/word_count.py:topology --port 3774`")
+def drpc_command(
+    of: TopologyOptions,
+    host: Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")] = "127.0.0.1",
+    port: Annotated[int, port("0 takes a free port.")] = 3774,
+    token: Token = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="How long a request may take.")] = 30.0,
+    max_request_bytes: Annotated[int, typer.Option(metavar="N", min=1, help="The longest request.")] = 1 << 20,
+    max_concurrency: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many requests may be in flight; more are refused.")
+    ] = 512,
+    max_connections: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many connections may be open; with more, requests are refused.")
+    ] = 1024,
+    threads: Annotated[int, typer.Option(metavar="N", min=1, help="How many threads answer each function.")] = 1,
+) -> int:
+    """Answer the DRPC functions of a topology over HTTP, beside the process that runs it, without Spark.
+
+    States are read through the topology's log, at the last committed batch. Ctrl-C and SIGTERM end it once the requests
+    in flight are answered; a second signal ends it at once.
+
+    Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+    """
+    from trident.drpc import LocalDRPC
+
+    topology, config = of.load()
+    limits = {"max_request_bytes": max_request_bytes, "max_concurrency": max_concurrency}
+    more = {"token": token, "timeout_s": timeout, "max_connections": max_connections, **limits}
+    stopping = "stopping after the requests in flight (a second signal ends it at once)"
+    with (
+        ending_signals(stopping, "ended at once", as_json=False) as signals,
+        LocalDRPC(topology, config, threads=threads) as drpc,
+        serving(drpc, host, port, **more),
+    ):
+        return signals.wait()
+
+
+@contextmanager
+def serving(drpc: LocalDRPC, host: str, port: int, **more: Any) -> Iterator[DRPCServer]:
+    """Serve functions while the context lasts, and say where; `more` as for `DRPCServer`."""
+    from trident.drpc import DRPCServer
+
+    with DRPCServer(drpc, host, port, **more) as server:
+        say(f"{drpc.name}: serving {', '.join(drpc.functions)} at {server.url}")
+        yield server

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from trident.cli.arguments import Conf, Debug, LogDir, SubmittedName, Target, argument, option
-from trident.cli.console import problems, reporting, say
+from trident.cli.arguments import StateName, argument, option
+from trident.cli.commands import TopologyOptions, command
+from trident.cli.console import problems, say
 from trident.naming import counted
 
 app = typer.Typer(
@@ -18,13 +19,11 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-State = Annotated[str, argument("The name of the state.")]
 
-
-@app.command("move", epilog="Example: `trident state move words.py:in_redis count --to words.py:in_postgres`")
+@command(app, "move", "`trident state move words.py:in_redis count --to words.py:in_postgres`")
 def move_command(
-    target: Target,
-    state: State,
+    of: TopologyOptions,
+    state: StateName,
     to: Annotated[
         str,
         option(
@@ -32,10 +31,6 @@ def move_command(
             "MODULE:TOPOLOGY",
         ),
     ],
-    conf: Conf = None,
-    log_dir: LogDir = None,
-    name: SubmittedName = None,
-    debug: Debug = False,
 ) -> None:
     """Move a state of a stopped topology to the place that its new declaration gives it. Readers may go on meanwhile.
 
@@ -45,33 +40,24 @@ def move_command(
 
     Exit codes: 0 moved, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
-    from trident.cli.target import load_both, settings
     from trident.reading import move_state
 
-    with reporting(debug):
-        config, lines = settings(conf or [], {"log_dir": log_dir}), _Lines(state)
-        declared, new = load_both(target, to, name)
-        try:
-            moved = move_state(declared, state, new, config, lines.update, called=to)
-        except KeyboardInterrupt:
-            say(f"{state}: interrupted; the same command goes on where it was", "yellow", problems())
-            raise
-        if moved.rows is None:
-            say(f"{state}: is in {to} already, after batch {moved.txid}; its former place is marked")
-        else:
-            there = f" ({moved.rows - moved.written:,} were there already)" if moved.written < moved.rows else ""
-            say(f"{state}: moved to {to} after batch {moved.txid}: {counted(moved.rows, 'row')}{there}, all compared")
+    lines = _Lines(state)
+    declared, new, config = of.load_both(to)
+    try:
+        moved = move_state(declared, state, new, config, lines.update, called=to)
+    except KeyboardInterrupt:
+        say(f"{state}: interrupted; the same command goes on where it was", "yellow", problems())
+        raise
+    if moved.rows is None:
+        say(f"{state}: is in {to} already, after batch {moved.txid}; its former place is marked")
+    else:
+        there = f" ({moved.rows - moved.written:,} were there already)" if moved.written < moved.rows else ""
+        say(f"{state}: moved to {to} after batch {moved.txid}: {counted(moved.rows, 'row')}{there}, all compared")
 
 
-@app.command("migrate", epilog="Example: `trident state migrate shops.py:topology total`")
-def migrate_command(
-    target: Target,
-    state: State,
-    conf: Conf = None,
-    log_dir: LogDir = None,
-    name: SubmittedName = None,
-    debug: Debug = False,
-) -> None:
+@command(app, "migrate", "`trident state migrate shops.py:topology total`")
+def migrate_command(of: TopologyOptions, state: StateName) -> None:
     """Convert all values of a state to its declared type, with its migrate=, while its topology is stopped.
 
     A topology migrates each value that it reads by itself; after this command none of a former type is left: migrate=
@@ -79,24 +65,18 @@ def migrate_command(
 
     Exit codes: 0 migrated, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
-    from trident.cli.target import load_topology, settings
     from trident.reading import migrate_state
 
-    with reporting(debug):
-        config, lines = settings(conf or [], {"log_dir": log_dir}), _Lines(state)
-        done = migrate_state(load_topology(target, name), state, config, lines.update)
-        say(f"{state}: {counted(done.written, 'value')} migrated; none of a former type is left")
+    topology, config = of.load()
+    done = migrate_state(topology, state, config, _Lines(state).update)
+    say(f"{state}: {counted(done.written, 'value')} migrated; none of a former type is left")
 
 
-@app.command("forget", epilog="Example: `trident state forget users.py:topology visits ann@example.com`")
+@command(app, "forget", "`trident state forget users.py:topology visits ann@example.com`")
 def forget_command(
-    target: Target,
-    state: State,
+    of: TopologyOptions,
+    state: StateName,
     keys: Annotated[list[str], argument("Keys; one of several fields is a JSON list.", "KEY...")],
-    conf: Conf = None,
-    log_dir: LogDir = None,
-    name: SubmittedName = None,
-    debug: Debug = False,
 ) -> None:
     """Remove keys of a stopped topology's state for good, with their changes and the dead letters that name them.
 
@@ -105,16 +85,15 @@ def forget_command(
 
     Exit codes: 0 forgotten, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
-    from trident.cli.target import load_topology, parse_keys, settings
+    from trident.cli.target import parse_keys
     from trident.reading import forget_keys
 
-    with reporting(debug):
-        topology = load_topology(target, name)
-        wanted = parse_keys(topology, state, keys)
-        done = forget_keys(topology, state, wanted, settings(conf or [], {"log_dir": log_dir}))
-        of = f"{done.keys} of {counted(len(wanted), 'key')}" if done.keys < len(wanted) else counted(done.keys, "key")
-        say(f"{state}: {of} forgotten, and {counted(done.letters, 'dead letter')}")
-        say(f"their bytes are {done.remains}")
+    topology, config = of.load()
+    wanted = parse_keys(topology, state, keys)
+    done = forget_keys(topology, state, wanted, config)
+    named = f"{done.keys} of {counted(len(wanted), 'key')}" if done.keys < len(wanted) else counted(done.keys, "key")
+    say(f"{state}: {named} forgotten, and {counted(done.letters, 'dead letter')}")
+    say(f"their bytes are {done.remains}")
 
 
 class _Lines:

@@ -33,11 +33,10 @@ from trident.setting_types import gathered
 if TYPE_CHECKING:
     from trident.runtime.replaying.rehearsing import Rehearsed
 
+NOT_YET = 4
+"""The exit code if a topology was submitted or upgraded, and did not run within the time."""
+
 _LOOK_S = 0.3
-
-
-class WaitedTooLong(ClusterError):
-    """A topology was submitted or upgraded, and did not run within the time."""
 
 
 @dataclass(frozen=True)
@@ -196,9 +195,9 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
                     say(f"{overview.base.storm_name}: {line}", console=problems())
             if time.monotonic() > until:
                 now = next(iter(_progress_lines(overview)))
-                raise WaitedTooLong(
-                    f"topology {overview.base.storm_name!r} does not run after {wait_s:g} s ({now}); {left}"
-                )
+                late = f"error: topology {overview.base.storm_name!r} does not run after {wait_s:g} s ({now}); {left}"
+                say(late, "bold red", problems())
+                raise typer.Exit(NOT_YET)
             time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         say(f"stopped waiting; {left}", console=problems())

@@ -10,7 +10,7 @@ from typing import Any
 from trident import __version__
 from trident.cluster.nimbus.leadership import hosts_of, leader_of
 from trident.cluster.nimbus.submissions import TopologyNames
-from trident.cluster.state.beat_records import WorkerHeartbeat, all_deaths, machine_names
+from trident.cluster.state.beat_records import WorkerHeartbeat, machine_names
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import (
@@ -18,10 +18,10 @@ from trident.cluster.topology_of_cluster import (
     ClusterTopologyPages,
     facts,
     reasons,
-    uptime_text,
     why_waiting,
 )
 from trident.cluster_errors import ClusterError, NoLeader
+from trident.observe.topology_status import pretty_seconds
 from trident.observe.verdict import verdict
 from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages, topology_row
 from trident.ui.http_pages import HttpTopologyPages
@@ -65,7 +65,7 @@ class ClusterOverview:
                     "url": each["url"],
                     "status": "Leader" if leader is not None and leader["id"] == each["id"] else "Not a Leader",
                     "version": each["version"],
-                    "nimbusUpTime": uptime_text(now - each["since-secs"]),
+                    "nimbusUpTime": pretty_seconds(now - each["since-secs"]),
                     "nimbusUpTimeSeconds": now - each["since-secs"],
                 }
                 for each in hosts_of(self._cluster.state)
@@ -80,7 +80,7 @@ class ClusterOverview:
                 {
                     "id": name,
                     "host": names[name],
-                    "uptime": uptime_text(info.uptime_secs),
+                    "uptime": pretty_seconds(info.uptime_secs),
                     "uptimeSeconds": info.uptime_secs,
                     "slotsTotal": len(info.meta),
                     "slotsUsed": len(runs.get(name, ())),
@@ -103,7 +103,7 @@ class ClusterOverview:
         """Return a part of its driver's log, or of what that prints, from the machine where it is, or where its driver died."""
         storm_id = self.id_of(topology_id)
         assignment = self._cluster.assignment_info(storm_id)
-        deaths = [] if assignment is not None else all_deaths(self._cluster.state).get(storm_id, [])
+        deaths = [] if assignment is not None else self._cluster.all_deaths().get(storm_id, [])
         if assignment is None and not deaths:
             return {"text": "", "offset": 0, "next": 0, "note": "the topology is not assigned to a machine"}
         node, machine = (deaths[-1].node,) * 2 if assignment is None else (assignment.slot.node, assignment.machine)

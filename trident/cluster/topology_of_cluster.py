@@ -15,6 +15,7 @@ from trident.cluster.state.cluster_records import Assignment, StatusKind, StormB
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoSuchTopology, NotRunning
 from trident.errors import TridentError
+from trident.observe.topology_status import pretty_seconds
 from trident.observe.verdict import verdict
 from trident.redaction import redacted, shown_configuration, shown_settings
 from trident.ui.cluster_pages import Action, Page
@@ -167,7 +168,7 @@ def facts(storm_id: str, base: StormBase, assignment: Assignment | None, beat: W
         "kind": base.kind,
         "status": _status(base, assignment, beat),
         "statusReason": redacted(base.status.reason),
-        "uptime": uptime_text(now - base.launch_time_secs),
+        "uptime": pretty_seconds(now - base.launch_time_secs),
         "uptimeSeconds": now - base.launch_time_secs,
         "workersTotal": base.num_workers,
         "slot": None if assignment is None else assignment.where,
@@ -223,17 +224,6 @@ def _error(info: ErrorInfo) -> dict[str, Any]:
         "errorPort": info.port,
         "errorLapsedSecs": max(0.0, time.time() - info.time_secs),
     }
-
-
-def uptime_text(seconds: float) -> str:
-    """Return a time as Storm UI has it: `2d 3h 4m 5s`."""
-    left = int(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if left >= size or parts:
-            parts.append(f"{left // size}{unit}")
-            left %= size
-    return " ".join([*parts, f"{left}s"])
 
 
 def why_waiting(cluster: StormClusterState, assignments: Mapping[str, Assignment]) -> str:

@@ -15,6 +15,7 @@ A state machine without a clock, a thread or I/O of its own: the driver loop (an
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -79,21 +80,21 @@ class MasterBatchCoordinator:
         """The last batch that was ever started, whatever became of it; `last_txid` if there is none after it."""
         return max(self._newest, self.last_txid)
 
-    def may_start(self, now: float) -> bool:
-        """Whether `start` may be called at time `now`. Never again after a failure that left no retry."""
-        if len(self._active) >= self._max_pending or now < self._not_before or self._retry > _MOST_RETRIES:
-            return False
-        return not self._interval or now >= self.start_time()
+    def wait_s(self, now: float) -> float:
+        """Return for how long `start` may not be called (throttle, backoff): infinite until a batch ends; 0.0: it may be now.
 
-    def start_time(self) -> float:
-        """The time before which nothing may be started (throttle, backoff)."""
-        if not self._interval or self.next_txid <= self._newest:
-            return self._not_before
-        return max(self._not_before, self._last_start + self._interval)
+        It may never be again after a failure that left no retry.
+        """
+        if len(self._active) >= self._max_pending or self._retry > _MOST_RETRIES:
+            return math.inf
+        start_at = self._not_before
+        if self._interval and self.next_txid > self._newest:
+            start_at = max(start_at, self._last_start + self._interval)
+        return max(0.0, start_at - now)
 
     def start(self, now: float) -> TransactionAttempt:
         """Start the next batch; its processing begins."""
-        if not self.may_start(now):
+        if self.wait_s(now):
             raise CommitOrderError(f"batch {self.next_txid} must not be started now")
         attempt = TransactionAttempt(self.next_txid, self._epoch << RETRY_BITS | self._retry)
         self._newest = max(self._newest, attempt.txid)

@@ -6,17 +6,19 @@ import logging
 import os
 import secrets
 import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from trident.coordination.framing import decode, encode
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Record, record_from_data
 from trident.errors import FencedError, ForeignLogError, LogError
 from trident.retention import Retention
+from trident.servers import local_processes
 
 logger = logging.getLogger(__name__)
+C = TypeVar("C", bound="LogClaim")
 
 
 class DurableLog(ABC):
@@ -38,7 +40,8 @@ class DurableLog(ABC):
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._dead: FencedError | LogError | None = None
-        _open_logs.add(self)
+        # A forked child must not hold the claim after its parent ends, nor write to the parent's files and sockets.
+        local_processes.abandon_in_children(self)
 
     @abstractmethod
     def abandon(self) -> None:
@@ -85,10 +88,42 @@ class DurableLog(ABC):
             self._lock = threading.Lock()  # no thread is left to release the old one
 
 
-def check_topology(place: object, topology: str, state: LogState | None) -> None:
-    """Raise `ForeignLogError` if a log is of another topology."""
-    if state is not None and state.topology != topology:
-        raise ForeignLogError(str(place), f"topology {state.topology!r}", f"topology {topology!r}")
+class LogClaim(Protocol):
+    """The right to write a log as epoch `epoch`, until another driver claims it."""
+
+    epoch: int
+
+    def release(self) -> None:
+        """Give it up."""
+
+
+def claimed(
+    place: object,
+    topology: str,
+    stored: Callable[[], LogState | None],
+    take: Callable[[], C],
+    history: Retention | None,
+) -> tuple[C, LogState]:
+    """Become the writer of a log; return the claim, and the state with which the writer begins.
+
+    `stored`: reads what the log holds, None if there is no log. `take`: claims it.
+    Raises `ForeignLogError`: it is of another topology.
+    """
+
+    def read() -> LogState | None:
+        state = stored()
+        if state is not None and state.topology != topology:
+            raise ForeignLogError(str(place), f"topology {state.topology!r}", f"topology {topology!r}")
+        return state
+
+    read()  # before the claim, because a refused open must not fence the rightful writer
+    claim = take()
+    try:
+        # After the claim, because no later append of another driver is valid, so this is all of the log.
+        return claim, state_to_continue(read(), topology, claim.epoch, history)
+    except BaseException:
+        claim.release()
+        raise
 
 
 def state_to_continue(stored: LogState | None, topology: str, epoch: int, history: Retention | None) -> LogState:
@@ -106,15 +141,3 @@ def state_to_continue(stored: LogState | None, topology: str, epoch: int, histor
             topology, state.retention,
         )  # fmt: skip
     return state
-
-
-_open_logs: weakref.WeakSet[DurableLog] = weakref.WeakSet()
-
-
-def _abandon_in_child() -> None:
-    for log in list(_open_logs):
-        log.abandon()
-
-
-# A forked child must not hold the claim after its parent ends, nor write to the parent's files and sockets.
-os.register_at_fork(after_in_child=_abandon_in_child)

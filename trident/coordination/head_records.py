@@ -20,7 +20,7 @@ import re
 import secrets
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +28,9 @@ from trident.coordination.framing import decode, encode, frame, read_frames
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_state import CommittedUpTo
 from trident.coordination.patience import Patience
-from trident.coordination.record_store import Head, LogEnd, RecordStore, claim_name
+from trident.coordination.record_store import Head, LogEnd, RecordStore
 from trident.errors import CorruptLogError, LogError
+from trident.servers.nodes import StoredNode
 from trident.state.kinds import LaterWrite
 
 FORMAT = "trident-log-head"
@@ -47,13 +48,13 @@ class LogChunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HeadBody:
-    """What a head holds. `turn` counts the heads of one claim."""
+class HeadBody(Head):
+    """What a head holds. `turn` counts the heads of one claim.
 
-    epoch: int
-    id: str
-    about: str
-    position: LogEnd
+    `tag`: what a condition knows the head by that is there, or is to be replaced by this one; None: no head.
+    """
+
+    tag: Any = field(default=None, compare=False)
     is_held: bool = True
     turn: int = 0
     chunks: tuple[LogChunk, ...] = ()
@@ -62,13 +63,8 @@ class HeadBody:
     def to_bytes(self) -> bytes:
         """Return the head as frames."""
         (segment, count), about = self.position, vars(self) | {"format": FORMAT, "version": VERSION}
-        del about["records"]
+        del about["records"], about["tag"]
         return _framed([encode({**about, "position": [*segment, count]}), *self.records])
-
-    @property
-    def name(self) -> str:
-        """The name of the claim."""
-        return claim_name(self.epoch, self.id)
 
     @staticmethod
     def of(data: bytes, where: str) -> HeadBody:
@@ -88,13 +84,6 @@ class HeadBody:
             raise CorruptLogError(where, 0, f"not a head of a log: {error}") from error
 
 
-class StoredBytes(NamedTuple):
-    """What a name stands for, and what a condition knows that content by."""
-
-    data: bytes
-    tag: Any
-
-
 class HeadRecords(RecordStore):
     """The log at an address; a subclass keeps bytes by name, and says who holds the log.
 
@@ -106,7 +95,6 @@ class HeadRecords(RecordStore):
     def __init__(self, address: object, patience: Patience) -> None:
         self.patience, self._address = patience, address
         self._body: HeadBody | None = None  # of the head that this writer has put there
-        self._tag: Any = None
         self._listed: list[tuple[SegmentName, str]] = []  # for the next `sweep`
         self._last_heads: dict[SegmentName, str] = {}  # of the segments that were listed last
 
@@ -115,19 +103,19 @@ class HeadRecords(RecordStore):
         """Make the place ready for a claim; `LogError` if it cannot keep a log."""
 
     @abstractmethod
-    def _get_each(self, names: Sequence[str]) -> list[StoredBytes | None]:
-        """Return what each name stands for, None if nothing."""
+    def _get_each(self, names: Sequence[str]) -> list[StoredNode | None]:
+        """Return what each name stands for, with what a condition knows it by as its version; None if nothing."""
 
     @abstractmethod
-    def _replace(self, body: HeadBody, tag: Any, chunks: Mapping[str, bytes]) -> Any:
-        """Make chunks, then put a head in place of the one with `tag`, or of none if that is None.
+    def _replace(self, body: HeadBody, chunks: Mapping[str, bytes]) -> Any:
+        """Make chunks, then put a head in place of the one with its tag, or of none if that is None.
 
         Returns the new head's tag; None if another head is there, or the claim is no longer the one of `body`.
         """
 
     @abstractmethod
-    def _replace_claim(self, body: HeadBody, tag: Any, before: HeadBody) -> Any:
-        """Put a head with another claim in place of the one with `tag`, as `_replace` does."""
+    def _replace_claim(self, body: HeadBody, before: HeadBody) -> Any:
+        """Put a head with another claim in place of the one before, as `_replace` does."""
 
     @abstractmethod
     def _put(self, name: str, data: bytes) -> None:
@@ -145,17 +133,15 @@ class HeadRecords(RecordStore):
         found = self._get(HEAD)
         if found is None:
             return None
-        body = HeadBody.of(found.data, self._place(HEAD))
-        return Head(body.epoch, body.id, body.about, body.position, (body, found.tag))
+        return replace(HeadBody.of(found.data, self._place(HEAD)), tag=found.version)
 
     def claim(self, before: Head | None, epoch: int, id: str, about: str) -> Head | None:
         self._prepare()
-        nothing: tuple[HeadBody, Any] = HeadBody(0, "", "", LogEnd(SegmentName(0, 0), 0)), None
         while True:
-            old, tag = nothing if before is None else before.inside
+            old = HeadBody(0, "", "", LogEnd(SegmentName(0, 0), 0)) if before is None else _body(before)
             body = replace(old, epoch=epoch, id=id, about=about, is_held=True, turn=0)
-            if self._keep(body, self._replace_claim(body, tag, old)):
-                return Head(epoch, id, about, body.position)
+            if self._keep(body, self._replace_claim(body, old)):
+                return body
             now = self.look()
             if before is None or now is None or now.id != before.id:
                 return None
@@ -175,10 +161,10 @@ class HeadRecords(RecordStore):
             name = self._chunk_name(after.segment, after.length - len(records), len(data))
             made[name], chunks, records = data, (*chunks, LogChunk(name, len(records))), ()
         new = replace(body, position=after, turn=body.turn + 1, chunks=chunks, records=records)
-        return self._keep(new, self._replace(new, self._tag, made))
+        return self._keep(new, self._replace(new, made))
 
     def read(self, head: Head, first: int) -> list[bytes] | None:
-        body, _ = head.inside
+        body = _body(head)
         wanted: list[LogChunk] = []
         number = 0
         for chunk in body.chunks:
@@ -239,10 +225,10 @@ class HeadRecords(RecordStore):
     def _keep(self, body: HeadBody, tag: Any) -> bool:
         """Note the head that is there now, if it is; whether it is."""
         if tag is not None:
-            self._body, self._tag = body, tag
+            self._body = replace(body, tag=tag)
         return tag is not None
 
-    def _get(self, name: str) -> StoredBytes | None:
+    def _get(self, name: str) -> StoredNode | None:
         return self._get_each([name])[0]
 
     def _list(self) -> list[tuple[SegmentName, str]]:
@@ -253,7 +239,7 @@ class HeadRecords(RecordStore):
         """Return the name of a chunk of so many bytes that no other one has."""
         return f"{CHUNKS}/{segment.epoch:08d}-{segment.seq:04d}-{first:08d}-{secrets.token_hex(8)}"
 
-    def _records_of(self, chunk: LogChunk, found: StoredBytes) -> list[bytes]:
+    def _records_of(self, chunk: LogChunk, found: StoredNode) -> list[bytes]:
         records = _unframed(found.data, self._place(chunk.name))
         if len(records) != chunk.length:
             raise CorruptLogError(self._place(chunk.name), 0, f"it has {len(records)} records, not {chunk.length}")
@@ -267,6 +253,11 @@ def segment_of(name: str) -> SegmentName | None:
     """Return the segment of a chunk's name, None if it is of something else."""
     found = _CHUNK.fullmatch(name.rpartition("/")[2])
     return None if found is None else SegmentName(int(found[1]), int(found[2]))
+
+
+def _body(head: Head) -> HeadBody:
+    assert isinstance(head, HeadBody), "it was read here"
+    return head
 
 
 def _framed(payloads: Iterable[bytes]) -> bytes:

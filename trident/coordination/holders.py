@@ -1,4 +1,4 @@
-"""Who holds a log on servers: what a claim says about its holder, and whether that process runs on this machine."""
+"""Who holds a log: what a claim says about its holder, and whether that process runs on this machine."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ import json
 import os
 import re
 import secrets
-import socket
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from trident.coordination import holders
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
+from trident.servers.local_processes import is_locked
 
 _SEGMENT = re.compile(r"(\d{8,})-(\d{4,})\.log$")
 _CLAIM = re.compile(r"epoch-(\d{8,})$")
@@ -166,19 +166,7 @@ def _file_of(status: os.stat_result) -> _File:
 
 def held_by(directory: Path, epoch: int) -> str | None:
     """Say who holds the claim of `epoch`; None if its holder has ended, or was replaced and swept away."""
-    try:
-        fd = os.open(_claim_path(directory, epoch), os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(
-            fd, fcntl.LOCK_SH | fcntl.LOCK_NB
-        )  # a shared lock, so that two processes that look at once do not see each other
-    except BlockingIOError:
-        return _describe(directory, epoch)
-    finally:
-        os.close(fd)
-    return None
+    return _describe(directory, epoch) if is_locked(_claim_path(directory, epoch)) else None
 
 
 def _claim_path(directory: Path, epoch: int) -> Path:
@@ -187,13 +175,11 @@ def _claim_path(directory: Path, epoch: int) -> Path:
 
 def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
     """Create the claim of `epoch`, locked; return its open file."""
-    since = datetime.fromtimestamp(clock(), UTC).isoformat(timespec="seconds")
-    holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "epoch": epoch}
     temporary = directory / f"epoch-{epoch:08d}.{secrets.token_hex(4)}.tmp"
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(fd, json.dumps(holder).encode())
+        os.write(fd, json.dumps(holders.about(epoch, clock)).encode())
         # Unlike an exclusive open, a link makes the name appear once, with its contents and its lock.
         os.link(temporary, _claim_path(directory, epoch))
     except FileExistsError:
@@ -210,7 +196,7 @@ def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
 def _describe(directory: Path, epoch: int) -> str:
     """Return a phrase that names the holder of a claim, as far as it is known."""
     try:
-        holder = json.loads(_claim_path(directory, epoch).read_bytes())
-        return f"process {holder['pid']} on {holder['host']} (epoch {epoch}, since {holder['since']})"
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"an unknown process (epoch {epoch})"
+        about = holders.read(_claim_path(directory, epoch).read_bytes())
+    except OSError:
+        about = {}
+    return holders.described(about, epoch)

@@ -37,6 +37,10 @@ class LogReader:
 
     Attributes
     ----------
+    segment
+        The segment that the state was read from; None before the first `refresh`.
+    offset
+        How many bytes of it are in the state.
     torn
         Bytes of an unfinished last record that the latest `refresh` passed over.
     """
@@ -47,8 +51,8 @@ class LogReader:
         self.path = Path(path)
         self.torn = 0
         self._state: LogState | None = None
-        self._segment: SegmentName | None = None
-        self._offset = 0
+        self.segment: SegmentName | None = None
+        self.offset = 0
 
     def is_there(self) -> bool:
         return exists(self.path)
@@ -65,16 +69,6 @@ class LogReader:
 
     def read_segment(self, segment: SegmentName, header_only: bool = False) -> Iterator[bytes]:
         return read_payloads(self.path / segment.file, header_only)
-
-    @property
-    def segment(self) -> SegmentName | None:
-        """The segment that the state was read from; None before the first `refresh`."""
-        return self._segment
-
-    @property
-    def offset(self) -> int:
-        """How many bytes of the segment are in the state."""
-        return self._offset
 
     def refresh(self) -> LogState:
         return self._read(trust_last=False)
@@ -112,7 +106,7 @@ class LogReader:
         if segment is None:
             raise LogError(f"there is no transaction log in {self.path}; a topology's first start makes one")
         file = self.path / segment.file
-        offset = self._offset if segment == self._segment else 0
+        offset = self.offset if segment == self.segment else 0
         data, size = _read_from(file, offset)
         if size < offset:  # the writer cut a record that it could not make durable
             offset = 0
@@ -139,15 +133,16 @@ class LogReader:
 
     def _fold(self, segment: SegmentName, file: Path, offset: int, frames: list[Frame]) -> None:
         if offset == 0:
-            self._state, self._segment, self._offset = _read_header(frames, segment, file), segment, frames[0].end
-            frames = frames[1:]
+            header, frames = _first(frames, file), frames[1:]
+            self._state = header_state(header.payload, segment, str(file))
+            self.segment, self.offset = segment, header.end
         assert self._state is not None, "a segment is read from its header on"
         for each in frames:
             try:
                 self._state.apply(record_from_data(decode(each.payload)))
             except ValueError as error:
                 raise CorruptLogError(str(file), each.offset, str(error)) from error
-            self._offset = each.end
+            self.offset = each.end
 
     def _list(self) -> Listing:
         try:
@@ -196,11 +191,6 @@ def _first(frames: list[Frame], file: Path) -> Frame:
         # A segment gets its name only once its header is durable, so this is no crash.
         raise CorruptLogError(str(file), 0, "the header has a wrong checksum")
     return frames[0]
-
-
-def _read_header(frames: list[Frame], segment: SegmentName, file: Path) -> LogState:
-    """Return the state that the header, the first frame of a segment, holds."""
-    return header_state(_first(frames, file).payload, segment, str(file))
 
 
 def header_state(payload: bytes, segment: SegmentName, where: str) -> LogState:

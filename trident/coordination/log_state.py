@@ -27,7 +27,7 @@ from trident.coordination.records import (
     with_letters,
 )
 from trident.retention import Retention
-from trident.state.txid import Sentinel, Snapshot, epoch_of
+from trident.state.txid import Sentinel, Snapshot, Txid, epoch_of
 from trident.state.winners import CHANGES, FORMER, Epochs, Winners, renamed_facts
 
 HISTORY = 100  # commits that the folded state remembers in full
@@ -185,6 +185,14 @@ class LogState:
     def expected(self, state: str, partition: int) -> Sentinel | None:
         """Return the sentinel that this partition must have; None if no committed batch ever touched it."""
         return self.touched.get(state, {}).get(partition)
+
+    def commits(self, state: str, partitions: int, txid: int | None = None, attempt: int = 0) -> list[Txid]:
+        """Return a commit, the next one by default, as each partition of a state must see it."""
+        # In this order, because the txid changes last while a commit is being recorded.
+        txid = self.txid + 1 if txid is None else txid
+        expected = [self.expected(state, partition) for partition in range(partitions)]
+        winners = self.winners_of(state)
+        return [Txid(txid, attempt, winners, self.incarnation, each, self.epochs) for each in expected]
 
     def claimed_at(self, state: str) -> int:
         """Return the txid of the sentinels that a start writes for a state: the last one, 0 if the state is new."""

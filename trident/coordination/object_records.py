@@ -13,13 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecords, StoredBytes
+from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecords
 from trident.coordination.patience import Patience
 from trident.coordination.record_store import Head
 from trident.errors import LogError
 from trident.extras import needs_package
 from trident.object_stores import is_unanswered, short
 from trident.servers.log_addresses import ObjectAddress
+from trident.servers.nodes import StoredNode
 
 T = TypeVar("T")
 _Tag = dict[str, str]
@@ -51,15 +52,14 @@ class ObjectRecords(HeadRecords):
         self._refusals = (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileNotFoundError)
 
     def has(self, claim: Head) -> bool:
-        known = self._tag  # before the request: a thread may append meanwhile
-        if known is not None and self._call(self._tag_of_head) == known.get("e_tag"):
+        known = self._body  # before the request: a thread may append meanwhile
+        if known is not None and self._call(self._tag_of_head) == known.tag.get("e_tag"):
             return True
         now = self.look()
         return now is not None and now.id == claim.id
 
     def is_held(self, claim: Head, wait: bool = False) -> bool:
-        body, _ = claim.inside
-        return bool(body.is_held)
+        return isinstance(claim, HeadBody) and claim.is_held
 
     def release(self, claim: Head) -> None:
         body = self._body
@@ -67,7 +67,7 @@ class ObjectRecords(HeadRecords):
             return
         released = replace(body, is_held=False, turn=body.turn + 1)
         try:
-            self._keep(released, self._swap(released, self._tag))
+            self._keep(released, self._swap(released))
         except LogError as error:
             logger.warning("transaction log %s: cannot say that its driver has ended: %s", self._address, error)
 
@@ -99,20 +99,20 @@ class ObjectRecords(HeadRecords):
                 "or keep the log elsewhere"
             )
 
-    def _get_each(self, names: Sequence[str]) -> list[StoredBytes | None]:
+    def _get_each(self, names: Sequence[str]) -> list[StoredNode | None]:
         return [self._call(partial(self._get_once, name)) for name in names]
 
-    def _replace(self, body: HeadBody, tag: _Tag | None, chunks: Mapping[str, bytes]) -> _Tag | None:
+    def _replace(self, body: HeadBody, chunks: Mapping[str, bytes]) -> _Tag | None:
         for name, data in chunks.items():
             self._put(name, data)
-        return self._swap(body, tag)
+        return self._swap(body)
 
-    def _replace_claim(self, body: HeadBody, tag: _Tag | None, before: HeadBody) -> _Tag | None:
-        return self._swap(body, tag)
+    def _replace_claim(self, body: HeadBody, before: HeadBody) -> _Tag | None:
+        return self._swap(body)
 
-    def _swap(self, body: HeadBody, tag: _Tag | None) -> _Tag | None:
-        """Replace the head on condition that it has `tag`, or is not there if that is None; return the new one's."""
-        data = body.to_bytes()
+    def _swap(self, body: HeadBody) -> _Tag | None:
+        """Replace the head on condition that it has the tag, or is not there if that is None; return the new one's."""
+        data, tag = body.to_bytes(), body.tag
 
         def request() -> _Tag | None:
             try:
@@ -120,9 +120,9 @@ class ObjectRecords(HeadRecords):
             except self._refusals:
                 found = self._get_once(HEAD)
                 if found is not None and found.data == data:
-                    own: _Tag = found.tag  # by a request whose answer was lost
+                    own: _Tag = found.version  # by a request whose answer was lost
                     return own
-                if found is not None and found.tag == tag:
+                if found is not None and found.version == tag:
                     raise _UnderWayError from None
                 return None
 
@@ -151,10 +151,10 @@ class ObjectRecords(HeadRecords):
         except FileNotFoundError:
             return None
 
-    def _get_once(self, name: str) -> StoredBytes | None:
+    def _get_once(self, name: str) -> StoredNode | None:
         try:
             found = self._obstore.get(self._store, name)
-            return StoredBytes(bytes(found.bytes()), _tag(found.meta))
+            return StoredNode(bytes(found.bytes()), _tag(found.meta))
         except FileNotFoundError:
             return None
 

@@ -131,7 +131,7 @@ class PostgresRecords:
 
     def claim(self, before: Head | None, epoch: int, id: str, about: str) -> Head | None:
         if before is None:
-            self._create()
+            self._run(self._create)
         self._key = _key(id)
         self._ask(_HOLD, {"key": self._key})  # before the claim, which is never found without
         given = {"epoch": epoch, "id": id, "about": about, "before": "" if before is None else before.id}
@@ -316,20 +316,12 @@ class PostgresRecords:
         connection.limit_s = self._limit_s
         connection.execute(_GREETING, {"ms": str(round(1000 * self._answer_s))})
 
-    def _create(self) -> None:
-        with self._lock:
-            self.patience.run(self._create_once)
-
-    def _create_once(self) -> None:
-        try:
-            connection = self._opened()
-            if connection.execute("SELECT to_regclass('trident_log')").fetchone() != (None,):
-                return  # by this user, or one who may
+    def _create(self, connection: PostgresConnection) -> None:
+        if connection.execute("SELECT to_regclass('trident_log')").fetchone() == (
+            None,
+        ):  # else by this user, or one who may
             for statement in _CREATE:
                 self._driver.make(connection, statement)
-        except self._psycopg.Error as error:
-            self.close()
-            raise error if self._away(error) is not None else self._refused(error) from error
 
     def _away(self, error: Exception) -> str | None:
         if isinstance(error, self._psycopg.Error) and self._driver.passes(error):

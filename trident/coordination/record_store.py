@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_state import CommittedUpTo
@@ -35,28 +35,21 @@ class NotWrittenError(Exception):
 
 @dataclass(frozen=True)
 class Head:
-    """What is said of a log in one place.
+    """What is said of a log in one place; a store may have more there.
 
     `epoch`, `id`: of the claim; no two claims have the same id.
     `about`: what the claim says of its holder, as JSON.
-    `inside`: whatever else the store has there.
     """
 
     epoch: int
     id: str
     about: str
     position: LogEnd
-    inside: Any = None
 
     @property
     def name(self) -> str:
-        """The name of the claim."""
-        return claim_name(self.epoch, self.id)
-
-
-def claim_name(epoch: int, id: str) -> str:
-    """Return the name of a claim; no two claims have the same."""
-    return f"{epoch:08d}-{id}"
+        """The name of the claim; no two claims have the same."""
+        return f"{self.epoch:08d}-{self.id}"
 
 
 class RecordStore(Protocol):

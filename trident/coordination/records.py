@@ -16,10 +16,17 @@ class Record:
     """One entry of the log."""
 
     tag: ClassVar[str]
+    later: ClassVar[
+        tuple[str, ...]
+    ] = ()  # fields that are not written while they are empty: former versions read the log
 
     def to_data(self) -> dict[str, Any]:
         """Return the record as plain data."""
-        return {"record": self.tag, **vars(self)}
+        data = {"record": self.tag, **vars(self)}
+        for name in self.later:
+            if not data[name]:
+                del data[name]
+        return data
 
     def called(self, names: Mapping[str, str]) -> Self:
         """Return the record with other names of states; `names` by the former ones."""
@@ -86,17 +93,13 @@ class StartRecord(Record):
     `run`: tells it from a driver that gets the same epoch because the log was set back; "" where a former version wrote it.
     """
 
-    tag = "start"
+    tag, later = "start", ("run",)
     epoch: int
     executors: Sequence[str] = ()
     run: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "executors", tuple(self.executors))
-
-    def to_data(self) -> dict[str, Any]:
-        data = super().to_data()
-        return data if self.run else {name: value for name, value in data.items() if name != "run"}
 
     @classmethod
     def now(cls, epoch: int, executors: Sequence[str]) -> StartRecord:
@@ -116,16 +119,12 @@ class LayoutRecord(Record):
         What the state means from now on, as in `TopologyRecord`; empty: as before.
     """
 
-    tag = "layout"
+    tag, later = "layout", ("means",)
     state: str
     partitions: int
     kind: str
     attempt: int | None = None
     means: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_data(self) -> dict[str, Any]:
-        data = super().to_data()
-        return data if self.means else {name: value for name, value in data.items() if name != "means"}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Self
 
 from trident.coordination import holders
-from trident.coordination.durable_log import DurableLog, check_topology, state_to_continue
+from trident.coordination.durable_log import DurableLog, claimed
 from trident.coordination.framing import encode
 from trident.coordination.kept_segments import AT_ONCE, first_kept
 from trident.coordination.lock import SegmentName
@@ -108,8 +108,12 @@ class StoredSegments:
         self._size = len(payload)
         # A state that is larger than a segment must not be written again with every record.
         self._roll_at = len(payload) + max(self._segment_bytes, len(payload))
+        keep = previous if previous.seq else segment
         try:
-            self._store.sweep(self._first_kept(previous if previous.seq else segment, state))
+            if state.retention is not None:
+                old = self._store.segments(self._at.segment, AT_ONCE + 1)
+                keep = first_kept(old or [keep], state, lambda name: self._store.read_old(name, header_only=True))
+            self._store.sweep(keep)
         except LogError as error:
             logger.warning("transaction log %s: cannot remove old segments: %s", self._place, error)
 
@@ -117,12 +121,6 @@ class StoredSegments:
         """Append records; when this returns they are durable."""
         self._write(LogEnd(self._at.segment, self._at.length + len(payloads)), payloads, committed, beside)
         self._size += sum(map(len, payloads))
-
-    def _first_kept(self, keep: SegmentName, state: LogState) -> SegmentName:
-        if state.retention is None:
-            return keep
-        old = self._store.segments(self._at.segment, AT_ONCE + 1)
-        return first_kept(old or [keep], state, lambda name: self._store.read_old(name, header_only=True))
 
     def _write(
         self, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
@@ -178,39 +176,22 @@ class StoredLog(DurableLog):
         Raises `LogHeldError`, `ForeignLogError`, `CorruptLogError`: nothing was changed.
         Raises `LogError`: the server does not answer or refuses.
         """
+        reader = StoredReader(address, store, closes=False)
         try:
-            log = cls._open(address, topology, store, takeover, segment_bytes, history, clock)
+            claim, state = claimed(
+                address, topology, reader.state_if_there,
+                lambda: StoredClaim.take(store, address, takeover, clock), history,
+            )  # fmt: skip
+            try:
+                log = cls(address, store, claim, state, segment_bytes)
+                log._segments.begin(log.state)
+            except BaseException:
+                claim.release()
+                raise
         except BaseException:
             store.close()
             raise
         store.patience.seconds = math.inf  # a running topology waits for its log
-        return log
-
-    @classmethod
-    def _open(
-        cls,
-        address: str,
-        topology: str,
-        store: RecordStore,
-        takeover: bool,
-        segment_bytes: int,
-        history: Retention | None,
-        clock: Callable[[], float],
-    ) -> Self:
-        reader = StoredReader(address, store, closes=False)
-        # Before the claim, because a refused open must not fence the rightful writer.
-        check_topology(address, topology, reader.state_if_there())
-        claim = StoredClaim.take(store, address, takeover, clock)
-        try:
-            # After the claim, because no later append of another driver is valid, so this is all of the log.
-            found = reader.state_if_there()
-            check_topology(address, topology, found)
-            state = state_to_continue(found, topology, claim.epoch, history)
-            log = cls(address, store, claim, state, segment_bytes)
-            log._segments.begin(log.state)
-        except BaseException:
-            claim.release()
-            raise
         return log
 
     def carry(self, timeout_s: float) -> None:

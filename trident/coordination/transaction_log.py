@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, Self
 
-from trident.coordination.durable_log import DurableLog, check_topology, state_to_continue
+from trident.coordination.durable_log import DurableLog, claimed
 from trident.coordination.framing import encode, frame
 from trident.coordination.kept_segments import first_kept
 from trident.coordination.lock import Claim, SegmentName, list_log, os_error_text
@@ -163,7 +163,24 @@ class FileLog(DurableLog):
         directory = Path(path)
         try:
             make_directory(directory)
-            return cls._open(directory, topology, takeover, segment_bytes, history, clock)
+            reader = LogReader(directory)
+            claim, state = claimed(
+                directory, topology, lambda: reader.read_all() if exists(directory) else None,
+                lambda: Claim.take(directory, takeover, clock), history,
+            )  # fmt: skip
+            log = cls(directory, claim, state, segment_bytes)
+            try:
+                if reader.torn:
+                    logger.warning(
+                        "transaction log %s of topology %r: the last %d bytes of %s, from byte %d, are a record that a "
+                        "crash left unfinished; continuing after batch %d without it",
+                        directory, topology, reader.torn, reader.segment and reader.segment.file, reader.offset, state.txid,
+                    )  # fmt: skip
+                log._segments.begin(state, reader.segment)
+                log.check_owner()
+            except BaseException:
+                log.close()
+                raise
         except (FileExistsError, NotADirectoryError) as error:
             raise LogError(f"cannot keep a transaction log in {directory}: it is not a directory") from error
         except OSError as error:
@@ -171,42 +188,6 @@ class FileLog(DurableLog):
                 f"cannot open the transaction log {directory}: {os_error_text(error)}. log_dir must be writable, on a "
                 "file system with hard links and locks, and not full"
             ) from error
-
-    @classmethod
-    def _open(
-        cls,
-        directory: Path,
-        topology: str,
-        takeover: bool,
-        segment_bytes: int,
-        history: Retention | None,
-        clock: Callable[[], float],
-    ) -> Self:
-        reader = LogReader(directory)
-        # Before the claim, because a refused open must not fence the rightful writer.
-        check_topology(directory, topology, reader.read_all() if exists(directory) else None)
-        claim = Claim.take(directory, takeover, clock)
-        try:
-            # After the claim, because no later append of another driver is valid, so this is all of the log.
-            stored = reader.read_all() if exists(directory) else None
-            check_topology(directory, topology, stored)
-            state = state_to_continue(stored, topology, claim.epoch, history)
-            if stored is not None and reader.torn:
-                logger.warning(
-                    "transaction log %s of topology %r: the last %d bytes of %s, from byte %d, are a record that a "
-                    "crash left unfinished; continuing after batch %d without it",
-                    directory, topology, reader.torn, reader.segment and reader.segment.file, reader.offset, state.txid,
-                )  # fmt: skip
-        except BaseException:
-            claim.release()
-            raise
-        log = cls(directory, claim, state, segment_bytes)
-        try:
-            log._segments.begin(state, reader.segment)
-            log.check_owner()
-        except BaseException:
-            log.close()
-            raise
         return log
 
     def append(self, record: Record, durable: bool = True) -> None:

@@ -22,56 +22,47 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from trident.coordination import holders
-from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecords, StoredBytes
+from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecords
 from trident.coordination.lock import SegmentName
 from trident.coordination.patience import Patience
 from trident.coordination.record_store import Head
 from trident.errors import LogError
+from trident.servers.nodes import Check, Create, Delete, Put, Refusal, Step, StoredNode
 from trident.servers.zookeeper_address import ZooKeeperAddress
-from trident.servers.zookeeper_session import AUTH, PendingAnswer, SessionChange, ZooKeeperSession
+from trident.servers.zookeeper_nodes import AUTH, SessionChange, ZooKeeperNodes
 
 logger = logging.getLogger(__name__)
 
 SESSION_S = 10.0
 MOST_OLD = 100
 """Segments that the history has here at most: each has up to 1,000 records, all in the memory of every server."""
-_CLAIM, _ALIVE, _FORMER = "claim", "alive", "segments"
-_OPERATIONS = 200  # of one transaction
+_CLAIM, _ALIVE, _FORMER = "/claim", "/alive", "/segments"
+_AT_ONCE = 200  # nodes that are removed together
 _PARTS = re.compile(r".*\.(\d+)")
 
 
-class _Node(NamedTuple):
-    path: str
-    data: bytes
-
-
-class LogSession(ZooKeeperSession):
-    """A session at an address, whose requests wait as long as the log has patience.
+class LogNodes(ZooKeeperNodes):
+    """The nodes at an address, whose requests wait as long as the log has patience.
 
     `on_connection`: called in a thread of its own whenever there is a connection again, perhaps in another session.
+    `has_fired`: what was watched has changed.
     """
 
     needed_for, error = "a log in ZooKeeper", LogError
 
     def __init__(self, address: ZooKeeperAddress, patience: Patience, on_connection: Callable[[], None]) -> None:
-        self.address = address
+        self.address, self.has_fired = address, threading.Event()
         self._patience, self._on_connection = patience, on_connection
-        super().__init__(address.hosts, SESSION_S, f"the connection to {address}")
-
-    def call(self, request: Callable[[Any], Any], *expected: type[Exception]) -> PendingAnswer:
-        from kazoo.exceptions import KazooException
-
-        try:
-            return super().call(request, *expected)
-        except KazooException as error:
-            raise LogError(f"ZooKeeper refuses {self.address}: {error!r}") from error
+        super().__init__(address.hosts, address.path, SESSION_S, f"the connection to {address}")
 
     def changed(self, change: SessionChange) -> None:
         if change != "suspended":
             self._client.handler.spawn(self._on_connection)
+
+    def fired(self, path: str) -> None:
+        self.has_fired.set()
 
     def check_patience(self, since: float) -> None:
         self._patience.check(since)
@@ -103,26 +94,24 @@ class ZooKeeperRecords(HeadRecords):
 
     def __init__(self, address: ZooKeeperAddress) -> None:
         super().__init__(address, Patience("ZooKeeper", address))
-        self._path = address.path
         self._own = ""  # the name of this writer's claim
         self._has_warned = False
-        self._session = LogSession(address, self.patience, self._show_life)
+        self._nodes = LogNodes(address, self.patience, self._show_life)
 
     def look(self) -> Head | None:
         head = super().look()
-        if head is None and self._exists(_FORMER) is not None:
+        if head is None and self._node(_FORMER) is not None:
             raise LogError(
                 f"the transaction log {self._address} is of another format version; use the version that wrote it"
             )
         return head
 
     def has(self, claim: Head) -> bool:
-        return self._exists(f"{_CLAIM}/{claim.name}") is not None
+        return self._node(f"{_CLAIM}/{claim.name}") is not None
 
     def is_held(self, claim: Head, wait: bool = False) -> bool:
-        path, gone = self._at(f"{_ALIVE}/{claim.name}"), threading.Event()
-        watch = (lambda _: gone.set()) if wait else None
-        if self._session.call(lambda client: client.exists_async(path, watch)).value is None:
+        self._nodes.has_fired.clear()
+        if self._nodes.read([f"{_ALIVE}/{claim.name}"], watch=wait) == [None]:
             return False
         if not wait:
             return True
@@ -130,7 +119,7 @@ class ZooKeeperRecords(HeadRecords):
             "transaction log %s was written by %s; waiting up to %g seconds for the end of its session",
             self._address, holders.described(holders.read(claim.about), claim.epoch), SESSION_S,
         )  # fmt: skip
-        return not gone.wait(SESSION_S + 1)
+        return not self._nodes.has_fired.wait(SESSION_S + 1)
 
     def release(self, claim: Head) -> None:
         """Let the ephemeral node go with the session, which is closed next."""
@@ -144,84 +133,52 @@ class ZooKeeperRecords(HeadRecords):
         super().sweep(keep)
 
     def close(self) -> None:
-        self._session.close()
+        self._nodes.close()
 
     def abandon(self) -> None:
         """Do nothing: the threads of the session do not exist in a forked child."""
 
     def _prepare(self) -> None:
-        for name in (_CLAIM, _ALIVE, CHUNKS):
-            path = self._at(name)
-            self._session.call(lambda client, path=path: client.ensure_path_async(path))  # type: ignore[misc]
+        for path in (_CLAIM, _ALIVE, f"/{CHUNKS}"):
+            self._nodes.make(path)
 
-    def _get_each(self, names: Sequence[str]) -> list[StoredBytes | None]:
-        from kazoo.exceptions import NoNodeError
-
+    def _get_each(self, names: Sequence[str]) -> list[StoredNode | None]:
         paths = [self._paths(name) for name in names]
-        if not paths:
-            return []
-
-        def ask(client: Any) -> list[Any]:
-            # A server may be behind the others, unless it is asked to catch up first.
-            return [client.sync_async(paths[0][0]), *(client.get_async(path) for some in paths for path in some)]
-
-        found = iter(self._session.call_each(ask, NoNodeError)[1:])
+        found = iter(self._nodes.read([path for some in paths for path in some], sync=True))
         return [_joined([next(found) for _ in some]) for some in paths]
 
-    def _replace(self, body: HeadBody, tag: int, chunks: Mapping[str, bytes]) -> int | None:
+    def _replace(self, body: HeadBody, chunks: Mapping[str, bytes]) -> int | None:
         nodes = [node for name, data in chunks.items() for node in self._cut(name, data)]
         for node in nodes[:-1]:  # of a chunk that is too large to go with the head
-            if self._write([node], node) is None:
+            if self._write(node) is not None:
                 return None
-        head = _Node(self._at(HEAD), body.to_bytes())
-        return self._write(nodes[-1:], head, lambda transaction: transaction.set_data(*head, tag))
+        refusal = self._write(*nodes[-1:], Put(f"/{HEAD}", body.to_bytes(), body.tag))
+        return body.tag + 1 if refusal is None else None
 
-    def _replace_claim(self, body: HeadBody, tag: int | None, before: HeadBody) -> int | None:
-        head, own = _Node(self._at(HEAD), body.to_bytes()), body.name
-        old = f"{_CLAIM}/{before.name}"
-        is_old_there = tag is not None and self._exists(old) is not None
-
-        def fill(transaction: Any) -> None:
-            if tag is None:
-                transaction.create(*head)
-            else:
-                transaction.set_data(*head, tag)
-            if is_old_there:
-                transaction.delete(self._at(old))
-            transaction.create(self._at(f"{_CLAIM}/{own}"))
-            transaction.create(self._at(f"{_ALIVE}/{own}"), ephemeral=True)
-
-        version = self._version(fill, head)
-        if version is not None:
-            self._own = own
-            self._show_life()  # if an earlier try has created the ephemeral node, in a session that is over
-        return version
+    def _replace_claim(self, body: HeadBody, before: HeadBody) -> int | None:
+        tag: int | None = body.tag
+        head, data, own, old = f"/{HEAD}", body.to_bytes(), body.name, f"{_CLAIM}/{before.name}"
+        steps: list[Step] = [Create(f"{_CLAIM}/{own}"), Create(f"{_ALIVE}/{own}", ephemeral=True)]
+        if tag is not None and self._node(old) is not None:
+            steps.append(Delete(old))
+        steps.append(Create(head, data) if tag is None else Put(head, data, tag))
+        if self._nodes.change(*steps) is not None:
+            return None
+        self._own = own
+        self._show_life()  # if an earlier try has created the ephemeral node, in a session that is over
+        return 0 if tag is None else tag + 1
 
     def _put(self, name: str, data: bytes) -> None:
-        node = _Node(self._at(name), data)
-        self._write([node], node)  # refused: it is there, or the claim is not, which the next append finds
+        self._write(Create(f"/{name}", data))  # refused: it is there, or the claim is not, which the next append finds
 
     def _names(self) -> list[str]:
-        path = self._at(CHUNKS)
-        return [f"{CHUNKS}/{name}" for name in self._session.call(lambda client: client.get_children_async(path)).value]
+        return [f"{CHUNKS}/{name}" for name in self._nodes.names([f"/{CHUNKS}"])[0]]
 
     def _remove(self, names: Sequence[str]) -> None:
-        from kazoo.exceptions import NoNodeError
-
-        paths = [self._at(name) for name in names]
-        for at in range(0, len(paths), _OPERATIONS):
-            some = paths[at : at + _OPERATIONS]
-
-            def fill(transaction: Any, some: Sequence[str] = some) -> None:
-                self._check(transaction)  # a driver that was replaced removes nothing more
-                for path in some:
-                    transaction.delete(path)
-
-            cause = _cause(self._session.transaction(fill))
-            if cause is not None and not isinstance(
-                cause, NoNodeError
-            ):  # an earlier try, or another driver, has removed it
-                raise self._refused(cause)
+        for at in range(0, len(names), _AT_ONCE):
+            # Refused: a driver that was replaced removes nothing more; or an earlier try, or another driver, has removed it.
+            if self._write(*(Delete(f"/{name}") for name in names[at : at + _AT_ONCE])) == "not empty":
+                raise LogError(f"ZooKeeper refuses to remove old records of {self._address}: a node has nodes below it")
 
     def _chunk_name(self, segment: SegmentName, first: int, size: int) -> str:
         name, parts = super()._chunk_name(segment, first, size), -(-size // self.part_bytes)
@@ -229,81 +186,33 @@ class ZooKeeperRecords(HeadRecords):
 
     def _paths(self, name: str) -> list[str]:
         """Return the paths of the nodes of a chunk, or of the head."""
-        parts, path = _PARTS.fullmatch(name), self._at(name)
-        return [path] if parts is None else [f"{path}.{number}" for number in range(int(parts[1]))]
+        parts = _PARTS.fullmatch(name)
+        return [f"/{name}"] if parts is None else [f"/{name}.{number}" for number in range(int(parts[1]))]
 
-    def _cut(self, name: str, data: bytes) -> list[_Node]:
+    def _cut(self, name: str, data: bytes) -> list[Create]:
         step = self.part_bytes
-        return [_Node(path, data[at * step : (at + 1) * step]) for at, path in enumerate(self._paths(name))]
+        return [Create(path, data[at * step : (at + 1) * step]) for at, path in enumerate(self._paths(name))]
 
-    def _write(
-        self, created: Sequence[_Node], last: _Node, at_last: Callable[[Any], None] = lambda _: None
-    ) -> int | None:
-        """Create nodes if the claim is there, then do what is `at_last`, which writes `last`; see `_version`."""
-
-        def fill(transaction: Any) -> None:
-            self._check(transaction)
-            for node in created:
-                transaction.create(*node)
-            at_last(transaction)
-
-        return self._version(fill, last)
-
-    def _version(self, fill: Callable[[Any], None], last: _Node) -> int | None:
-        """Carry out a transaction; return the version of the node that it writes, None if the log is not as it expects."""
-        from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
-        from kazoo.protocol.states import ZnodeStat
-
-        answer = self._session.transaction(fill)
-        cause = _cause(answer)
-        if cause is None:
-            versions = [result.version for result in answer.value if isinstance(result, ZnodeStat)]
-            return int(versions[0]) if versions else 0
-        if not isinstance(cause, (BadVersionError, NodeExistsError, NoNodeError)):
-            raise self._refused(cause)
-        found = _joined(self._session.call_each(lambda client: (client.get_async(last.path),), NoNodeError))
-        is_done = answer.repeated and found is not None and found.data == last.data
-        return int(found.tag) if found is not None and is_done else None
+    def _write(self, *steps: Step) -> Refusal | None:
+        """Carry out steps if this writer's claim is there."""
+        return self._nodes.change(Check(f"{_CLAIM}/{self._own}"), *steps)
 
     def _show_life(self) -> None:
         """Create the ephemeral node again if it went with its session, unless another driver has claimed the log."""
-        alive, own = self._at(f"{_ALIVE}/{self._own}"), self._own
+        own = self._own
         if not own:
             return
         try:
-            found = self._session.call(lambda client: client.exists_async(alive)).value
-            if self._own != own or (found is not None and found.ephemeralOwner == self._session.id):
-                return
-
-            def fill(transaction: Any) -> None:
-                self._check(transaction)
-                if found is not None:  # of a session before, whose end is not known everywhere
-                    transaction.delete(alive)
-                transaction.create(alive, ephemeral=True)
-
-            self._session.transaction(fill)
+            alive = f"{_ALIVE}/{own}"
+            (found,) = self._nodes.read([alive])
+            if self._own == own and (found is None or found.owner != self._nodes.id):
+                # One of a session before, whose end is not known everywhere, is deleted.
+                self._write(*([] if found is None else [Delete(alive)]), Create(alive, ephemeral=True))
         except LogError as error:  # the next connection tries again
             logger.debug("cannot say that the writer of %s is alive: %s", self._address, error)
 
-    def _check(self, transaction: Any) -> None:
-        transaction.check(self._at(f"{_CLAIM}/{self._own}"), -1)
-
-    def _exists(self, name: str) -> Any:
-        """Return facts of a node, None if there is none."""
-        from kazoo.exceptions import NoNodeError
-
-        path = self._at(name)
-        # A server may be behind the others, unless it is asked to catch up first.
-        _, found = self._session.call_each(
-            lambda client: (client.sync_async(path), client.exists_async(path)), NoNodeError
-        )
-        return None if isinstance(found, NoNodeError) else found
-
-    def _refused(self, error: Exception) -> LogError:
-        return LogError(f"ZooKeeper refuses {self._address}: {error!r}")
-
-    def _at(self, name: str) -> str:
-        return f"{self._path}/{name}"
+    def _node(self, path: str) -> StoredNode | None:
+        return self._nodes.read([path], sync=True)[0]
 
     def _warn_of_size(self) -> None:
         if not self._has_warned:
@@ -316,18 +225,7 @@ class ZooKeeperRecords(HeadRecords):
             )  # fmt: skip
 
 
-def _joined(parts: Sequence[Any]) -> StoredBytes | None:
+def _joined(parts: Sequence[StoredNode | None]) -> StoredNode | None:
     """Return what nodes hold together, with the version of the first; None if one is missing."""
-    if any(isinstance(each, Exception) for each in parts):
-        return None
-    return StoredBytes(b"".join(data for data, _ in parts), parts[0][1].version)
-
-
-def _cause(answer: PendingAnswer) -> Exception | None:
-    """Return why a transaction was refused, None if it was not."""
-    from kazoo.exceptions import RolledBackError, RuntimeInconsistency
-
-    errors = [each for each in answer.value if isinstance(each, Exception)]
-    # The other operations have errors too.
-    causes = [each for each in errors if not isinstance(each, (RolledBackError, RuntimeInconsistency))]
-    return next(iter(causes or errors), None)
+    found = [each for each in parts if each is not None]
+    return StoredNode(b"".join(each.data for each in found), found[0].version) if len(found) == len(parts) else None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import cycle, islice
 from typing import Any
 
 __all__ = ["FunctionCall", "KillMoment", "KillPoint", "choose"]
@@ -94,7 +95,7 @@ def choose(calls: Sequence[FunctionCall], kills: int, moments: Sequence[KillMome
     chance = random.Random(seed)
     points: list[KillPoint] = []
     lines: set[str] = set()
-    for moment in _in_turn(moments, kills):
+    for moment in islice(cycle(moment for moment in KillMoment if moment in moments), kills):
         found = [point for _ in range(20) if (point := _point(moment, calls, chance)) is not None]
         fresh = [point for point in found if point not in points]
         other_line = [point for point in fresh if _line(point, calls) not in lines]
@@ -107,11 +108,6 @@ def _line(point: KillPoint, calls: Sequence[FunctionCall]) -> str | None:
     """Return the line that a point is before, None if it is at no line."""
     lines = next(call.lines for call in calls if (call.query, call.batch) == (point.query, point.batch))
     return None if point.line is None else lines[point.line]
-
-
-def _in_turn(moments: Sequence[KillMoment], count: int) -> Iterator[KillMoment]:
-    ordered = [moment for moment in KillMoment if moment in moments]
-    yield from (ordered[number % len(ordered)] for number in range(count))
 
 
 def _point(moment: KillMoment, calls: Sequence[FunctionCall], chance: random.Random) -> KillPoint | None:

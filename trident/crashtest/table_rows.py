@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +76,7 @@ class Table:
         TridentError
             It is there and cannot be read.
         """
-        read = {"path": _rows_of_path, "sqlite": _rows_of_sqlite, "postgres": _rows_of_postgres}
-        return list(_rows_of_function(self, folder) if self.kind == "function" else read[self.kind](self, folder))
+        return list(_READ[self.kind](self, folder))
 
 
 def table_named(text: str) -> Table:
@@ -129,7 +128,9 @@ def _rows_of_path(table: Table, folder: Path) -> Iterable[Row]:
     path = folder / table.place
     try:
         if (path / "_delta_log").is_dir():
-            return _rows_of_delta(path)
+            with needs_package("a Delta table", "delta"):
+                from deltalake import DeltaTable
+            return list(DeltaTable(str(path)).to_pyarrow_table().to_pylist())
         return [row for file in _files(path) for row in _rows_of_file(file, path, table)]
     except (OSError, ValueError, csv.Error) as error:
         raise TridentError(f"table {table.name} cannot be read: {describe(error)}") from error
@@ -155,41 +156,26 @@ def _files(path: Path) -> list[Path]:
 def _rows_of_file(file: Path, root: Path, table: Table) -> Iterator[Row]:
     folders = [part.partition("=") for part in file.relative_to(root).parts[:-1]]
     columns = {name: value for name, sign, value in folders if sign}  # of partitions: day=2026-01-01
-    yield from ({**columns, **row} for row in _rows_of_one(file, table, file != root))
-
-
-def _rows_of_one(file: Path, table: Table, is_part: bool) -> Iterable[Row]:
     match file.suffix:
         case ".parquet":
-            return _rows_of_parquet(file)
+            import pyarrow.parquet as pq
+
+            rows: Iterable[Row] = pq.ParquetFile(file).read().to_pylist()
         case ".json" | ".jsonl":
-            return _rows_of_json(file, lines=is_part or file.suffix == ".jsonl")
+            rows = _rows_of_json(file, lines=file != root or file.suffix == ".jsonl")
         case ".csv":
-            return _rows_of_csv(file, (table.options or {}).get("header", "").lower() == "true")
-    raise TridentError(
-        f"table {table.name} has the file {file.name}, which is not .parquet, .csv, .json or .jsonl. Give the rows "
-        "with a function of your own: --table module:function"
-    )
-
-
-def _rows_of_parquet(file: Path) -> list[Row]:
-    with needs_package("a table of Parquet files", "spark", "pyarrow"):
-        import pyarrow.parquet as pq
-    return list(pq.ParquetFile(file).read().to_pylist())
-
-
-def _rows_of_delta(path: Path) -> list[Row]:
-    with needs_package("a Delta table", "delta"):
-        from deltalake import DeltaTable
-    return list(DeltaTable(str(path)).to_pyarrow_table().to_pylist())
+            rows = _rows_of_csv(file, (table.options or {}).get("header", "").lower() == "true")
+        case _:
+            raise TridentError(
+                f"table {table.name} has the file {file.name}, which is not .parquet, .csv, .json or .jsonl. Give the rows "
+                "with a function of your own: --table module:function"
+            )
+    yield from ({**columns, **row} for row in rows)
 
 
 def _rows_of_csv(file: Path, header: bool) -> Iterator[Row]:
     with file.open(encoding="utf-8", newline="") as lines:
-        if header:
-            yield from csv.DictReader(lines)
-        else:
-            yield from (dict(zip(_numbered(row), row, strict=True)) for row in csv.reader(lines))
+        yield from csv.DictReader(lines) if header else map(_as_row, csv.reader(lines))
 
 
 def _rows_of_json(file: Path, lines: bool) -> list[Row]:
@@ -204,12 +190,8 @@ def _rows_of_json(file: Path, lines: bool) -> list[Row]:
 def _as_row(row: Any) -> Row:
     if isinstance(row, Mapping):
         return row
-    values = list(row) if isinstance(row, Sequence) and not isinstance(row, str) else [row]
-    return dict(zip(_numbered(values), values, strict=True))
-
-
-def _numbered(values: Sequence[Any]) -> list[str]:
-    return [f"_c{number}" for number in range(len(values))]  # as Spark calls columns without a name
+    values = row if isinstance(row, Sequence) and not isinstance(row, str) else [row]
+    return {f"_c{number}": value for number, value in enumerate(values)}  # as Spark calls columns without a name
 
 
 # ---- databases and functions -------------------------------------------------------------------------------------------
@@ -270,3 +252,8 @@ def _rows_of_function(table: Table, folder: Path) -> list[Row]:
                 "It is called without arguments, in the copy of the folder, and returns mappings or sequences"
             )
         return [_as_row(row) for row in json.loads(result.read_text(encoding="utf-8"))]
+
+
+_READ: Mapping[str, Callable[[Table, Path], Iterable[Row]]] = {
+    "path": _rows_of_path, "sqlite": _rows_of_sqlite, "postgres": _rows_of_postgres, "function": _rows_of_function,
+}  # fmt: skip

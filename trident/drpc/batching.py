@@ -18,7 +18,7 @@ from trident.errors import BackendError, DRPCExecutionException, StaleTransactio
 from trident.operations.interfaces import TridentOperationContext
 from trident.planner import RequestPlan
 from trident.roles import has
-from trident.runtime.reading.commit_gate import read_in_rounds
+from trident.runtime.reading.state_partitions import read_in_rounds
 from trident.runtime.steps.bounds import Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun

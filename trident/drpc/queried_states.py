@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,9 +12,7 @@ from trident.graph import Graph, StateNode
 from trident.planner import RequestPlan
 from trident.runtime.reading.joint_reader import snapshots_of
 from trident.runtime.reading.open_partitions import open_state
-from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.state_reader import ForeignLog
-from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
 from trident.state.txid import Snapshot
 
@@ -113,7 +111,8 @@ class RequestStates:
         if opened is None or opened[0] != partitions:  # a restart may have changed the number
             _close(opened[1] if opened is not None else [])
             instances = [self._open(node, partition, partitions) for partition in range(partitions)]
-            self._updated[name] = (partitions, instances, self._view(node, instances, self._log.now))
+            view = StateView.for_query(instances, lambda: self._snapshots[name], node, self._log.now)
+            self._updated[name] = (partitions, instances, view)
         return self._updated[name][2]
 
     def close(self) -> None:
@@ -122,14 +121,6 @@ class RequestStates:
 
     def _open(self, node: StateNode, partition: int, partitions: int) -> Any:
         return open_state(self._plan.topology, node, self._config.as_mapping(), partition, partitions, read_only=True)
-
-    def _view(self, node: StateNode, instances: list[Any], now: Callable[[], LogState]) -> Any:
-        name = node.name
-        check = StoreCheck(name, instances, now)
-        return StateView.for_query(
-            instances, lambda: self._snapshots[name], name, now=lambda: now().snapshot(name), check=check,
-            free_keys=node.free_keys, columns=columns_of(node),
-        )  # fmt: skip
 
 
 def _close(instances: list[Any]) -> None:

@@ -107,7 +107,8 @@ def _apply(step: _Step, sources: list[pa.Table], requests: int, run: StepRun) ->
     node = step.node
     if isinstance(node, JoinNode) and not node.preserve:
         return join(step.carrying.node, sources, run.on_error.bounds)
-    if isinstance(node, (JoinNode, MultiReduceNode)) or _maps_batches(node):
+    from_unknown_rows = isinstance(node, MapNode) and isinstance(node.function, ArrowFunction)
+    if from_unknown_rows or isinstance(node, (JoinNode, MultiReduceNode)):
         return _one_by_one(node, sources, requests, run)
     if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
         return _routed(node, sources[0], run)
@@ -125,11 +126,6 @@ def _with_aggregates_of_nothing(
     nothing = source.slice(0, 0)
     tables = [_numbered(aggregate(node.id, node, nothing, run), number, done) for number in missing]
     return pa.concat_tables([done, *tables])
-
-
-def _maps_batches(node: Node) -> bool:
-    """Whether it is unknown from which input rows the output rows come."""
-    return isinstance(node, MapNode) and isinstance(node.function, ArrowFunction)
 
 
 def _one_by_one(node: Node, sources: list[pa.Table], requests: int, run: StepRun) -> pa.Table:

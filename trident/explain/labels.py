@@ -5,7 +5,7 @@ Which part of a plan runs when: the stages of a batch in the workers, then its c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,64 +61,16 @@ def routing_text(routing: Routing) -> str:
 
 def what(node: Node) -> str:
     """Return what a step does, in one line."""
-    match node:
-        case SpoutNode() | DrpcNode():
-            return _source(node)
-        case EachNode():
-            return f"each {_call(node.function, node.inputs)} -> {node.outputs}"
-        case FilterNode():
-            return f"filter {_call(node.filter, node.inputs)}"
-        case MapNode():
-            return f"{'flat_map' if node.flat else 'map'} {operation_name(node.function)} -> {node.fields}"
-        case PeekNode():
-            return f"peek {operation_name(node.consumer)}"
-        case ProjectNode():
-            return f"project {names_of(node.fields)}"
-        case SelectNode():
-            return f"select {', '.join(map(_named, node.fields.names, node.expressions))}"
-        case MergeNode():
-            return f"merge {len(node.parents)} streams -> {names_of(node.fields)}"
-        case AggregateNode():
-            return _aggregate(node)
-        case QueryNode():
-            return _query(node)
-        case PersistNode():
-            return _persisted(node)
-    return _exchange(node)
+    return next(text(node) for kind, text in _WHAT if isinstance(node, kind))
 
 
-def _source(node: SpoutNode | DrpcNode) -> str:
-    if isinstance(node, DrpcNode):
-        return f"requests of {node.function}"
-    return f"spout {operation_name(node.spout)}"
-
-
-def _aggregate(node: AggregateNode) -> str:
-    part = " in part" if node.partial else ""
-    return f"aggregate{part}{_by(node.group)}: {', '.join(map(_member, node.members))}"
-
-
-def _query(node: QueryNode) -> str:
-    seen = ", sees this batch" if node.sees_batch else ""
-    return f"query {node.state}: {_call(node.function, node.inputs)} -> {node.outputs}{seen}"
-
-
-def _exchange(node: Node) -> str:
-    if isinstance(node, RepartitionNode):
-        return f"repartition {routing_text(node.routing)}"
-    if isinstance(node, JoinNode):
-        keys = " = ".join(f"({names_of(group)})" for group in node.groups)
-        sides = ", ".join("outer" if outer else "inner" for outer in node.outer)
-        return f"join {keys} ({sides}) -> {names_of(node.fields)}"
-    assert isinstance(node, MultiReduceNode), node
-    return f"multi_reduce {operation_name(node.reducer)} of {len(node.parents)} streams{_by(node.groups[0])}"
+def _join(node: JoinNode) -> str:
+    keys = " = ".join(f"({names_of(group)})" for group in node.groups)
+    sides = ", ".join("outer" if outer else "inner" for outer in node.outer)
+    return f"join {keys} ({sides}) -> {names_of(node.fields)}"
 
 
 def _persisted(node: PersistNode) -> str:
-    if isinstance(node, JoinWithinNode):
-        return f"join within {node.state}: {node} -> {names_of(node.fields)}"
-    if isinstance(node, WindowNode):
-        return f"{node.config.what} {node.state}: {node.config}{_by(node.group)}: {_member(node.member)}"
     aggregation = node.aggregation
     if aggregation is None:
         return f"persist {node.state}: {_call(node.updater, node.inputs)}"
@@ -144,6 +96,44 @@ def _member(member: Member) -> str:
 
 def _by(group: Fields) -> str:
     return f" by {names_of(group)}" if len(group) else ""
+
+
+_WHAT: Sequence[tuple[type[Node], Callable[[Any], str]]] = (  # the first class that a node is of
+    (DrpcNode, lambda node: f"requests of {node.function}"),
+    (SpoutNode, lambda node: f"spout {operation_name(node.spout)}"),
+    (EachNode, lambda node: f"each {_call(node.function, node.inputs)} -> {node.outputs}"),
+    (FilterNode, lambda node: f"filter {_call(node.filter, node.inputs)}"),
+    (MapNode, lambda node: f"{'flat_map' if node.flat else 'map'} {operation_name(node.function)} -> {node.fields}"),
+    (PeekNode, lambda node: f"peek {operation_name(node.consumer)}"),
+    (ProjectNode, lambda node: f"project {names_of(node.fields)}"),
+    (SelectNode, lambda node: f"select {', '.join(map(_named, node.fields.names, node.expressions))}"),
+    (MergeNode, lambda node: f"merge {len(node.parents)} streams -> {names_of(node.fields)}"),
+    (
+        AggregateNode,
+        lambda node: (
+            f"aggregate{' in part' if node.partial else ''}{_by(node.group)}: {', '.join(map(_member, node.members))}"
+        ),
+    ),
+    (
+        QueryNode,
+        lambda node: (
+            f"query {node.state}: {_call(node.function, node.inputs)} -> {node.outputs}"
+            f"{', sees this batch' if node.sees_batch else ''}"
+        ),
+    ),
+    (JoinWithinNode, lambda node: f"join within {node.state}: {node} -> {names_of(node.fields)}"),
+    (
+        WindowNode,
+        lambda node: f"{node.config.what} {node.state}: {node.config}{_by(node.group)}: {_member(node.member)}",
+    ),
+    (PersistNode, _persisted),
+    (RepartitionNode, lambda node: f"repartition {routing_text(node.routing)}"),
+    (JoinNode, _join),
+    (
+        MultiReduceNode,
+        lambda node: f"multi_reduce {operation_name(node.reducer)} of {len(node.parents)} streams{_by(node.groups[0])}",
+    ),
+)
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,8 @@ def short(value: Any) -> str:
 
 
 def _row(tag: str, cells: Sequence[Any]) -> str:
-    return f"<tr>{''.join(_cell(tag, cell) for cell in cells)}</tr>"
-
-
-def _cell(tag: str, value: Any) -> str:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f'<{tag} style="{_CELL}{"right" if is_number else "left"}">{escape(short(value))}</{tag}>'
+    sides = ("right" if isinstance(each, int | float) and not isinstance(each, bool) else "left" for each in cells)
+    drawn = (
+        f'<{tag} style="{_CELL}{side}">{escape(short(each))}</{tag}>' for each, side in zip(cells, sides, strict=True)
+    )
+    return f"<tr>{''.join(drawn)}</tr>"

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
+from trident.naming import duration
 from trident.redaction import redacted
 
 Tone = Literal["good", "quiet", "warn", "bad"]
@@ -24,7 +25,6 @@ _NOTED_S = 10.0
 _LONG_S = 30.0
 """What takes longer than this, and than `_TIMES` as long as is usual for it, is a warning."""
 _TIMES = 3
-_MINUTE, _HOUR = 60, 3600
 _DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -143,16 +143,6 @@ class StallLog:
             if about not in self._warned:
                 self._logger.warning("topology %s: %s", self._topology, text)
         self._warned = set(warnings)
-
-
-def duration(seconds: float) -> str:
-    """Return a time in its two largest units."""
-    whole = int(seconds)
-    if whole < _MINUTE:
-        return f"{seconds:.1f} s" if seconds < 1 else f"{whole} s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
-    return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
 
 
 def visible(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
-from trident.naming import counted
+from trident.naming import counted, page_entry
 from trident.spout.interfaces import Lag, TransactionAttempt
 from trident.state.key_counts import KeyCounts
 
@@ -157,24 +157,18 @@ class BatchCommitted(NamedTuple):
         """Return the event as plain data, an entry of `recent_progress`; names as in PySpark's `StreamingQueryProgress`."""
         rows, durations = self.read.rows, {**self.phases._asdict(), "total": self.phases.total}
         return {
-            **event_head("batchCommitted", self.topology, self.run_id, self.timestamp_ms, self.txid),
-            "attempt": self.attempt,
+            **event_entry("batchCommitted", self, "attempt", "engine", "share", "recorded_at"),
+            **page_entry(self, "bytes_shuffled", "bytes_collected", "bytes_spilled"),
             "numAttempts": self.tries,
-            "engine": self.engine,
             "numInputRows": self.tuples,
             "numInputBytes": self.read.size,
             "numTasks": self.read.tasks,
             **self.rates(self.tuples),
             "sources": [_source(self, name, rows.get(name, 0), lag) for name, lag in self.read.lags.items()],
-            "share": self.share,
             "durationMs": {phase: seconds * 1000 for phase, seconds in durations.items()},
-            "recordedAt": self.recorded_at,
             "placements": dict(self.placements),
             "stateKeysUpdated": dict(self.keys_updated),
             "stateKeys": {name: counts._asdict() for name, counts in self.key_counts.items()},
-            "bytesShuffled": self.bytes_shuffled,
-            "bytesCollected": self.bytes_collected,
-            "bytesSpilled": self.bytes_spilled,
             "numDeadLetters": self.dead_letters,
             "metrics": dict(self.counters),
         }
@@ -195,7 +189,13 @@ def _source(batch: BatchCommitted, name: str, rows: int, lag: Lag | None) -> dic
     return {"description": name, "numInputRows": rows, **batch.rates(rows), "lag": lag_as_dict}
 
 
-def event_head(event: str, topology: str, run_id: str, at_ms: int, txid: int) -> dict[str, Any]:
-    """Return what every event says, as plain data."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return {"event": event, "name": topology, "runId": run_id, "timestamp": at, "batchId": txid}
+def event_entry(event: str, of: Any, *names: str) -> dict[str, Any]:
+    """Return what every event says, as plain data, and what these attributes of one say."""
+    at = datetime.fromtimestamp(of.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return {
+        "event": event,
+        "name": of.topology,
+        "timestamp": at,
+        "batchId": of.txid,
+        **page_entry(of, "run_id", *names),
+    }

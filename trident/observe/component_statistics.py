@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from trident.observe.rolling_totals import ALL_TIME, window_over
+from trident.observe.rolling_totals import ALL_TIME
 
 ComponentKind = Literal["spout", "step", "exchange", "state", "query", "bolt", "acker"]
 
@@ -197,4 +197,7 @@ class TopologyStatistics:
 
     def over(self, window_s: int = ALL_TIME) -> WindowStatistics:
         """Return the figures of one window: 600, 10,800 or 86,400 seconds, or 0 for all time; `KeyError` for any other."""
-        return window_over(self.windows, window_s)
+        for each in self.windows:
+            if each.window_s == window_s:
+                return each
+        raise KeyError(f"no window of {window_s} seconds; there are {[each.window_s for each in self.windows]}")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from trident.observe.batch_committed import BatchCommitted, Placement, event_head
+from trident.observe.batch_committed import BatchCommitted, Placement, event_entry
 from trident.spout.interfaces import TransactionAttempt
 
 
@@ -44,8 +44,7 @@ class TopologyStarted(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event as plain data."""
-        head = event_head("topologyStarted", self.topology, self.run_id, self.timestamp_ms, self.txid)
-        return {**head, "placements": dict(self.placements)}
+        return {**event_entry("topologyStarted", self), "placements": dict(self.placements)}
 
     def __str__(self) -> str:
         return f"topology {self.topology}: started after batch {self.txid}"
@@ -94,13 +93,8 @@ class AttemptFailed(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Return the event as plain data."""
         return {
-            **event_head("attemptFailed", self.topology, self.run_id, self.timestamp_ms, self.txid),
-            "attempt": self.attempt,
+            **event_entry("attemptFailed", self, "attempt", "step", "row", "cause", "will_retry"),
             "numAttempts": self.tries,
-            "step": self.step,
-            "row": self.row,
-            "cause": self.cause,
-            "willRetry": self.will_retry,
             "retryInMs": None if self.retry_in_s is None else self.retry_in_s * 1000,
             "waits": self.waits or None,
         }
@@ -142,15 +136,7 @@ class ReplayDiffered(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event as plain data."""
-        return {
-            **event_head("replayDiffered", self.topology, self.run_id, self.timestamp_ms, self.txid),
-            "attempt": self.attempt,
-            "step": self.step,
-            "row": self.row,
-            "first": self.first,
-            "second": self.second,
-            "reordered": self.reordered,
-        }
+        return event_entry("replayDiffered", self, "attempt", "step", "row", "first", "second", "reordered")
 
     def __str__(self) -> str:
         what = not_repeated(self.step, self.row, self.first, self.second, self.reordered)
@@ -191,8 +177,7 @@ class TopologyTerminated(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event as plain data."""
-        head = event_head("topologyTerminated", self.topology, self.run_id, self.timestamp_ms, self.txid)
-        return {**head, "exception": self.exception, "errorClass": self.error_class}
+        return event_entry("topologyTerminated", self, "exception", "error_class")
 
     def __str__(self) -> str:
         if self.error_class is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trident.naming import page_entry
 from trident.observe.component_statistics import ComponentStatistics, EdgeStatistics, WindowStatistics
 
 Entry = dict[str, Any]
@@ -33,17 +34,10 @@ def _node(window: WindowStatistics, component: ComponentStatistics) -> Entry:
     described, figures = component.described, component.figures
     latencies = (figures.process_latency_ms, figures.execute_latency_ms, figures.complete_latency_ms)
     return {
-        "id": described.id,
-        "label": described.label,
+        **page_entry(described, "id", "label", "detail", "stage", "tasks"),
+        **page_entry(figures, "emitted", "executed", "failed", "capacity"),
         "kind": "persist" if described.kind == "state" else described.kind,
-        "detail": described.detail,
-        "stage": described.stage,
         "executors": len(component.executors) or component.tasks,
-        "tasks": component.tasks,
-        "emitted": figures.emitted,
-        "executed": figures.executed,
-        "failed": figures.failed,
-        "capacity": figures.capacity,
         "latencyMs": next((each for each in latencies if each is not None), None),
         "perSecond": window.per_second(figures.emitted if described.kind == "spout" else figures.executed),
         "unit": "tuples",
@@ -67,10 +61,7 @@ def _state(window: WindowStatistics, state: Mapping[str, Any]) -> Entry:
 def _edge(window: WindowStatistics, statistics: EdgeStatistics) -> Entry:
     edge = statistics.edge
     return {
-        "source": edge.source,
-        "target": edge.target,
-        "stream": edge.stream,
-        "grouping": edge.grouping,
+        **page_entry(edge, "source", "target", "stream", "grouping"),
         "kind": "reads" if edge.reads else "tuples",
         "tuples": statistics.tuples,
         "tuplesPerSecond": None if edge.reads else window.per_second(statistics.tuples),

@@ -1,11 +1,8 @@
-"""`RecentBatches`: rates, phases and sources of the batches that a topology remembers; `RecentRate`."""
+"""`RecentBatches`: rates, phases and sources of the batches that a topology remembers."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trident.observe.batch_committed import BatchCommitted, Phases
@@ -91,30 +88,3 @@ class RecentBatches:
 def _read(batch: BatchCommitted, source: str, unit: str) -> int:
     """Return how much of a source a batch has in the unit of its lag; 0 if that is not known."""
     return {"records": batch.read.rows, "bytes": batch.read.sizes}.get(unit, {}).get(source) or 0
-
-
-_RATE_SPAN_S = 10.0
-_RATE_APART_S = 1.0
-_STALE_S = 60.0
-
-
-class RecentRate:
-    """The growth of a total by second, over about the last ten seconds. Any number of readers may ask."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._guard = clock, threading.Lock()
-        self._notes: deque[tuple[float, float]] = deque()
-
-    def of(self, total: float) -> float | None:
-        """Return the rate; None if the total was not asked for within the last minute."""
-        now = self._clock()
-        with self._guard:
-            notes = self._notes
-            while notes and (now - notes[0][0] > _STALE_S or (len(notes) > 1 and now - notes[1][0] >= _RATE_SPAN_S)):
-                notes.popleft()
-            rate = None
-            if notes and now > notes[0][0]:
-                rate = max(0.0, total - notes[0][1]) / (now - notes[0][0])
-            if not notes or now - notes[-1][0] >= _RATE_APART_S:
-                notes.append((now, total))
-            return rate

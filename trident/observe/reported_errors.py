@@ -7,9 +7,9 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 from trident.observe.events import AttemptFailed
 
@@ -66,27 +66,19 @@ class LastErrors:
         return sorted(errors, key=lambda each: each.time)
 
 
-class HasErrors(Protocol):
-    """A running topology, of either kind."""
-
-    @property
-    def errors(self) -> Sequence[ReportedError]:
-        """The last errors of its components."""
-
-
 class ErrorFeed:
     """Returns each error of a running topology once, for a caller that reports errors elsewhere; for one thread.
 
     Of more than ten errors of a component between two calls, only the last ten are returned.
     """
 
-    def __init__(self, running: HasErrors) -> None:
-        self._running = running
+    def __init__(self, errors: Callable[[], Sequence[ReportedError]]) -> None:
+        self._errors = errors
         self._reported: frozenset[ReportedError] = frozenset()
 
     def new(self) -> list[ReportedError]:
         """Return the errors since the last call, oldest first."""
-        errors = self._running.errors
+        errors = self._errors()
         new = [each for each in errors if each not in self._reported]
         self._reported = frozenset(errors)
         return new

@@ -7,9 +7,9 @@ and a window is the difference from the note at its beginning. So it reaches bac
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from types import MappingProxyType
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 BUCKETS = 20
 WINDOWS_S = (600, 10_800, 86_400)
@@ -18,25 +18,6 @@ ALL_TIME = 0
 """The window that begins with the topology."""
 
 K = TypeVar("K", bound=Hashable)
-
-
-class OfWindow(Protocol):
-    """Figures over a window of so many seconds."""
-
-    @property
-    def window_s(self) -> int:
-        """How many seconds."""
-
-
-W = TypeVar("W", bound=OfWindow)
-
-
-def window_over(windows: Sequence[W], window_s: int) -> W:
-    """Return the figures of one window; `KeyError` if there is no such window."""
-    for each in windows:
-        if each.window_s == window_s:
-            return each
-    raise KeyError(f"no window of {window_s} seconds; there are {[each.window_s for each in windows]}")
 
 
 class Difference(NamedTuple, Generic[K]):

@@ -23,6 +23,7 @@ LagTrend = Literal["grows", "shrinks", "steady"]
 FailureTrend = Literal["rising", "falling", "steady"]
 
 _MS_PER_S = 1000.0
+_RATE_S = 10.0
 _LAG_S, _LAG_SHORTEST_S = 180.0, 15.0
 _SHARE, _AMOUNT = 0.2, 100  # by which a lag must have changed, so that it is no accident
 _FEWEST = 4  # spans that can have a trend
@@ -133,6 +134,13 @@ class TimeSeries:
             "lags": _by_unit(spans),
             "failed": [each.failed for each in spans],
         }
+
+    def per_second(self, now: float) -> float:
+        """Return how many tuples there were by second, in the last seconds."""
+        with self._guard:
+            line, age_s = self._lines[0], now - self._began
+            spans = line.between(age_s - _RATE_S, age_s)
+        return sum(each.tuples for each in spans) / max(age_s - spans[0].number * line.width_s, 1.0)
 
     def failures(self, window_s: int, now: float) -> FailureTrend | None:
         """Return whether failures become more within a window, by more than chance; None if it had none, or is too short."""

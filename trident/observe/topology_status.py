@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trident.naming import page_entry
 from trident.observe.at_work import AtWork
 from trident.observe.component_statistics import (
     ComponentStatistics,
@@ -160,11 +161,8 @@ class TopologyStatus:
         entry = {
             **window_names(window.window_s),
             "windowSeconds": window.seconds,
-            "emitted": figures.emitted,
-            "transferred": figures.transferred,
+            **page_entry(figures, "emitted", "transferred", "acked", "failed"),
             "completeLatency": number_text(figures.complete_latency_ms),
-            "acked": figures.acked,
-            "failed": figures.failed,
             "failedOf": figures.failed + (figures.acked if self.kind == "bolts" else figures.batches),
             "failures": self.series.failures(window.window_s, self.now),
         }
@@ -173,10 +171,7 @@ class TopologyStatus:
         phases = dict(figures.phases_ms or {})
         return {
             **entry,
-            "batches": figures.batches,
-            "tuples": figures.tuples,
-            "retries": figures.retries,
-            "deadLetters": figures.dead_letters,
+            **page_entry(figures, "batches", "tuples", "retries", "dead_letters"),
             "tuplesPerSecond": window.per_second(figures.tuples),
             "batchesPerSecond": window.per_second(figures.batches),
             "phasesMs": {**phases, "total": sum(phases.values())},
@@ -184,15 +179,13 @@ class TopologyStatus:
 
     def _component(self, component: ComponentStatistics) -> Entry:
         described, is_spout = component.described, component.described.kind == "spout"
+        lags = {each["source"]: each["lag"] for each in self.more.get("sources", ())}
         return {
             "spoutId" if is_spout else "boltId": described.id,
-            "kind": described.kind,
-            "label": described.label,
-            "detail": described.detail,
+            **page_entry(described, "kind", "label", "detail", "tasks"),
             "executors": len(component.executors) or component.tasks,
-            "tasks": component.tasks,
             **_figures(component.figures, is_spout),
-            **({"lag": self._lag(described.id)} if is_spout else {"stage": described.stage, "state": described.state}),
+            **({"lag": lags.get(described.id)} if is_spout else page_entry(described, "stage", "state")),
             **last_error(described.id, self.errors),
         }
 
@@ -211,10 +204,6 @@ class TopologyStatus:
             "outputStats": [_along(window, each, each.edge.target, is_spout) for each in component.outputs],
             "executorStats": [self._executor(each) | _figures(each.figures, is_spout) for each in component.executors],
         }
-
-    def _lag(self, source: str) -> Mapping[str, Any] | None:
-        """Return how far a source is ahead; None if it does not say."""
-        return next((each["lag"] for each in self.more.get("sources", ()) if each["source"] == source), None)
 
     def _states(self, window: WindowStatistics) -> list[Entry]:
         writers = {each.described.state: each for each in window.components.values() if each.described.kind == "state"}
@@ -247,23 +236,19 @@ class TopologyStatus:
 
 
 def _place(worker: WorkerStatus | None) -> Entry:
+    if worker is None:
+        return dict.fromkeys(("host", "port", "uptime", "uptimeSeconds"))
     return {
-        "host": None if worker is None else worker.host,
-        "port": None if worker is None else worker.port,
-        "uptime": None if worker is None else pretty_seconds(worker.uptime_s),
-        "uptimeSeconds": None if worker is None else int(worker.uptime_s),
+        **page_entry(worker, "host", "port"),
+        "uptime": pretty_seconds(worker.uptime_s),
+        "uptimeSeconds": int(worker.uptime_s),
     }
 
 
 def _figures(figures: Figures, is_spout: bool) -> Entry:
     entry: Entry = {
-        "emitted": figures.emitted,
-        "transferred": figures.transferred,
-        "acked": figures.acked,
-        "failed": figures.failed,
-        "deadLetters": figures.dead_letters,
+        **page_entry(figures, "emitted", "transferred", "acked", "failed", "dead_letters", "execute_latency_ms"),
         "executeLatency": number_text(figures.execute_latency_ms),
-        "executeLatencyMs": figures.execute_latency_ms,
         "capacity": number_text(figures.capacity),
     }
     if is_spout:
@@ -272,11 +257,9 @@ def _figures(figures: Figures, is_spout: bool) -> Entry:
 
 
 def _along(window: WindowStatistics, statistics: EdgeStatistics, other: str, is_spout: bool = False) -> Entry:
-    edge = statistics.edge
     return {
         "component": other,
-        "stream": edge.stream,
-        "grouping": edge.grouping,
+        **page_entry(statistics.edge, "stream", "grouping"),
         "tuplesPerSecond": window.per_second(statistics.tuples),
         **_figures(statistics.figures, is_spout),
     }
@@ -330,9 +313,9 @@ def last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any
 
 def error_entry(error: ReportedError) -> dict[str, Any]:
     """Return an error as an entry of a page."""
-    attempt, place = error.attempt, {}
+    attempt, place = error.attempt, Entry()
     if attempt is not None:
-        place = {"row": attempt.row, "txid": attempt.txid, "attempt": attempt.attempt, "willRetry": attempt.will_retry}
+        place = page_entry(attempt, "row", "txid", "attempt", "will_retry")
     return {
         "component": error.component,
         "error": redacted(error.text),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trident.observe.at_work import AtWork, Stall, Tone, duration, stalls, visible
+from trident.naming import counted, duration
+from trident.observe.at_work import AtWork, Stall, Tone, stalls, visible
 from trident.spout.interfaces import REST
 
 Line = tuple[Tone, str]
@@ -95,12 +96,8 @@ def _idle(page: Mapping[str, Any]) -> Iterator[Line]:
     elif status == "STARTING" and page.get("driverDied"):
         yield "warn", f"It starts again; its last driver died: {_cut(page['driverDied'], _LONGEST_CAUSE)}"
     elif status == "WAITING":
-        yield (
-            "warn",
-            f"It waits: {_cut(reason, _LONGEST_ERROR)}"
-            if reason
-            else ("It waits for a free slot. Start a supervisor, or free a slot."),
-        )
+        free = "It waits for a free slot. Start a supervisor, or free a slot."
+        yield "warn", f"It waits: {_cut(reason, _LONGEST_ERROR)}" if reason else free
 
 
 def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
@@ -112,19 +109,12 @@ def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
     if failures := health.get("failures"):
         yield _failed(page, failures)
     if letters := health.get("deadLetters"):
-        one = letters == 1
-        yield (
-            "warn",
-            (
-                f"{_plural(letters, 'dead letter')} {'waits: a tuple that was' if one else 'wait: tuples that were'} left out. "
-                f"“trident dead-letters” shows {'it' if one else 'them'} and puts {'it' if one else 'them'} back."
-            ),
-        )
+        waits, them = ("waits: a tuple that was", "it") if letters == 1 else ("wait: tuples that were", "them")
+        text = f"{counted(letters, 'dead letter')} {waits} left out. “trident dead-letters” shows {them} and puts {them} back."
+        yield "warn", text
     if differed := (page.get("replays") or {}).get("differed"):
-        yield (
-            "warn",
-            f"A replay may give other totals: see the errors of its steps ({differed:,} of the batches checked differed).",
-        )
+        checked = f"({differed:,} of the batches checked differed)"
+        yield "warn", f"A replay may give other totals: see the errors of its steps {checked}."
     yield from _left_out(health)
     if deaths := health.get("workerDeaths"):
         times = "once" if deaths == 1 else f"{deaths:,} times"
@@ -146,12 +136,12 @@ def _failed(page: Mapping[str, Any], failures: int) -> Line:
     one = failures == 1
     if page.get("kind") != "trident":
         whose = "its spout was" if one else "their spouts were"
-        return tone, f"{_plural(failures, 'message')} failed or timed out; {whose} notified{share}.{since}"
+        return tone, f"{counted(failures, 'message')} failed or timed out; {whose} notified{share}.{since}"
     last = _health(page).get("lastFailure")
     cause = f"; the last: {_cut(last, _LONGEST_CAUSE)}." if last else "."
     return (
         tone,
-        f"{_plural(failures, 'attempt')} failed and {'was' if one else 'were'} tried again{share}{cause}{since}",
+        f"{counted(failures, 'attempt')} failed and {'was' if one else 'were'} tried again{share}{cause}{since}",
     )
 
 
@@ -175,17 +165,13 @@ def _busy(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
         each.about[1] for each in still if each.about[0] == "call"
     }  # full of one call, which more executors do not end
     full = [
-        each
+        f"{each.get('label') or each['boltId']} works at {float(each['capacity']):.0%} of its capacity"
         for each in page.get("bolts") or ()
         if float(each.get("capacity") or 0) >= _FULL and each.get("boltId") not in stuck
     ]
     if full:
-        bolts = (
-            f"{each.get('label') or each['boltId']} works at {float(each['capacity']):.0%} of its capacity"
-            for each in full
-        )
         more = " More executors help (rebalance)." if page.get("kind") == "bolts" else ""
-        yield "warn", f"{', '.join(list(bolts)[:_MOST_FULL])}.{more}"
+        yield "warn", f"{', '.join(full[:_MOST_FULL])}.{more}"
 
 
 def _behind(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
@@ -212,10 +198,6 @@ def _away(page: Mapping[str, Any]) -> str:
     """Return what it waits for that does not answer; a writer that has not come to an end is no fault."""
     waiting = str(_health(page).get("waiting") or "")
     return "" if waiting.startswith(f"waiting for {REST}") else waiting
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _cut(text: Any, most: int) -> str:

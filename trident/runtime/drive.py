@@ -5,18 +5,20 @@ What turns the loop is a thread (`RunningTopology`), the calls of a query (`Fore
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
 from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
-from trident.errors import FencedError, describe
+from trident.errors import FencedError, StoreAwayError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.naming import amount
 from trident.notebook.live_display import RunningGlance
@@ -32,12 +34,12 @@ from trident.planner import Plan
 from trident.redaction import redacted
 from trident.runtime.commit.dead_letters import ranges_by_batch, waiting
 from trident.runtime.loop.batch import LOOP, Clock, Observer
-from trident.runtime.loop.execution import Execution, OneByOne
+from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.operation_totals import OperationTotals, read_statistics
 from trident.runtime.loop.progress import Progress
-from trident.runtime.loop.retrying import opened_when_back
-from trident.runtime.reading.commit_gate import CommitGate
+from trident.runtime.loop.retrying import Waiting, backoff_s, is_given_up
+from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.opened_topology import OpenedTopology, RunnerOf, States
@@ -47,6 +49,9 @@ from trident.spout.interfaces import Lag
 if TYPE_CHECKING:
     from trident.stream import TridentState
 
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.1
 _STATES = {"running": "ACTIVE", "inactive": "INACTIVE", "stopped": "STOPPED", "failed": "FAILED"}
 _OF_PAGE = ("message", "txid", "batches", "tuples", "share", "replays")
 _OF_HEALTH = ("failures", "lastFailure", "deadLetters", "waiting")
@@ -57,13 +62,24 @@ _GUARANTEES = ("not exact", "unknown", "exact")  # the weakest first
 def opened_to_last(
     graph: Graph, plan: Plan, config: Config, open_log: Callable[[States], TransactionLog], runner_of: RunnerOf
 ) -> OpenedTopology:
-    """Open a topology whose states outlast it: they may be rewound, and a store that is away is waited for."""
-    return opened_when_back(
-        graph.name,
-        config,
-        lambda: OpenedTopology(graph, plan, config, open_log, runner_of=runner_of, rewind=rewind),
-        Clock(),
-    )
+    """Open a topology whose states outlast it: they may be rewound; one that is away is waited for, `store_wait_s` at most."""
+    waiting: Waiting | None = None
+    while True:
+        try:
+            return OpenedTopology(graph, plan, config, open_log, runner_of=runner_of, rewind=rewind)
+        except StoreAwayError as error:
+            now = monotonic()
+            if waiting is None or waiting.what != error.waits_for:
+                waiting = Waiting(error.waits_for, now, Clock().wall_ms())
+            else:
+                waiting = replace(waiting, tries=waiting.tries + 1)
+            if now - waiting.since >= config.store_wait_s or is_given_up():
+                raise
+            pause_s = backoff_s(config, waiting.tries)
+            logger.warning("topology %s: %s: %s; trying again in %.1f s", graph.name, waiting, error, pause_s)
+        until = monotonic() + pause_s
+        while not is_given_up() and monotonic() < until:
+            sleep(min(pause_s, _LOOK_S))
 
 
 class Drive:
@@ -96,7 +112,9 @@ class Drive:
         self.totals = OperationTotals(opened.plan, opened.executors, self.began)
         size, publish = self.config.progress_kept, monitoring.publish
         self.progress = progress or Progress(self.name, size, self.run_id, places, publish, self.totals)
-        self.loop = BatchLoop(opened, execution or OneByOne(LOOP), self.progress, self.clock, observer, active)
+        self.loop = BatchLoop(
+            opened, execution or Execution(LOOP, one_by_one=True), self.progress, self.clock, observer, active
+        )
         self.pages = TopologyFigures(self)
         monitoring.watch(self.pages.status)
         publish(TopologyStarted(self.name, self.run_id, self.clock.wall_ms(), self.txid, places))

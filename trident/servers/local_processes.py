@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
 import signal
 import subprocess
 import time
+import weakref
 from pathlib import Path
+from typing import Protocol
 
 from trident.errors import TridentError
 
@@ -33,6 +36,45 @@ def stat_of(pid: int) -> list[str] | None:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
+
+
+def is_locked(file: Path) -> bool:
+    """Whether another holder of a file has it locked, however that may end; False without a file."""
+    try:
+        fd = os.open(file, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        # A shared lock, so that two processes that look at once do not see each other.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+class Abandoned(Protocol):
+    """What a forked child has of its parent, and must give up: files and locks, but none of the threads."""
+
+    def abandon(self) -> None:
+        """Give it up, in the child."""
+
+
+_of_parents: weakref.WeakSet[Abandoned] = weakref.WeakSet()
+
+
+def abandon_in_children(one: Abandoned) -> None:
+    """Let every process that is forked from this one abandon something, if it is there still."""
+    _of_parents.add(one)
+
+
+def _abandon_in_child() -> None:
+    for one in list(_of_parents):
+        one.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)
 
 
 def kill_job(process: subprocess.Popen[bytes]) -> None:

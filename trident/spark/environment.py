@@ -151,6 +151,12 @@ def _defaults() -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path is not None and path.is_file() else ""
 
 
+def executors_of(context: SparkContext) -> list[Any]:
+    """Return what Spark knows of its executors; the driver is one of them."""
+    found = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001  PySpark has no public question
+    return [found.apply(at) for at in range(found.size())]
+
+
 def check_master(master: str) -> None:
     """Connect to a standalone master; Spark itself would try for a minute, and then fail with something else.
 

@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from trident.errors import EnvironmentProblem, describe
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spark.connect import connect_problem
+from trident.spark.environment import executors_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -77,9 +78,7 @@ def job_failure(error: Py4JJavaError | PySparkException, context: SparkContext |
 def _failing_hosts(context: SparkContext | None) -> list[str]:
     if context is None:
         return []
-    executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - PySpark has no public question
-    registered = [executors.apply(at) for at in range(executors.size())]
-    return [str(one.hostPort()).rpartition(":")[0] for one in registered if one.failedTasks()]
+    return [str(one.hostPort()).rpartition(":")[0] for one in executors_of(context) if one.failedTasks()]
 
 
 def _said(error: Py4JJavaError | PySparkException) -> str:

@@ -1,6 +1,6 @@
-"""Messages between a driver and resident workers, and between these: each has a mailbox, and a peer for each other one.
+"""Messages between a driver and its workers, and between these: each has a mailbox, and a peer for each other one.
 
-A message is any object that can be pickled. Only who has the keys of the pool can send one.
+Only who has the keys of the group can send one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -25,6 +26,10 @@ _LINGER_MS = 1000
 _AWAY_S, _CONNECT_S = 5.0, 60.0
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
+Codec = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
+"""What makes bytes of a message, and a message of bytes."""
+PICKLES: Codec = partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL), pickle.loads
+
 
 class PeerAway(Exception):
     """A peer takes no messages."""
@@ -35,6 +40,8 @@ class Mailbox:
 
     `host`, `bind`: the address of this machine for the others; the one to listen at.
     `take`: called with each message, by that thread; so is `look`, about every `look_s` seconds.
+    `away_s`: as of `WorkerTicket`.
+    `thread`: its class.
     """
 
     def __init__(
@@ -45,14 +52,19 @@ class Mailbox:
         take: Callable[[Any], None],
         look: Callable[[], None],
         look_s: float,
+        away_s: float | None = None,
+        codec: Codec = PICKLES,
+        thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
         self._keys, self._take, self._look, self._look_ms = keys, take, look, int(look_s * 1000)
+        self._away_s, (self._encode, self._decode) = away_s, codec
         self._context, self._doorkeeper = new_context(keys)
         socket = self._context.socket(zmq.PULL)
         socket.rcvhwm = _QUEUED
         self.address = f"{host}:{keys.listen(socket, bind)}"
         self._closing, self._peers = threading.Event(), list[MailboxPeer]()
-        self._thread = threading.Thread(target=self._receive, args=(socket,), name="mailbox", daemon=True)
+        self._socket = socket
+        self._thread = thread(target=self._receive, args=(socket,), name="mailbox", daemon=True)
 
     def open(self) -> None:
         """Begin to receive."""
@@ -60,7 +72,7 @@ class Mailbox:
 
     def peer(self, address: str) -> MailboxPeer:
         """Return what sends to another mailbox."""
-        peer = MailboxPeer(self._context, self._keys, address)
+        peer = MailboxPeer(self._context, self._keys, address, self._encode, self._away_s)
         self._peers.append(peer)
         return peer
 
@@ -69,6 +81,7 @@ class Mailbox:
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
+        self._socket.close()  # of a mailbox that was never opened
         for peer in self._peers:
             peer.close(_LINGER_MS)
         self._doorkeeper.stop()
@@ -79,13 +92,12 @@ class Mailbox:
         while not self._closing.is_set():
             try:
                 if socket.poll(self._look_ms):
-                    self._take(pickle.loads(socket.recv()))
+                    self._take(self._decode(socket.recv()))
                 if monotonic() >= next_look:
                     next_look = monotonic() + self._look_ms / 1000
                     self._look()
             except Exception:  # one message must not end all others
                 logger.exception("a message to %s was not understood", self.address)
-        socket.close()
 
 
 class MailboxPeer:
@@ -94,8 +106,15 @@ class MailboxPeer:
     `is_connected` says whether there was a connection when `is_lost` was asked last.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys, address: str) -> None:
-        self._lock, self.address = threading.Lock(), address
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        keys: Keys,
+        address: str,
+        encode: Callable[[Any], bytes],
+        away_s: float | None,
+    ) -> None:
+        self._lock, self.address, self._encode, self._away_s = threading.Lock(), address, encode, away_s
         self._socket = context.socket(zmq.PUSH)
         self._socket.sndhwm = _QUEUED
         self._events, self.is_connected = self._socket.get_monitor_socket(_EVENTS), False
@@ -104,7 +123,7 @@ class MailboxPeer:
 
     def send(self, message: Any, wait_s: float = 0.0) -> None:
         """Send; `PeerAway` if too much waits to be sent and nothing of it is taken within `wait_s` seconds."""
-        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        data = self._encode(message)
         with self._lock:
             try:
                 self._socket.sndtimeo = int(wait_s * 1000)
@@ -120,7 +139,7 @@ class MailboxPeer:
         """
         while self._events.poll(0):
             self.is_connected = recv_monitor_message(self._events)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            self._changed_at, self._limit_s = monotonic(), _AWAY_S
+            self._changed_at, self._limit_s = monotonic(), _AWAY_S if self._away_s is None else self._away_s
         return not self.is_connected and monotonic() - self._changed_at > self._limit_s
 
     def close(self, linger_ms: int = 0) -> None:

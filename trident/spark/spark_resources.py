@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from trident.runtime.steps.bounds import MOST_SHIPPED
-from trident.spark.environment import is_local
+from trident.spark.environment import executors_of, is_local
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -92,9 +92,7 @@ def _needed_mb(memory_mb: float, cores: int) -> int:
 
 
 def _registered(context: SparkContext) -> int | None:
-    executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - PySpark has no public question
-    registered = [executors.apply(at) for at in range(executors.size())]
-    return max((int(one.totalCores()) for one in registered if one.id() != "driver"), default=None)
+    return max((int(one.totalCores()) for one in executors_of(context) if one.id() != "driver"), default=None)
 
 
 def _megabytes(text: str) -> int:

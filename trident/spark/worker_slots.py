@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from trident.errors import EnvironmentProblem
-from trident.spark.environment import is_local, local_slots
+from trident.spark.environment import executors_of, is_local, local_slots
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -69,9 +69,8 @@ class Slots:
         cluster = _CLUSTER.match(self._master)
         if cluster is not None:
             return int(cluster[1]) * (int(cluster[2]) // cpus)
-        executors = self._context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - PySpark has no public question
-        each = [executors.apply(at) for at in range(executors.size())]
-        return sum(int(one.totalCores()) // cpus for one in each if one.id() != "driver")
+        found = executors_of(self._context)
+        return sum(int(one.totalCores()) // cpus for one in found if one.id() != "driver")
 
     @property
     def grow(self) -> bool:

@@ -5,13 +5,11 @@ driver. `partitioned.py` has sources in partitions, `rich.py` Storm's spout of s
 docs/writing-a-spout.md shows how to write each.
 """
 
-from trident.spout.completing import (
-    PartitionRead,
-)
 from trident.spout.interfaces import (
     Away,
     BadRow,
     BatchCoordinator,
+    BatchTraits,
     DeclaresSpoutType,
     Definition,
     Emitter,
@@ -19,6 +17,7 @@ from trident.spout.interfaces import (
     ICommitterTridentSpout,
     ITridentSpout,
     Lag,
+    PartitionRead,
     Quick,
     SaysWhereItBegins,
     SpoutType,
@@ -46,6 +45,7 @@ __all__ = [
     "Away",
     "BadRow",
     "BatchCoordinator",
+    "BatchTraits",
     "DeclaresOutputFields",
     "DeclaresSpoutType",
     "Definition",

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.roles import Role, adapted, lacking
-from trident.spout.completing import PartitionRead
+from trident.roles import Role, adapted, has, lacking
 from trident.tuples import TridentCollector
 
 if TYPE_CHECKING:
@@ -82,11 +81,92 @@ class Away(NamedTuple):
     is_fault: bool = True
 
 
-class BatchCoordinator(Role, ABC):
-    """The driver's side of a spout. Called from one thread, but for `look_now` and `away`.
+class PartitionRead(NamedTuple):
+    """What reading one partition returned. An emitter gives it in the run that gives the rows, so both belong together.
 
-    Two methods say what a batch is; the others are optional.
+    It completes a definition that says only where reading begins, of a source whose end is known only after reading. The
+    emitter gives one for each partition between its tables; when the attempt is processed, the coordinator completes the
+    definition with all of them at once. Nothing of an attempt is committed before its definition is complete and, if the
+    spout is transactional, logged. So an attempt that fails earlier is simply read again.
+
+    Attributes
+    ----------
+    partition
+        The name of the partition.
+    metadata
+        Where reading ended: plain data.
+    rows, size
+        How many rows were read, and their bytes.
+    crc
+        The checksum of the rows, if a replay is to be compared with it.
     """
+
+    partition: str
+    metadata: Any
+    rows: int = 0
+    size: int = 0
+    crc: int | None = None
+
+
+class BatchTraits(NamedTuple):
+    """What a definition is besides what the batch contains.
+
+    Attributes
+    ----------
+    is_complete
+        Whether it says everything; only such a definition is logged. See `PartitionRead`. The next batch of a
+        spout whose definitions are completed by processing is defined when the one before is complete, which may still be
+        committing then.
+    is_guess
+        Whether the batch may still change until it is committed. It is logged only if a state needs identical replays, and
+        then only once it is complete. Otherwise the spout is asked again for each attempt, and the next batch is defined when
+        this one is recorded.
+    is_choice
+        Whether it says, without rows, where reading begins, and would say something else later. It is durable in the log
+        before anything else happens, and it is the definition of every later attempt, whatever the spout promises about
+        replays.
+    """
+
+    is_complete: bool = True
+    is_guess: bool = False
+    is_choice: bool = False
+
+
+class SourceLife(Role):
+    """What any source may have besides, all of it optional. Called from one thread, but for `look_now` and `away`."""
+
+    def look_now(self) -> None:
+        """Note that someone waits for all that the source has at this moment. For any thread."""
+
+    def is_preparing(self) -> bool:
+        """Whether something of what the source had at the last `look_now` may still come, although it gives nothing now.
+
+        For one that makes batches ready in a thread of its own, or whose source did not answer: it gives nothing at once, and
+        does not hold up the other streams. Without it nothing says that the source is at its end.
+        """
+        return False
+
+    def away(self) -> Away | None:
+        """Return what does not answer at the moment and is asked again by itself; None if it answers. For any thread."""
+        return None
+
+    def activate(self) -> None:
+        """From now on it is asked for something."""
+
+    def deactivate(self) -> None:
+        """From now on it is not."""
+
+
+class BatchCoordinator(SourceLife, Role, ABC):
+    """The driver's side of a spout. Two methods say what a batch is; the others are optional.
+
+    Attributes
+    ----------
+    runs_spark_jobs
+        Whether it reads its source with Spark jobs of its own, which need cores that no task keeps.
+    """
+
+    runs_spark_jobs = False
 
     @abstractmethod
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
@@ -128,49 +208,9 @@ class BatchCoordinator(Role, ABC):
         A batch that could hold anything still holds something, so that the source never stands still.
         """
 
-    def look_now(self) -> None:
-        """Note that someone waits for all that the source has at this moment. For any thread."""
-
-    def is_preparing(self) -> bool:
-        """Whether a batch of what the source had at the last `look_now` may still come.
-
-        For a coordinator that makes batches ready in a thread of its own, or whose source did not answer:
-        `initialize_transaction` returns None at once, and does not hold up the other streams. Without it None says that the
-        source is at its end.
-        """
-        return False
-
-    def away(self) -> Away | None:
-        """Return what does not answer at the moment and is asked again by itself; None if it answers. For any thread."""
-        return None
-
-    def runs_spark_jobs(self) -> bool:
-        """Whether it reads its source with Spark jobs of its own, which need cores that no task keeps."""
-        return False
-
-    def is_choice(self, definition: Definition) -> bool:
-        """Whether a definition, which has no rows then, says where reading begins, and would say something else later.
-
-        It is durable in the log before anything else happens, and it is the definition of every later attempt, whatever
-        the spout promises about replays.
-        """
-        return False
-
-    def is_complete(self, definition: Definition) -> bool:
-        """Whether the definition says everything; only such a definition is logged. See `trident/spout/completing.py`.
-
-        The next batch of a spout whose definitions are completed by processing is defined when the one before is complete,
-        which may still be committing then.
-        """
-        return True
-
-    def is_guess(self, definition: Definition) -> bool:
-        """Whether the batch may still change until it is committed.
-
-        It is logged only if a state needs identical replays, and then only once it is complete. Otherwise the spout is asked
-        again for each attempt, and the next batch is defined when this one is recorded.
-        """
-        return False
+    def traits(self, definition: Definition) -> BatchTraits:
+        """Say what a definition is: complete, a guess, or a choice of where reading begins."""
+        return BatchTraits()
 
     def complete(self, definition: Definition, read: Mapping[str, PartitionRead]) -> Definition | None:
         """Return the complete definition, given what its emitters returned, by partition.
@@ -186,12 +226,6 @@ class BatchCoordinator(Role, ABC):
         same batch again, with another attempt: so it must have no further effect the second time.
         """
 
-    def activate(self) -> None:
-        """From now on batches are asked for."""
-
-    def deactivate(self) -> None:
-        """From now on no batches are asked for."""
-
 
 def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
     """Return the coordinator that an object is; a class of a user need not inherit from `BatchCoordinator`."""
@@ -200,6 +234,17 @@ def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
             f"stream {stream!r}: its spout's coordinator, a {type(given).__name__}, lacks {lacks} (BatchCoordinator)"
         )
     coordinator: BatchCoordinator = adapted(BatchCoordinator, given)
+    former = [name for name in ("is_choice", "is_complete", "is_guess") if has(given, name)]
+    if former and not coordinator.offers("traits"):
+        raise TopologyError(
+            f"stream {stream!r}: its spout's coordinator, a {type(given).__name__}, has {', '.join(former)}, which nothing "
+            f"asks any more: let traits(definition) return BatchTraits({former[0]}=…)"
+        )
+    if callable(coordinator.runs_spark_jobs):
+        raise TopologyError(
+            f"stream {stream!r}: runs_spark_jobs of its spout's coordinator, a {type(given).__name__}, is a method: make it an "
+            "attribute, True or False"
+        )
     return coordinator
 
 

@@ -95,38 +95,13 @@ class PartitionedEmitter(OpaquePartitionedEmitter, Protocol):
         """
 
 
-class IPartitionedTridentSpout(ABC):
-    """A transactional source in partitions: a replay of a batch has the same rows. Subclass it.
+class PartitionedSpout(ABC):
+    """What both partitioned spouts have.
 
-    Different from Storm: a partition is its name; the metadata of all partitions is logged in one record, so that a crash
-    cannot leave some with and some without; a reading that returned nothing new makes no batch.
+    `spout_type`: what is promised about replays.
     """
 
-    spout_type = SpoutType.TRANSACTIONAL
-
-    @abstractmethod
-    def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
-
-    @abstractmethod
-    def get_coordinator(self, conf: Mapping[str, Any]) -> Any:
-        """Open the driver's side, a `PartitionedCoordinator` or an object with its methods.
-
-        `conf` holds the settings of the topology.
-        """
-
-    @abstractmethod
-    def get_emitter(self, conf: Mapping[str, Any]) -> PartitionedEmitter:
-        """Return the worker's side."""
-
-
-class IOpaquePartitionedTridentSpout(ABC):
-    """An opaque source in partitions: a replay may have other rows, and goes on with the partitions that are there.
-
-    Subclass it. Every row is in exactly one batch that is committed.
-    """
-
-    spout_type = SpoutType.OPAQUE
+    spout_type: SpoutType
 
     @abstractmethod
     def get_output_fields(self) -> Fields:
@@ -142,3 +117,26 @@ class IOpaquePartitionedTridentSpout(ABC):
     @abstractmethod
     def get_emitter(self, conf: Mapping[str, Any]) -> OpaquePartitionedEmitter:
         """Return the worker's side."""
+
+
+class IPartitionedTridentSpout(PartitionedSpout):
+    """A transactional source in partitions: a replay of a batch has the same rows. Subclass it.
+
+    Different from Storm: a partition is its name; the metadata of all partitions is logged in one record, so that a crash
+    cannot leave some with and some without; a reading that returned nothing new makes no batch.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    @abstractmethod
+    def get_emitter(self, conf: Mapping[str, Any]) -> PartitionedEmitter:
+        """Return the worker's side, which can emit a batch again."""
+
+
+class IOpaquePartitionedTridentSpout(PartitionedSpout):
+    """An opaque source in partitions: a replay may have other rows, and goes on with the partitions that are there.
+
+    Subclass it. Every row is in exactly one batch that is committed.
+    """
+
+    spout_type = SpoutType.OPAQUE

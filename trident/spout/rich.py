@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.roles import Role
-from trident.spout.interfaces import Away
+from trident.spout.interfaces import SourceLife
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class Activated(Protocol):
         """From now on it is not called."""
 
 
-class RichSpoutDefaults(Role):
-    """What an `IRichSpout` may have besides in a Trident topology. All calls come from one thread, but for `look_now`, `away`.
+class RichSpoutDefaults(SourceLife, Role):
+    """What an `IRichSpout` may have besides in a Trident topology.
 
     Attributes
     ----------
@@ -115,23 +115,6 @@ class RichSpoutDefaults(Role):
     """
 
     max_batch_size = 1000
-
-    def activate(self) -> None:
-        """From now on `next_tuple` is called."""
-
-    def deactivate(self) -> None:
-        """From now on it is not called."""
-
-    def look_now(self) -> None:
-        """As of a `BatchCoordinator`."""
-
-    def is_preparing(self) -> bool:
-        """As of a `BatchCoordinator`: a call that emitted nothing need not mean that its queue is empty."""
-        return False
-
-    def away(self) -> Away | None:
-        """As of a `BatchCoordinator`."""
-        return None
 
 
 def fields_of_rich_spout(spout: Any) -> Fields:

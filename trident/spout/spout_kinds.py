@@ -9,17 +9,17 @@ from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.roles import missing
 from trident.spout.interfaces import IBatchSpout, ITridentSpout
-from trident.spout.partitioned import IOpaquePartitionedTridentSpout, IPartitionedTridentSpout
+from trident.spout.partitioned import PartitionedSpout
 from trident.spout.rich import IRichSpout, fields_of_rich_spout
 
-AnySpout = ITridentSpout | IPartitionedTridentSpout | IOpaquePartitionedTridentSpout | IBatchSpout | IRichSpout
+AnySpout = ITridentSpout | PartitionedSpout | IBatchSpout | IRichSpout
 
 _STRUCTURAL: tuple[type, ...] = (ITridentSpout, IBatchSpout, IRichSpout)
 
 
 def is_partitioned(spout: Any) -> bool:
     """Whether it is a partitioned spout: those are known by their base class, for their methods are named as others' are."""
-    return isinstance(spout, (IPartitionedTridentSpout, IOpaquePartitionedTridentSpout))
+    return isinstance(spout, PartitionedSpout)
 
 
 def fields_of_spout(stream: str, spout: Any) -> Fields:

@@ -65,8 +65,10 @@ class FormerTypes(Protocol):
 
     `types`: the former ones, as `Winners.types`, the last of them up to the attempts of this declaration; none: all values are
     of the declared type, or have fields besides that another declaration wrote.
+    `fields`: of the declared type, if it is a struct.
     """
 
+    fields: tuple[str, ...]
     types: tuple[tuple[int, str, Mapping[str, str | None] | None], ...]
 
     def converted(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
@@ -277,10 +279,6 @@ class State(Role):
     def get_at(self, snapshot: Snapshot) -> Any:
         """Return the value as it was after `snapshot.txid`, None if not yet written then."""
         raise self._lacks("get_at")
-
-    def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
-        """Iterate over rows as `get_tuples`, as they were after `snapshot.txid`."""
-        raise self._lacks("get_tuples_at")
 
     def at(self, txid: Snapshot) -> Any:
         """Return the state as it was after an earlier batch, to be read with `multi_get` or `get`."""

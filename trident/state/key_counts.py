@@ -7,6 +7,7 @@ user or a DRPC request reads a state, nothing is counted.
 from __future__ import annotations
 
 import threading
+from operator import add
 from typing import NamedTuple
 
 
@@ -27,12 +28,14 @@ class KeyCounts(NamedTuple):
     cached: int = 0
     written: int = 0
 
-    def plus(self, other: KeyCounts) -> KeyCounts:
-        """Return the sum."""
-        return KeyCounts(self.read + other.read, self.cached + other.cached, self.written + other.written)
-
 
 NO_KEYS = KeyCounts()
+
+
+def add_keys(total: dict[str, KeyCounts], state: str, counts: KeyCounts) -> None:
+    """Add what a partition of a state, or a query of it, read and wrote."""
+    before = total.get(state)
+    total[state] = counts if before is None else KeyCounts(*map(add, before, counts))
 
 
 class _Here(threading.local):

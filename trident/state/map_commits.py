@@ -14,7 +14,7 @@ be updated in several calls.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from trident.errors import CommitOrderError, UnsupportedOperation
@@ -45,6 +45,8 @@ class CommittedMap(State, ABC):
         self._removals = Removals(self.backing, self.kind)
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}
+        # What this commit wrote as a table, to be made when it is asked for; not yet in `_written`.
+        self._unmerged: Callable[[], Iterable[tuple[Key, Any]]] | None = None
         self._removed_absent: list[Key] = []
 
     def share_keys(self) -> None:
@@ -56,7 +58,7 @@ class CommittedMap(State, ABC):
 
     def begin_commit(self, txid: int) -> None:
         """Compare and move the sentinel. An unfinished commit of an earlier attempt is forgotten."""
-        commit = Txid.of(txid)
+        commit = txid if isinstance(txid, Txid) else Txid(txid)
         self._forget()
         if commit.incarnation is not None:
             check_sentinel(self.name, self.partition, self._guard.read_sentinel(), commit, self.name)
@@ -126,11 +128,9 @@ class CommittedMap(State, ABC):
         UnsupportedOperation
             The store cannot list its keys.
         """
-        return self._rows(self.multi_get)
-
-    def _rows(self, read: Callable[[Sequence[Key]], list[Any]]) -> Iterator[tuple[Any, ...]]:
         for page in self.key_pages():
-            yield from [(*key, value) for key, value in zip(page, read(page), strict=True) if value is not None]
+            values = self.multi_get(page)
+            yield from [(*key, value) for key, value in zip(page, values, strict=True) if value is not None]
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys that the store holds, removed ones included, page by page."""
@@ -191,10 +191,10 @@ class CommittedMap(State, ABC):
 
     def _has_written(self) -> bool:
         """Whether the commit is known to have written any key."""
-        return bool(self._written)
+        return bool(self._written) or self._unmerged is not None
 
     def _forget_written(self) -> None:
-        self._written = {}
+        self._written, self._unmerged = {}, None
 
     def put_stored(self, commit: Txid, keys: Sequence[Key], stored: Sequence[Any]) -> None:
         """Write what another place stores for keys, as it is, in a commit of its own."""

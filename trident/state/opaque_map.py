@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,8 +43,6 @@ class OpaqueMap(CommittedMap):
         self._has_former_types = migrate is not None and bool(migrate.types)
         if self._has_former_types:
             self.facts = replace(self.facts, keeps_columns=False)
-        # The keys and values that this commit wrote as a table, to be made when they are asked for; not yet in `_written`.
-        self._unmerged: Callable[[], Iterable[tuple[Key, Any]]] | None = None
         self._by_table = False  # the store gave a table, so it takes one
 
     def keeps_attempts(self) -> bool:
@@ -122,18 +120,8 @@ class OpaqueMap(CommittedMap):
         table = None if self._has_former_types else self._past_caches.multi_get_opaque(keys)
         stored = self._past_caches.multi_get(keys) if table is None else table
         values = self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid)
-        values = values if self._migrate is None else self._migrate.declared(values)
+        values = values if self._migrate is None or not self._migrate.fields else self._migrate.declared(values)
         return self._given(values) if table is None else values
-
-    def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the rows as they were after `snapshot.txid`, as `get_tuples` does.
-
-        Raises
-        ------
-        StaleTransactionError
-            A key was written by a batch after `snapshot.txid + 1`: take a newer snapshot.
-        """
-        return self._rows(partial(self.multi_get_at, snapshot=snapshot))
 
     def _read(self, keys: Sequence[Key]) -> Sequence[OpaqueValue | None]:
         may_be_table = bool(keys) and not self._written and not self._has_former_types
@@ -160,13 +148,6 @@ class OpaqueMap(CommittedMap):
         if isinstance(found, OpaqueTable):
             return found.latest()
         return [None if stored is None else stored[3] for stored in found]
-
-    def _has_written(self) -> bool:
-        return super()._has_written() or self._unmerged is not None
-
-    def _forget_written(self) -> None:
-        super()._forget_written()
-        self._unmerged = None
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         if self._unmerged is not None:

@@ -2,9 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
 from trident.errors import StateReadError
+from trident.state.interfaces import State
 from trident.state.sentinel import described, is_expected, is_foreign, move_note, wanted
 from trident.state.txid import Sentinel, Txid, epoch_of
+
+_ROUNDS = 3
+
+
+class _Log(Protocol):
+    def commits(self, state: str, partitions: int) -> Sequence[Txid]: ...
+
+
+def compare_stores(name: str, partitions: Sequence[State], log: Callable[[], _Log]) -> None:
+    """Compare the sentinels of a state's partitions with the log; those without (a user's own state) are not compared.
+
+    A mismatch is looked at again, because a start may change the store before the log says so.
+    """
+    for rounds_left in reversed(range(_ROUNDS)):
+        try:
+            check_partitions(name, partitions, lambda: log().commits(name, len(partitions)))
+            return
+        except StateReadError:
+            if not rounds_left:
+                raise
+
+
+def check_partitions(name: str, partitions: Sequence[State], commits: Callable[[], Sequence[Txid]]) -> None:
+    """Compare each partition's sentinel with the log; on a mismatch the log is read again.
+
+    `commits`: returns for each partition the next commit, by the log of now.
+    """
+    before = commits()
+    for partition, state in enumerate(partitions):
+        check_partition(name, partition, state, before[partition], lambda at=partition: commits()[at])  # type: ignore[misc]
+
+
+def check_partition(name: str, partition: int, state: State, before: Txid, again: Callable[[], Txid]) -> None:
+    """Compare one partition's sentinel with the log; `before` and `again`: its next commit by the log, then and now."""
+    if before.incarnation is None or not state.offers("read_sentinel"):
+        return
+    found, place = state.read_sentinel(), state.place
+    try:
+        check_reading(name, partition, found, before, before, place)
+    except StateReadError:
+        check_reading(name, partition, found, before, again(), place)
 
 
 def check_reading(

@@ -172,7 +172,7 @@ def check_move(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel 
 
 def is_other_run(found: Sentinel, own: Sentinel) -> bool:
     """Whether another run of the same commit has written what is there. A claim of a start is of no run."""
-    return found == own and found.run not in ("", own.run)
+    return found.run not in ("", own.run) and found == own
 
 
 def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None) -> StateError | FencedError:
@@ -273,11 +273,6 @@ def fenced(backing: IBackingMap[Any], partition: int) -> BackingMap | ReservedKe
     """Return the map itself if it keeps its own sentinel, else one that stores it under reserved keys."""
     store = backing_map(backing)
     return store if store.offers("move_sentinel") else ReservedKeySentinel(store, partition)
-
-
-def is_atomic(backing: IBackingMap[Any]) -> bool:
-    """Whether the map writes a commit whole or not at all."""
-    return backing_map(backing).facts.commits_atomically
 
 
 def is_sentinel_key(keys: Sequence[Key]) -> bool:

@@ -8,10 +8,8 @@ this is Storm's three-field rule.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    pass
 from trident.state.winners import EVERYTHING_WON, Epochs, Winners
 
 RETRY_BITS = 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import EnvironmentProblem, TopologyError
@@ -11,7 +10,7 @@ from trident.extras import check_pyspark
 from trident.roles import missing
 from trident.spout.rich import DeclaresOutputFields, fields_of_rich_spout
 from trident.storm.checks import check_signatures, check_topology
-from trident.storm.declarers import BoltDeclarer, DeclaredComponent, SpoutDeclarer
+from trident.storm.declarers import BoltDeclarer, SpoutDeclarer
 from trident.storm.interfaces import IBasicBolt, IRichBolt, IRichSpout
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import BoltSpec, SpoutSpec, StormTopology
@@ -19,15 +18,6 @@ from trident.storm.streams import DEFAULT_STREAM, StreamDeclarer, StreamSpec
 
 if TYPE_CHECKING:
     from trident.storm.spark.running_storm import RunningStormTopology
-
-
-@dataclass
-class _Set:
-    """A component as it was set, until the topology is created."""
-
-    declared: DeclaredComponent
-    made: Any
-    streams: Mapping[str, StreamSpec]
 
 
 class TopologyBuilder:
@@ -54,8 +44,8 @@ class TopologyBuilder:
     """
 
     def __init__(self) -> None:
-        self._spouts: dict[str, _Set] = {}
-        self._bolts: dict[str, _Set] = {}
+        self._spouts: dict[str, SpoutSpec] = {}
+        self._bolts: dict[str, BoltSpec] = {}
 
     def set_spout(self, id: str, spout: IRichSpout, parallelism: int = 1) -> SpoutDeclarer:
         """Add a spout that `parallelism` threads run.
@@ -65,7 +55,7 @@ class TopologyBuilder:
         TopologyError
             The id is taken or not valid, the object is not a spout, or its fields cannot be read.
         """
-        declared = self._check(id, parallelism, spout)
+        self._check(id, parallelism, spout)
         lacking = list(missing(spout, IRichSpout))
         if lacking:
             raise TopologyError(
@@ -76,8 +66,8 @@ class TopologyBuilder:
         if isinstance(spout, DeclaresOutputFields):
             spout.declare_output_fields(declarer)
         streams = dict(declarer.streams) or {DEFAULT_STREAM: StreamSpec(fields_of_rich_spout(spout))}
-        self._spouts[id] = _Set(declared, spout, streams)
-        return SpoutDeclarer(declared)
+        self._spouts[id] = SpoutSpec(id, parallelism, parallelism, streams, {}, spout)
+        return SpoutDeclarer(self._spouts, id)
 
     def set_bolt(self, id: str, bolt: IRichBolt | IBasicBolt, parallelism: int = 1) -> BoltDeclarer:
         """Add a bolt that `parallelism` threads run; say with the groupings of the result what it reads.
@@ -87,7 +77,7 @@ class TopologyBuilder:
         TopologyError
             The id is taken or not valid, the object is not a bolt, or its fields cannot be read.
         """
-        declared = self._check(id, parallelism, bolt)
+        self._check(id, parallelism, bolt)
         lacking = list(missing(bolt, IRichBolt))
         if lacking:
             raise TopologyError(
@@ -97,8 +87,8 @@ class TopologyBuilder:
         check_signatures(id, bolt)
         declarer = StreamDeclarer(id)
         bolt.declare_output_fields(declarer)
-        self._bolts[id] = _Set(declared, bolt, dict(declarer.streams))
-        return BoltDeclarer(declared)
+        self._bolts[id] = BoltSpec(id, parallelism, parallelism, dict(declarer.streams), {}, bolt, ())
+        return BoltDeclarer(self._bolts, id)
 
     def create_topology(self) -> StormTopology:
         """Return what was declared, checked as a whole.
@@ -109,13 +99,7 @@ class TopologyBuilder:
             There is no spout; a bolt reads nothing, an unknown component or stream, or a field that is not there; a direct
             stream is read without `direct_grouping`, or the other way round.
         """
-        topology = StormTopology(
-            {name: SpoutSpec(**_common(each), spout=each.made) for name, each in self._spouts.items()},
-            {
-                name: BoltSpec(**_common(each), bolt=each.made, inputs=tuple(each.declared.inputs))
-                for name, each in self._bolts.items()
-            },
-        )
+        topology = StormTopology(dict(self._spouts), dict(self._bolts))
         check_topology(topology)
         return topology
 
@@ -139,7 +123,7 @@ class TopologyBuilder:
         """
         return start_on_spark(self.create_topology(), StormConfig.of(conf, **settings), active)
 
-    def _check(self, id: str, parallelism: int, made: object) -> DeclaredComponent:
+    def _check(self, id: str, parallelism: int, made: object) -> None:
         if isinstance(made, type):
             raise TopologyError(
                 f"component {id!r}: {made.__name__} is a class; give an instance of it, {made.__name__}(…)"
@@ -150,29 +134,17 @@ class TopologyBuilder:
             raise TopologyError(f"component {id!r} is set twice; the ids of spouts and bolts differ from each other")
         if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
             raise TopologyError(f"component {id!r}: parallelism={parallelism!r} must be a whole number of at least 1")
-        return DeclaredComponent(id, parallelism)
 
 
 def start_on_spark(topology: StormTopology, conf: StormConfig, active: bool = True) -> RunningStormTopology:
     """Run a topology on Spark; return once all its workers are up. See `TopologyBuilder.start`."""
     check_pyspark("a LocalCluster")
     try:
-        from trident.storm.spark.running_storm import start
+        from trident.storm.spark.running_storm import RunningStormTopology
     except ModuleNotFoundError as error:
         if error.name != "zmq":
             raise
         raise EnvironmentProblem(
             "spouts and bolts on Spark need the package pyzmq: pip install 'trident-spark[storm]'. A LocalCluster does not"
         ) from error
-    return start(topology, conf, active)
-
-
-def _common(each: _Set) -> dict[str, Any]:
-    declared = each.declared
-    return {
-        "id": declared.id,
-        "executors": declared.executors,
-        "tasks": declared.tasks or declared.executors,
-        "streams": each.streams,
-        "conf": dict(declared.conf),
-    }
+    return RunningStormTopology(topology, conf, active)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, Self
 
 from trident.errors import TopologyError
@@ -14,22 +14,11 @@ from trident.storm.storm_config import StormConfig
 from trident.storm.streams import DEFAULT_STREAM
 
 
-@dataclass
-class DeclaredComponent:
-    """What was declared of one component so far."""
-
-    id: str
-    executors: int
-    tasks: int | None = None
-    conf: dict[str, Any] = field(default_factory=dict)
-    inputs: list[Subscription] = field(default_factory=list)
-
-
 class SpoutDeclarer:
     """How a spout runs."""
 
-    def __init__(self, declared: DeclaredComponent) -> None:
-        self._declared = declared
+    def __init__(self, declared: dict[str, Any], id: str) -> None:
+        self._all, self._id = declared, id
 
     def set_num_tasks(self, tasks: int) -> Self:
         """Give the component this many instances; a later rebalance may then use up to as many threads.
@@ -39,17 +28,21 @@ class SpoutDeclarer:
         TopologyError
             There are fewer tasks than executors, or less than one.
         """
-        if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < self._declared.executors:
+        executors = self._all[self._id].executors
+        if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < executors:
             raise TopologyError(
-                f"set_num_tasks({tasks!r}) of component {self._declared.id!r}: it has {self._declared.executors} executors, "
+                f"set_num_tasks({tasks!r}) of component {self._id!r}: it has {executors} executors, "
                 "and each needs at least one task"
             )
-        self._declared.tasks = tasks
-        return self
+        return self._change(tasks=tasks)
 
     def add_configuration(self, name: str, value: Any) -> Self:
         """Set a setting for this component alone: one of `StormConfig`, or one of your own for its `conf`."""
-        self._declared.conf.update(StormConfig.for_one_component(name, value))
+        conf = self._all[self._id].conf
+        return self._change(conf={**conf, **StormConfig.for_one_component(name, value)})
+
+    def _change(self, **changes: Any) -> Self:
+        self._all[self._id] = replace(self._all[self._id], **changes)
         return self
 
 
@@ -62,11 +55,11 @@ class BoltDeclarer(SpoutDeclarer):
 
     def fields_grouping(self, component: str, fields: FieldsLike, stream_id: str = DEFAULT_STREAM) -> Self:
         """Send tuples with equal values of these fields to the same task."""
-        return self._subscribe("fields", component, stream_id, _names(self._declared.id, fields))
+        return self._subscribe("fields", component, stream_id, _names(self._id, fields))
 
     def partial_key_grouping(self, component: str, fields: FieldsLike, stream_id: str = DEFAULT_STREAM) -> Self:
         """Send tuples with equal values of these fields to one of two tasks, the one that got less so far."""
-        return self._subscribe("partial_key", component, stream_id, _names(self._declared.id, fields))
+        return self._subscribe("partial_key", component, stream_id, _names(self._id, fields))
 
     def all_grouping(self, component: str, stream_id: str = DEFAULT_STREAM) -> Self:
         """Send a copy of each tuple to every task."""
@@ -92,7 +85,7 @@ class BoltDeclarer(SpoutDeclarer):
         """Let an object of yours choose the tasks."""
         if not isinstance(grouping, CustomStreamGrouping):
             raise TopologyError(
-                f"custom_grouping of bolt {self._declared.id!r}: {type(grouping).__name__} needs prepare(context, source, "
+                f"custom_grouping of bolt {self._id!r}: {type(grouping).__name__} needs prepare(context, source, "
                 "target_tasks) and choose_tasks(task_id, values)"
             )
         return self._add(Subscription(component, stream_id, Grouping("custom", chooser=grouping)))
@@ -101,14 +94,14 @@ class BoltDeclarer(SpoutDeclarer):
         return self._add(Subscription(component, stream_id, Grouping(kind, tuple(fields))))
 
     def _add(self, made: Subscription) -> Self:
-        for each in self._declared.inputs:
+        inputs = self._all[self._id].inputs
+        for each in inputs:
             if (each.component, each.stream) == (made.component, made.stream):
                 raise TopologyError(
-                    f"bolt {self._declared.id!r} reads stream {made.stream!r} of {made.component!r} twice "
+                    f"bolt {self._id!r} reads stream {made.stream!r} of {made.component!r} twice "
                     f"({each.grouping.kind} and {made.grouping.kind}); choose one grouping"
                 )
-        self._declared.inputs.append(made)
-        return self
+        return self._change(inputs=(*inputs, made))
 
 
 def _names(bolt: str, fields: FieldsLike) -> tuple[str, ...]:

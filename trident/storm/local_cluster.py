@@ -6,8 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
-from random import Random, SystemRandom
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -15,12 +13,10 @@ from typing import Any, Self
 from trident.errors import TopologyError, TridentError
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
-from trident.storm.execution.executor import Setting, TaskError
+from trident.storm.execution.executor import Launch, TaskError
 from trident.storm.execution.messages import Body, Inbox
-from trident.storm.execution.pickles import pickled_components
-from trident.storm.execution.storm_worker import Worker
-from trident.storm.execution.task_layout import TaskLayout, lay_out
-from trident.storm.statistics.local_observer import LocalObserver
+from trident.storm.execution.storm_worker import Worker, inboxes_of
+from trident.storm.statistics import TopologyMonitor, WorkerSnapshots
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_errors import DeathWatch
 from trident.storm.storm_topology import StormTopology
@@ -29,7 +25,7 @@ logger = logging.getLogger("trident.storm")
 
 _STOP_S = 5.0
 _LOOKS = 3
-_seeds = SystemRandom()
+_COUNT_S = 1.0
 
 
 class LocalTopology:
@@ -37,28 +33,22 @@ class LocalTopology:
 
     def __init__(self, topology: StormTopology, conf: StormConfig) -> None:
         self._conf = conf
-        layout = lay_out(topology, conf.workers, conf.ackers)
-        self._inboxes = inboxes_of(layout, conf.receive_buffer_size)
-        self._setting = Setting(
-            conf.name,
-            topology,
-            pickled_components(topology),
-            layout,
-            conf,
-            LocalMail(self._inboxes),
-            self._report,
-            monotonic,
-            lambda: Random(_seeds.getrandbits(128)),
-        )
+        self._launch = Launch.of(topology, conf)
+        layout = self._launch.layout
+        self._inboxes = inboxes_of(layout.executors, conf.receive_buffer_size)
         self._watch = DeathWatch(conf)
         self._changing = threading.Lock()
         self._active = True
         self._ended = threading.Event()
         self.errors: deque[ReportedError] = deque(maxlen=100)
         self._error: BaseException | None = None
-        self._observer = LocalObserver(
+        self._monitor = TopologyMonitor(
             conf, topology, lambda: layout, lambda: self._active and not self._ended.is_set(), lambda: self.errors
         )
+        self._snapshots: dict[int, WorkerSnapshots] = {}
+        self._counting = threading.Lock()
+        self._counter = threading.Thread(target=self._go_on_counting, name=f"{conf.name}-statistics", daemon=True)
+        self._counter.start()
         self._workers = {number: self._make(number) for number in range(conf.workers)}
         for worker in self._workers.values():
             worker.start()
@@ -81,12 +71,13 @@ class LocalTopology:
     @property
     def status(self) -> TopologyStatus:
         """Workers, executors, tasks, errors and statistics as they are now."""
-        return self._observer.status
+        self._count()
+        return self._monitor.status
 
     @property
     def metrics_url(self) -> str | None:
         """Where metrics are served, None without `metrics_port`."""
-        return self._observer.metrics_url
+        return self._monitor.metrics_url
 
     def activate(self) -> None:
         """Let the spouts be asked for tuples again."""
@@ -127,11 +118,22 @@ class LocalTopology:
 
     def _make(self, number: int) -> Worker:
         mail = LocalMail(self._inboxes)
-        setting = replace(self._setting, mail=mail)
+        setting = self._launch.setting(mail, self._report)
         mail.worker = worker = Worker(number, setting, self._inboxes, lambda error: self._died(number, error))
         worker.set_active(self._active)
-        self._observer.follow(worker)
+        self._count()  # the last figures of the one that has ended
+        with self._counting:
+            self._snapshots[number] = WorkerSnapshots(number, worker.executors, worker.at_work)
         return worker
+
+    def _count(self) -> None:
+        with self._counting:  # a snapshot that is taken later is also handed in later
+            for each in self._snapshots.values():
+                self._monitor.take(each.take())
+
+    def _go_on_counting(self) -> None:
+        while not self._ended.wait(_COUNT_S):
+            self._count()
 
     def _set_active(self, active: bool) -> None:
         with self._changing:
@@ -173,8 +175,10 @@ class LocalTopology:
             self._error = error
             for worker in self._workers.values():
                 self._stop_worker(worker)
-            self._observer.close()
+            self._count()
+            self._monitor.close()
             self._ended.set()
+            self._counter.join()
 
 
 class LocalCluster:
@@ -268,11 +272,3 @@ class LocalMail:
         """Return when it has, or when the worker stops."""
         while not (self.worker and self.worker.stopping) and not self._inboxes[task].wait_until_open(0.05):
             pass
-
-
-def inboxes_of(layout: TaskLayout, capacity: int) -> dict[int, Inbox]:
-    """Return an inbox for each executor, by its tasks."""
-    inboxes: dict[int, Inbox] = {}
-    for each in layout.executors:
-        inboxes |= dict.fromkeys(each.tasks, Inbox(capacity))
-    return inboxes

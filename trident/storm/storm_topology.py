@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from trident.fields import Fields
 from trident.storm.groupings import Subscription
 from trident.storm.interfaces import IBasicBolt, IRichBolt, IRichSpout
 from trident.storm.streams import StreamSpec
@@ -69,10 +68,6 @@ class StormTopology:
             for each in bolt.inputs:
                 if (each.component, each.stream) == (component, stream):
                     yield bolt, each
-
-    def fields_of(self, component: str, stream: str) -> Fields:
-        """Return the fields of a stream that exists."""
-        return self.components[component].streams[stream].fields
 
     @cached_property
     def on_cycles(self) -> frozenset[tuple[str, str]]:

@@ -35,7 +35,7 @@ class Tuple(TypedValues):
     """
 
     # `root` and `edge` as in `SentTuple`; then each edge to a tuple that is anchored to this one is xored into `edge`, which
-    # so is what its answer tells its tree. `holder` has the totals of the task that must answer it (`InputCounts`).
+    # so is what its answer tells its tree. `holder` has the totals of the task that must answer it (`Counts`).
     # `started` is the moment at which its execution began, 0 if it is none of the sampled ones.
     # There is no `__init__`, which would take longer than all the rest that a tuple costs: executors set what it has.
     __slots__ = ("edge", "holder", "origin", "root", "started", "values")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from trident.config import Config
 from trident.errors import TridentError, UnsupportedOperation, describe
 from trident.graph import JoinWithinNode, StateNode, WindowNode
-from trident.observe.recent_batches import RecentRate
 from trident.observe.topology_status import TopologyStatus
 from trident.observe.verdict import verdict
 from trident.redaction import redacted, shown_configuration
@@ -134,13 +133,12 @@ class StormPages(RunningPages):
         self._on_spark = None if isinstance(running, LocalTopology) else running
         if self._on_spark is not None:
             self.actions = ("activate", "deactivate", "rebalance", "kill")
-        self._acked = RecentRate()
 
     def status(self) -> TopologyStatus:
         running, status = self._topology, self._topology.status
         figures, error = status.statistics.over().figures, running.exception()
         more = {
-            "rates": {"tuplesPerSecond": self._acked.of(figures.acked), "batchesPerSecond": None},
+            "rates": {"tuplesPerSecond": status.series.per_second(status.now), "batchesPerSecond": None},
             "lags": [],
             "health": {
                 "failures": figures.failed,

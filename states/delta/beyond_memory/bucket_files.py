@@ -10,7 +10,6 @@ has been given up since; so its values get the type that is declared when they a
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from states.delta.beyond_memory.key_hashes import HASH_BITS, Hashes, Places, pairs
+from states.delta.data_files import write_parquet
 from trident.alignment import rebuild
 
 HASH_COLUMN = "_trident_hash"
@@ -87,21 +87,10 @@ def _name(path: str) -> re.Match[str] | None:
 def write_bucket(rows: pa.Table, bucket: Bucket, system: FileSystem) -> BucketFile:
     """Write rows with their hashes, in order, into a file of its own, which no log names yet."""
     name = f"part-b{bucket.depth}-{bucket.prefix:x}-{uuid4()}.parquet"
-    try:
-        with system.open_output_stream(name) as sink:
-            with pq.ParquetWriter(
-                sink,
-                rows.schema,
-                dictionary_pagesize_limit=_DICTIONARY_BYTES,
-                use_dictionary=[column for column in rows.column_names if column != HASH_COLUMN],
-                write_statistics=[HASH_COLUMN],
-            ) as writer:
-                writer.write_table(rows, ROWS_PER_GROUP)
-            size = sink.tell()
-    except BaseException:
-        with suppress(OSError):
-            system.delete_file(name)
-        raise
+    size = write_parquet(
+        rows, name, system, ROWS_PER_GROUP, dictionary_pagesize_limit=_DICTIONARY_BYTES,
+        use_dictionary=[column for column in rows.column_names if column != HASH_COLUMN], write_statistics=[HASH_COLUMN],
+    )  # fmt: skip
     return BucketFile(name, size, rows.num_rows, bucket)
 
 

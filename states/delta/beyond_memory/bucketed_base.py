@@ -6,7 +6,7 @@ within another. A bucket that grows is split in two as it is rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -24,13 +24,6 @@ class BucketLimits(NamedTuple):
 
     rows: int = 1 << 18
     nbytes: int = 1 << 25
-
-
-class Rewrite(NamedTuple):
-    """The files of a bucket that a merge replaces: those that go, and those that are written and come."""
-
-    removed: tuple[BucketFile, ...]
-    added: tuple[BucketFile, ...]
 
 
 class BucketedBase:
@@ -74,33 +67,30 @@ class BucketedBase:
 
     def merge(
         self, changes: SortedRows, finish: Callable[[SortedRows], SortedRows] | None = None, all_files: bool = False
-    ) -> Iterator[Rewrite]:
-        """Write the buckets that changes touch, or `all_files`, one at a time; no log names the new files yet.
+    ) -> BucketedBase:
+        """Return the base after changes: the buckets that they touch, or `all_files`, are written, one at a time.
 
-        The files of rewrites that are not used are the caller's to delete.
+        No log names the new files yet; if they are not used, they are the caller's to delete.
 
         `finish`: gives some of the changes the columns of the base, if they have others.
         """
+        files = list[BucketFile]()
         for bucket, file in self._cover(_EVERYTHING, list(self.files)):
             part = changes.within(bucket)
             if len(part) or (all_files and file is not None):
-                yield self._merged(bucket, file, part if finish is None else finish(part))
+                files += self._merged(bucket, file, part if finish is None else finish(part))
+            elif file is not None:
+                files.append(file)
+        return BucketedBase(files, self.schema, self.keys, self._system, self.limits)
 
-    def moved(self, rewrites: Iterable[Rewrite]) -> BucketedBase:
-        """Return the base after rewrites."""
-        files = set(self.files)
-        for rewrite in rewrites:
-            files = files.difference(rewrite.removed).union(rewrite.added)
-        return BucketedBase(list(files), self.schema, self.keys, self._system, self.limits)
-
-    def written(self, rows: pa.Table, bucket: Bucket) -> Iterator[BucketFile]:
+    def _written(self, rows: pa.Table, bucket: Bucket) -> Iterator[BucketFile]:
         """Write rows of a bucket, with their hashes and in order, into as many files as the limits ask for."""
         if rows.num_rows > 1 and (rows.num_rows > self.limits.rows or rows.nbytes > self.limits.nbytes):
             hashes = hashes_in(rows)
             if hashes[0] != hashes[-1]:
                 for half in bucket.halves():
                     part = half.within(hashes)
-                    yield from self.written(rows.slice(part.start, part.stop - part.start), half)
+                    yield from self._written(rows.slice(part.start, part.stop - part.start), half)
                 return
         if rows.num_rows:
             yield write_bucket(rows, bucket, self._system)
@@ -116,14 +106,13 @@ class BucketedBase:
             rows = rows_only(rows)
             yield FoundRows(rows if same.all() else rows.filter(pa.array(same)), places)
 
-    def _merged(self, bucket: Bucket, file: BucketFile | None, changes: SortedRows) -> Rewrite:
+    def _merged(self, bucket: Bucket, file: BucketFile | None, changes: SortedRows) -> Iterator[BucketFile]:
         if file is None:
             stored = with_hash(self.schema).empty_table()
         else:
             with self._opened(file) as opened:
                 stored = opened.rows()
-        rows = changes.applied_to(stored)
-        return Rewrite(() if file is None else (file,), tuple(self.written(rows, bucket)))
+        return self._written(changes.applied_to(stored), bucket)
 
     def _opened(self, file: BucketFile) -> OpenedBucket:
         return OpenedBucket(file, self._system, self.schema)

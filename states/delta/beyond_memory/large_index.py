@@ -1,178 +1,176 @@
-"""The latest values of a table whose rows are beyond memory: what `IndexedValues` does, over files in buckets.
+"""The latest values of a table whose rows are beyond memory: a base of files in buckets, and in memory what changed since.
 
-The rows of the base are the published ones: of each key the value after a committed batch P. Changes since then are in
-memory, in the columns of the change table. To the value rule of an opaque state the batch after P wrote each row of the
-base and changed nothing: so every reader and every commit after P finds the value, and a reader of a time
-before P gets an error that asks for a newer snapshot. Its attempt is the one that wrote the value, because the attempt says
-which declaration it is of; to the rule it is all the same.
+The rows of the base are the published ones: of each key the value after a committed batch P. To the value rule of an opaque
+state the batch after P wrote each row of the base and changed nothing: so every reader and every commit after P finds the
+value, and a reader of a time before P gets an error that asks for a newer snapshot. Its attempt is the one that wrote the
+value, because the attempt says which declaration it is of; to the rule it is all the same.
+
+Changes are in the columns of the change table. A commit puts its rows into memory, where a few sorted tables hold them; the
+table's owner has made them durable elsewhere. From time to time the owner freezes these changes, merges them into the files of
+the base with a thread of its own, and commits the files. Meanwhile commits go on, and lookups see newer changes, then the
+frozen ones, then the base.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from states.delta.beyond_memory.bucketed_base import BucketedBase, Rewrite
-from states.delta.beyond_memory.large_values import LargeValues
-from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows
-from states.delta.layout import DeltaLayout, RawKey, RawValue
-from states.delta.number_rows import columns_of, key_column, table_of
-from states.delta.raw_forms import SENTINEL_COLUMN
+from states.delta.beyond_memory.bucketed_base import BucketedBase
+from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys
+from states.delta.layout import SENTINEL_COLUMN, DeltaLayout, RawKey, RawValue
 from trident.arrow import python_of
 from trident.state.columns.number_columns import NumberColumns
-from trident.state.interfaces import Key, StateType
+from trident.state.interfaces import StateType
 from trident.state.table import KeyColumns
 from trident.state.values import UNKNOWN_ATTEMPT
 
 _ROWS_AT_ONCE = 1 << 18
 
-Publish = Callable[[pa.Table], tuple[pa.Table, npt.NDArray[np.bool_]]]
-"""Of changes, in the columns of the change table: the rows of a base, and which of them have no value."""
-
-
-class Merge(NamedTuple):
-    """A merge that has begun: the base, and the changes that go into it."""
-
-    base: BucketedBase
-    changes: SortedRows
-    publish: Publish
-
-    def rewrites(self, all_files: bool = False) -> Iterator[Rewrite]:
-        """Write the buckets that change, or `all_files`, one at a time; in any thread. See `BucketedBase.merge`."""
-        return self.base.merge(self.changes, self._published, all_files)
-
-    def _published(self, changes: SortedRows) -> SortedRows:
-        rows, without_value = self.publish(changes.rows)
-        return changes.with_rows(rows, changes.deleted | without_value, self.base.keys)
-
 
 class LargeIndex:
-    """The raw value of each key, in files and in memory. Used by one thread at a time.
+    """The raw value of each key, in files and in memory, as `IndexedValues` has them. Used by one thread at a time.
 
     `layout`: the columns of changes.
-    `base`: its rows: the key columns, the value, and the attempt that wrote it.
+    `base`: its rows: the key columns, which may have other names there, the value, and the attempt that wrote it.
     `shown`: the batch P that the base shows.
     """
 
     def __init__(self, layout: DeltaLayout, base: BucketedBase, shown: int) -> None:
-        self._layout, self._shown = layout, shown
-        self._columns = [*layout.key_columns, *layout.value_columns]
-        schema = pa.schema([layout.schema.field(name) for name in self._columns])
-        self.values = LargeValues(base, schema, layout.key_columns)
+        self.base, self._layout, self._shown = base, layout, shown
+        self._runs: list[SortedRows] = []  # the newest last, each at most half as long as the one before
+        self._frozen: SortedRows | None = None
+
+    @property
+    def changes(self) -> int:
+        """The number of rows in memory."""
+        return sum(map(len, self._in_memory()))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes in memory."""
+        return sum(run.nbytes for run in self._in_memory())
+
+    # ---- reading --------------------------------------------------------------------------------------------------
+
+    def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:
+        """Return a raw value per key, None for an absent one."""
+        answers: list[RawValue | None] = [None] * len(keys)
+        if keys:
+            for rows, places in self._as_changes(self._layout.key_parts(keys)):
+                values = zip(*(python_of(rows[name]) for name in self._layout.value_columns), strict=True)
+                for place, value in zip(places.tolist(), values, strict=True):
+                    answers[place] = value
+        return answers
+
+    def find(self, keys: Sequence[RawKey]) -> NumberColumns | None:
+        """Return what is there for keys; None if keys that are given field by field have another number of fields."""
+        columns = keys if isinstance(keys, KeyColumns) else KeyColumns(self._layout.key_parts(keys))
+        if len(columns.parts) != len(self._layout.key_columns):
+            return None
+        assert self._layout.form is not None, self._layout
+        made = NumberColumns.absent(self._layout.form, len(columns))
+        for rows, places in self._as_changes(columns.parts):
+            numbers = self._layout.numbers_of(rows)
+            made.numbers[places], made.flags[places] = numbers.numbers, numbers.flags
+        made.place = (columns.names, None, False)
+        return made
+
+    def lookup(self, keys: pa.Table) -> tuple[FoundRows, FoundRows]:
+        """Look up distinct keys, given as a table of key columns.
+
+        Returns
+        -------
+        tuple[FoundRows, FoundRows]
+            The changes, in the columns of changes, and rows of the base, in its columns; a key is in at most one of them.
+        """
+        wanted, parts = WantedKeys.of(keys), []
+        for run in reversed(self._in_memory()):
+            rows, gone = run.lookup(wanted)
+            wanted = wanted.without(np.concatenate([rows.places, gone]))
+            parts.append(rows)
+        return FoundRows.all(parts, self._layout.data_schema), self.base.lookup(wanted)
+
+    def key_pages(self) -> Iterator[list[RawKey]]:
+        """Iterate over all keys, a bucket at a time."""
+        changes, width = self._together(self._in_memory()), len(self._layout.key_columns)
+        yield self._layout.raw_keys(changes.rows.filter(pa.array(~changes.deleted)).columns[:width])
+        for page in self.base.rows(changes):
+            yield self._layout.raw_keys(page.columns[:width])
+
+    # ---- writing --------------------------------------------------------------------------------------------------
 
     def load(self, changes: pa.Table) -> None:
         """Take rows of the change table that are later than the base: in the order of `_seq`, a key as often as it comes."""
         for first in range(0, changes.num_rows, _ROWS_AT_ONCE):
             part = changes.slice(first, _ROWS_AT_ONCE)
             rows = part.filter(part[SENTINEL_COLUMN].is_null())
-            if not self._put(rows, once=True):
-                self._put(self._layout.reduced(rows, drop_deleted=False))
-
-    # ---- IndexedValues --------------------------------------------------------------------------------------------
-
-    def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:
-        """Return a raw value per key, None for an absent one."""
-        answers: list[RawValue | None] = [None] * len(keys)
-        if keys:
-            changes, stored = self.values.lookup(self._key_table(self._parts(keys)))
-            columns = [python_of(changes.rows[name]) for name in self._layout.value_columns]
-            _fill(answers, changes, zip(*columns, strict=True))
-            _fill(answers, stored, self._raw(stored.rows))
-        return answers
+            if not self.add(rows, once=True):
+                self.add(self._layout.reduced(rows, drop_deleted=False))
 
     def put(self, rows: Mapping[RawKey, RawValue]) -> None:
-        """Write raw values."""
-        self._put(self._layout.table(list(rows), list(rows.values()), 0, None))
-
-    def delete(self, keys: Sequence[RawKey]) -> None:
-        """Delete keys; absent ones are ignored."""
-        self.put(dict.fromkeys(keys, self._layout.deleted))
-
-    def find(self, keys: Sequence[RawKey]) -> NumberColumns | None:
-        """Return what is there for keys; None if keys that are given field by field have another number of fields."""
-        columns = keys if isinstance(keys, KeyColumns) else KeyColumns(self._parts(keys))
-        return self._found(columns) if len(columns.parts) == len(self._layout.key_columns) else None
+        """Write raw values, and delete the keys whose value marks that."""
+        self.add(self._layout.table(list(rows), list(rows.values()), 0, None))
 
     def put_columns(self, new: NumberColumns) -> None:
         """Write what was combined with what `find` gave."""
-        self._put(table_of(self._layout, new, 0, None))
+        self.add(self._layout.table_of(new, 0, None))
 
-    def key_pages(self) -> Iterator[list[RawKey]]:
-        """Iterate over all keys, a bucket at a time."""
-        changes, stored = self.values.together()
-        yield self._keys_of(changes)
-        for page in stored:
-            yield self._keys_of(page)
+    def add(self, changes: pa.Table, once: bool = False) -> bool:
+        """Write changes, which delete keys without a value; with `once` only if each key comes once, else False."""
+        rows = changes.select(self._layout.data_schema.names)
+        deleted = rows[self._layout.value_columns[0]].is_null().to_numpy()
+        run = SortedRows.of(rows, self._layout.key_columns, deleted)
+        if once and (run.hashes[1:] == run.hashes[:-1]).any():
+            return False
+        # A row is copied a few times at most, and a lookup asks few tables.
+        while self._runs and len(self._runs[-1]) < 2 * len(run):
+            run = run.after(self._runs.pop())
+        self._runs += [run] if len(run) else []
+        return True
 
     # ---- merging --------------------------------------------------------------------------------------------------
 
-    def freeze(self, publish: Publish) -> Merge:
-        """Begin to merge all changes into the base: between commits, while all of them are of ended attempts.
+    def freeze(self) -> SortedRows:
+        """Return all changes; those that are put from now on are not among them. `merged` or `thaw` ends it.
 
-        `publish`: takes each value as of the last committed batch.
+        It is called between commits, while all changes are of ended attempts.
         """
-        return Merge(self.values.base, self.values.freeze(), publish)
+        assert self._frozen is None, "one merge at a time"
+        self._frozen, self._runs = self._together(self._runs), []
+        return self._frozen
 
     def merged(self, base: BucketedBase, shown: int) -> None:
-        """Go on with the base that holds the frozen changes, and the batch that it shows."""
-        self._shown = shown
-        self.values.merged(base)
+        """Go on with a base that holds the frozen changes, and the batch that it shows."""
+        self.base, self._shown, self._frozen = base, shown, None
 
     def thaw(self) -> None:
         """Take the frozen changes back, because their merge failed."""
-        self.values.thaw()
+        if self._frozen is not None:
+            self._runs, self._frozen = [self._together([self._frozen, *self._runs])], None
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _put(self, changes: pa.Table, once: bool = False) -> bool:
-        """Write changes; with `once` only if each key comes once, else False."""
-        rows = changes.select(self._columns)
-        run = self.values.sorted(rows, rows[self._layout.value_columns[0]].is_null().to_numpy())
-        if once and (run.hashes[1:] == run.hashes[:-1]).any():
-            return False
-        self.values.put(run)
-        return True
-
-    def _found(self, keys: KeyColumns) -> NumberColumns:
-        changes, stored = self.values.lookup(self._key_table(keys.parts))
-        new, old = (columns_of(self._layout, rows) for rows in (changes.rows, self._as_changes(stored.rows)))
-        made = NumberColumns.absent(new.form, len(keys))
-        for found, columns in ((changes, new), (stored, old)):
-            made.numbers[found.places], made.flags[found.places] = columns.numbers, columns.flags
-        made.place = (keys.names, None, False)
-        return made
-
-    def _as_changes(self, stored: pa.Table) -> pa.Table:
-        """Return rows of the base as if the batch that comes next had written them, over themselves."""
-        *_, value, attempts = stored.columns
-        wrote = [np.full(stored.num_rows, self._shown + 1), attempts.fill_null(UNKNOWN_ATTEMPT)]
-        return pa.table([*wrote, value, value], names=list(self._layout.value_columns))
-
-    def _raw(self, stored: pa.Table) -> Iterator[RawValue]:
-        shown = self._shown
-        *_, values, attempts = map(python_of, stored.columns)
+    def _as_changes(self, parts: Sequence[Any]) -> Iterator[FoundRows]:
+        """Iterate over the rows of keys: changes, and rows of the base as if the batch after it had written them."""
+        changes, stored = self.lookup(self._layout.key_table(parts))
+        yield changes
+        *_, value, attempts = stored.rows.columns
+        count, columns = stored.rows.num_rows, [value]
         if self._layout.kind is StateType.OPAQUE:
-            known = (UNKNOWN_ATTEMPT if one is None else one for one in attempts)
-            return ((shown + 1, attempt, value, value) for attempt, value in zip(known, values, strict=True))
-        if self._layout.kind is StateType.TRANSACTIONAL:
-            return ((shown, value) for value in values)
-        return ((value,) for value in values)
+            columns = [np.full(count, self._shown + 1), attempts.fill_null(UNKNOWN_ATTEMPT), value, value]
+        elif self._layout.kind is StateType.TRANSACTIONAL:
+            columns = [np.full(count, self._shown), value]
+        yield FoundRows(pa.table(columns, names=list(self._layout.value_columns)), stored.places)
 
-    def _parts(self, keys: Sequence[RawKey]) -> list[Sequence[Any]]:
-        return list(zip(*keys, strict=True)) if self._layout.typed_keys else [keys]
+    def _in_memory(self) -> list[SortedRows]:
+        return self._runs if self._frozen is None else [self._frozen, *self._runs]
 
-    def _key_table(self, parts: Sequence[Sequence[Any] | pa.Array]) -> pa.Table:
-        names, types = self._layout.key_columns, self._layout.key_types
-        return pa.table([key_column(*one) for one in zip(names, types, parts, strict=True)], names=list(names))
-
-    def _keys_of(self, rows: pa.Table) -> list[Key]:
-        return self._layout.raw_keys(rows.columns[: len(self._layout.key_columns)])
-
-
-def _fill(answers: list[RawValue | None], found: FoundRows, values: Iterator[RawValue]) -> None:
-    for place, value in zip(found.places.tolist(), values, strict=True):
-        answers[place] = value
+    def _together(self, runs: Sequence[SortedRows]) -> SortedRows:
+        together = SortedRows.of(self._layout.data_schema.empty_table(), self._layout.key_columns)
+        for run in runs:
+            together = run.after(together)
+        return together

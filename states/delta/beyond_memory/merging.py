@@ -17,27 +17,22 @@ import threading
 import time
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from states.delta.beyond_memory.base_table import TRIMMED, BaseTable, Holds
 from states.delta.beyond_memory.bucketed_base import BucketedBase
-from states.delta.beyond_memory.large_index import LargeIndex, Merge
+from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.opened_base import OpenedBase
+from states.delta.beyond_memory.sorted_rows import SortedRows
 from states.delta.data_files import DataFile
 from states.delta.faults import VersionMoved
 from states.delta.fence import moved_by_compactions
-from states.delta.published_table import Due, is_newest
+from states.delta.published_table import TRIMMED, Due, Holds, is_newest
 from states.delta.state_table import COMPACTION, StateTable
 from states.delta.state_tables import StateTables
 from trident.errors import BackendError, StateError
-from trident.state.txid import Snapshot
 
 _LOGGER = logging.getLogger(__name__)
 _SHARE = 20  # merging for the sake of people takes at most one part in so many of the time
-_RUNS_PER_CHECKPOINT = 32
 _CHANGE_BYTES = 64  # of a change in memory, without long values
 
 
@@ -57,13 +52,13 @@ class Merging:
 
     def __init__(self, tables: StateTables, changes: StateTable, base: OpenedBase) -> None:
         self._tables, self._changes, self._base = tables, changes, base
-        self._table = tables.at_path()
+        self._published = tables.at_path()
         self._thread: threading.Thread | None = None
         self._outcome: _Outcome | None = None
         self._unread: LargeIndex | None = None  # changes of tasks that are being merged
         self.is_running = False
         """Whether a merge has begun, and `settle` has not used its outcome."""
-        self._not_before, self._runs = 0.0, 0
+        self._not_before = 0.0
 
     def offer(self, due: Due, index: LargeIndex | None, seq: int) -> None:
         """Use a merge that has ended, and begin one if it is due; between commits, all changes being committed.
@@ -101,7 +96,7 @@ class Merging:
             return
         if outcome.base is not None:
             index.merged(outcome.base, outcome.holds.batch)
-            self._base.moved(outcome.base, outcome.holds, self._table.version)
+            self._base.moved(outcome.base, outcome.holds, self._published.table.version)
             pa.default_memory_pool().release_unused()
             return
         index.thaw()
@@ -124,7 +119,7 @@ class Merging:
     def _changes_of(self, index: LargeIndex | None) -> tuple[int, int]:
         """Return the number of changes that are not merged yet, and their bytes in memory."""
         if index is not None:
-            return index.values.changes, index.values.nbytes
+            return index.changes, index.nbytes
         files = self._files()
         rows = sum(file.rows for file in files)
         return rows, max(sum(file.size for file in files), rows * _CHANGE_BYTES)
@@ -140,11 +135,10 @@ class Merging:
             files = self._files()
             index = unread = self._base.opened() if files else None
             seq = max((file.last for file in files), default=0)
-        if index is None or not index.values.changes:
+        if index is None or not index.changes:
             return
-        merge = index.freeze(lambda rows: self._published(rows, due.snapshot))
-        holds = Holds(seq, due.snapshot.txid)
-        arguments = merge, due, holds, self._base.version, self._base.merged()
+        holds, frozen = Holds(seq, due.snapshot.txid), index.freeze()
+        arguments = index.base, frozen, due, holds, self._base.version, self._base.merged()
         # Of an error that was not expected.
         self._outcome = _Outcome(None, holds, BackendError("it ended without a result"))
         self._unread, self.is_running = unread, True
@@ -155,16 +149,14 @@ class Merging:
         self._thread = threading.Thread(target=self._run, args=arguments, name=f"{self._tables.what}: merging")
         self._thread.start()
 
-    def _published(self, rows: pa.Table, snapshot: Snapshot) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
-        made = self._tables.rows.in_base(rows, snapshot)
-        return made, pc.is_null(made[self._tables.rows.value]).to_numpy()
-
     # ---- in the thread of a merge ---------------------------------------------------------------------------------
 
-    def _run(self, merge: Merge, due: Due, holds: Holds, based_on: int, held: int | None) -> None:
+    def _run(
+        self, base: BucketedBase, changes: SortedRows, due: Due, holds: Holds, based_on: int, held: int | None
+    ) -> None:
         began = time.monotonic()
         try:
-            base = self._merge(merge, due, holds, based_on)
+            base = self._merged(base, changes, due, holds, based_on)
             self._outcome = _Outcome(base, holds, None)
         except (VersionMoved, StateError, OSError) as error:
             self._outcome = _Outcome(None, holds, error)
@@ -173,26 +165,24 @@ class Merging:
         if self._outcome.error is None:
             self._keep_small(held)
 
-    def _merge(self, merge: Merge, due: Due, holds: Holds, based_on: int) -> BucketedBase:
-        table = self._table
+    def _merged(self, base: BucketedBase, changes: SortedRows, due: Due, holds: Holds, based_on: int) -> BucketedBase:
+        table = self._published.table
         if table.refresh() != based_on and not moved_by_compactions(table, based_on):
             raise VersionMoved(f"the base is at version {table.version}, not {based_on}")
-        base = BaseTable(table, self._tables.name)
-        rewrites = list(merge.rewrites(all_files=not base.has_columns()))
+        rows = self._tables.rows
+        after = base.merge(changes, lambda part: rows.in_base(part, due.snapshot), not table.has_columns())
         if not is_newest(self._changes, due.shown):
             raise VersionMoved("another writer has taken over")
-        return base.move(merge.base, rewrites, holds, due.shown)
+        self._published.move(base, after, holds, due.shown)
+        return after
 
     def _keep_small(self, held: int | None) -> None:
         """Delete changes that the base before this one held already; now and then checkpoints and old files."""
-        self._runs += 1
         try:
             self._trim(-1 if held is None else held)
-            if self._runs % _RUNS_PER_CHECKPOINT == 0:
-                self._table.checkpoint()
-                self._table.vacuum()
         except (VersionMoved, StateError, OSError) as error:
             _LOGGER.warning("the clean-up of %s was postponed: %s", self._tables.what, error)
+        self._published.keep_small()
 
     def _trim(self, seq: int) -> None:
         changes = self._changes.another()

@@ -1,31 +1,21 @@
-"""The base of a state that is too large for memory: opened with the changes since, or written for the first time.
-
-Writes a first base from more rows than memory holds, in any order: they are parted by their hashes on the local
-disk.
-"""
+"""The base of a state that is too large for memory: opened with the changes since, or written for the first time."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from states.delta.beyond_memory.base_table import TRIMMED, BaseTable, Holds
-from states.delta.beyond_memory.bucket_files import Bucket, BucketFile
 from states.delta.beyond_memory.bucketed_base import BucketedBase
 from states.delta.beyond_memory.large_index import LargeIndex
-from states.delta.beyond_memory.sorted_rows import hashed, hashes_in, rows_only
-from states.delta.data_files import DataFile
+from states.delta.data_files import DataFile, in_turn
 from states.delta.faults import VersionMoved
 from states.delta.fence import newest_sentinel
-from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, in_order
+from states.delta.layout import in_order
+from states.delta.old_versions import delete_files
 from states.delta.options import DeltaOptions
-from states.delta.published_table import Due
+from states.delta.published_table import TRIMMED, Due, Holds
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import StateTables
 from trident.errors import BackendError, ConfigError, StateError
@@ -47,8 +37,8 @@ class OpenedBase:
 
     def __init__(self, tables: StateTables, changes: StateTable) -> None:
         self._tables, self._changes = tables, changes
-        self._table = tables.at_path()
-        self._base = BaseTable(self._table, tables.name)
+        self._published = tables.at_path()
+        self._table = self._published.table
         self.bounds, self._ttl_s = MemoryBounds(tables.options), tables.options.ttl_s
         self.holds: Holds | None = None
         self.version, self.rows = ABSENT, 0
@@ -74,12 +64,7 @@ class OpenedBase:
         self._note(holds)
         if holds is None:
             return None
-        index = LargeIndex(self._tables.layout, self._base.base(), holds.batch)
-        for file in self._changes.files():
-            if file.last > holds.seq:
-                rows = in_order(self._changes.scan(None, None, [file]))
-                index.load(rows.filter(pc.greater(rows[SEQ_COLUMN], holds.seq)))
-        return index
+        return self._published.index(self._tables.layout, self._scans(holds.seq))
 
     def look(self) -> None:
         """Look for a base without reading any rows."""
@@ -98,22 +83,32 @@ class OpenedBase:
         """Write the first base: all changes of the version last seen, up to `seq`, as of a committed batch."""
         self._table.create()  # another program may have deleted it
         _LOGGER.info("%s is held in files from now on, because it is too large for memory", self._tables.what)
-        layout, rows_of, empty = self._tables.layout, self._tables.rows, self._base.base([])
-        files = built(
-            (part.filter(pc.is_null(part[SENTINEL_COLUMN])) for part in self._changes.batches()),
-            empty,
-            sum(file.rows for file in self._changes.files()),
-            lambda rows: rows_of.with_value(rows_of.in_base(layout.reduced(rows, drop_deleted=True), due.snapshot)),
-            layout.key_columns,
-        )
+        index = LargeIndex(self._tables.layout, self._published.base([]), due.snapshot.txid)
+        for rows in self._scans():
+            index.load(rows)
+            if index.nbytes > self.bounds.bytes_of_changes:
+                self._written(index, due)
+        self._written(index, due)
         try:
-            self._base.begin(files, Holds(seq, due.snapshot.txid), due.shown)
+            self._published.move(None, index.base, Holds(seq, due.snapshot.txid), due.shown)
         except VersionMoved as moved:
             raise BackendError(f"{self._tables.what}: another writer has committed meanwhile ({moved})") from moved
 
+    def _scans(self, after: int = -1) -> Iterator[pa.Table]:
+        """Iterate over the rows of the version of the changes last seen, in the order of `_seq`; some may be up to `after`."""
+        for files in in_turn([file for file in self._changes.files() if file.last > after]):
+            yield in_order(self._changes.scan(None, None, files))
+
+    def _written(self, index: LargeIndex, due: Due) -> None:
+        """Write the changes of an index into files that no log names yet."""
+        before, changes = index.base, index.freeze()
+        after = before.merge(changes, lambda part: self._tables.rows.in_base(part, due.snapshot))
+        index.merged(after, due.snapshot.txid)
+        delete_files(self._table.filesystem(), [file.path for file in {*before.files} - {*after.files}])
+
     def _newest(self) -> Holds | None:
         self._table.refresh()
-        return self._base.holds()
+        return self._published.holds()
 
     def _note(self, holds: Holds | None) -> None:
         if holds is not None and self._ttl_s is not None:
@@ -149,52 +144,3 @@ class MemoryBounds:
     def are_enough(self, changes: int, size: int, base: int) -> bool:
         """Whether so many changes, and bytes of them, are worth a merge into a base of so many rows."""
         return changes >= max(self._keys // 4, base // _BASE_SHARE) or size > self.bytes_of_changes
-
-
-_MOST_DEPTH = 8  # one open file to each part
-
-
-def built(
-    tables: Iterable[pa.Table],
-    empty: BucketedBase,
-    rows: int,
-    finish: Callable[[pa.Table], pa.Table],
-    keys: Sequence[str],
-) -> Iterator[BucketFile]:
-    """Write all rows, a bucket at a time; no log names the files yet.
-
-    `tables`: the rows: the key columns, and any others. A key may come more than once.
-    `empty`: a base without files, which says how it keeps rows.
-    `rows`: about how many rows there are.
-    `finish`: makes rows of the base of all rows of some keys, in the order in which they came; each key once.
-    `keys`: the key columns of the rows; they may have other names in the base.
-    """
-    depth = 0
-    while rows >> depth > empty.limits.rows and depth < _MOST_DEPTH:
-        depth += 1
-    parts = [Bucket(depth, prefix) for prefix in range(1 << depth)]
-    with TemporaryDirectory(prefix="trident-delta-") as folder:
-        names = [Path(folder) / f"{part.prefix}.arrow" for part in parts]
-        _part(tables, parts, names, keys)
-        for part, name in zip(parts, names, strict=True):
-            if name.exists():
-                with pa.OSFile(str(name)) as source, pa.ipc.open_stream(source) as reader:
-                    together = reader.read_all()
-                name.unlink()
-                yield from empty.written(hashed(finish(together), empty.keys)[0], part)
-
-
-def _part(tables: Iterable[pa.Table], parts: list[Bucket], names: list[Path], keys: Sequence[str]) -> None:
-    with ExitStack() as stack:
-        writers: dict[Path, pa.ipc.RecordBatchStreamWriter] = {}
-        for table in tables:
-            ordered = hashed(table, keys)[0]
-            hashes = hashes_in(ordered)
-            for part, name in zip(parts, names, strict=True):
-                inside = part.within(hashes)
-                if inside.start == inside.stop:
-                    continue
-                if name not in writers:
-                    sink = stack.enter_context(pa.OSFile(str(name), "wb"))
-                    writers[name] = stack.enter_context(pa.ipc.new_stream(sink, table.schema))
-                writers[name].write_table(rows_only(ordered.slice(inside.start, inside.stop - inside.start)))

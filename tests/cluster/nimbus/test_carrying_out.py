@@ -13,7 +13,7 @@ from trident.cluster.driver.driven import proved
 from trident.cluster.nimbus.assigning import MarkFailed, RollBack, decide
 from trident.cluster.nimbus.nimbus import Nimbus
 from trident.cluster.nimbus.submissions import rebalanced
-from trident.cluster.state.beat_records import DriverDeath, report_death
+from trident.cluster.state.beat_records import DriverDeath
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -34,7 +34,7 @@ def nimbus(address: str, tmp_path: Path) -> Iterator[Nimbus]:
 def decided_on(nimbus: Nimbus, base: StormBase) -> Nimbus:
     """Keep a topology whose driver has died of what no second try can mend."""
     assert nimbus.cluster.activate_storm(_ID, base)
-    report_death(nimbus.cluster.state, _ID, death_of(base))
+    nimbus.cluster.report_death(_ID, death_of(base))
     return nimbus
 
 
@@ -76,7 +76,7 @@ def test_what_was_not_changed_is_put_to_rest_or_rolled_back(nimbus: Nimbus) -> N
     base = nimbus.cluster.storm_base(_ID)
     assert base is not None
     assert (base.code_hash, base.generation, base.status.kind) == ("old", 3, "active")
-    report_death(nimbus.cluster.state, _ID, death_of(base))
+    nimbus.cluster.report_death(_ID, death_of(base))
     nimbus._lead()
     base = nimbus.cluster.storm_base(_ID)
     assert base is not None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from tests.harness.cluster_states import Opened
-from trident.cluster.state.beat_records import DriverDeath, all_deaths, forget_deaths, report_death
+from trident.cluster.state.beat_records import DriverDeath
+from trident.cluster.state.storm_cluster_state import StormClusterState
 
 
 def test_deaths_are_read_in_order_without_what_another_version_wrote(opened: Opened) -> None:
     first, second = (DriverDeath(at, "node", 6700, 1, 0.0, 1.0, False, "it broke") for at in (10.0, 20.0))
-    report_death(opened.state, "x", first)
+    cluster = StormClusterState(opened.state)
+    cluster.report_death("x", first)
     for strange in (b"", b"[]", b'{"version": 1, "time_secs": 1}', b'{"version": 2}'):
         opened.state.create_sequential("/deaths/x/d", strange)
-    report_death(opened.state, "x", second)
-    assert all_deaths(opened.state) == {"x": [first, second]}
-    forget_deaths(opened.state, "x")
-    assert all_deaths(opened.state) == {}
+    cluster.report_death("x", second)
+    assert cluster.all_deaths() == {"x": [first, second]}
+    cluster.forget_deaths("x")
+    assert cluster.all_deaths() == {}

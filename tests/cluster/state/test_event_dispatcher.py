@@ -9,7 +9,7 @@ ONE, TWO, THREE = (ClusterEvent("changed", f"/{number}") for number in range(3))
 
 def test_a_callback_may_close_and_register_others() -> None:
     received: list[ClusterEvent] = []
-    dispatcher = EventDispatcher("test")
+    dispatcher = EventDispatcher()
 
     def again(event: ClusterEvent) -> None:
         dispatcher.register(received.append)

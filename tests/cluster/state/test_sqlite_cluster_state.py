@@ -6,11 +6,11 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -18,12 +18,10 @@ import pytest
 
 from tests.harness.cluster_session import SessionProcess
 from tests.harness.cluster_states import Opened
-from trident.cluster.state import sqlite_nodes as sqlite_leases
-from trident.cluster.state import sqlite_session, sqlite_state
+from trident.cluster.state import sqlite_nodes
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.sqlite_state import SqliteClusterState
+from trident.cluster.state.sqlite_nodes import SqliteNodes
 from trident.cluster_errors import ClusterError, ClusterUnreachable
-from trident.servers.local_processes import machine
 
 
 @pytest.fixture
@@ -52,22 +50,6 @@ def held(folder: Path) -> Iterator[None]:
 # ---- held by others ------------------------------------------------------------------------------------------------------
 
 
-def test_a_process_that_begins_waits_for_a_busy_file_as_long_as_its_session_may_last(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_cluster_state(folder, 10.0).close()
-    monkeypatch.setattr(sqlite_state, "prepare", lambda path, busy_s: None)
-    monkeypatch.setattr(sqlite_session, "_MAX_BUSY_S", 0.01)
-    (file,) = folder.glob("*.db")
-    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as holder, ThreadPoolExecutor(1) as thread:
-        holder.execute("BEGIN IMMEDIATE")
-        state = thread.submit(open_cluster_state, folder, 60.0)
-        with pytest.raises(TimeoutError):
-            state.result(0.3)
-        holder.execute("COMMIT")
-        state.result(60).close()
-
-
 def test_a_change_waits_while_another_process_holds_the_file(folder: Path) -> None:
     with opened(folder) as one:
         with held(folder):
@@ -84,19 +66,17 @@ def test_a_file_that_is_held_beyond_the_timeout_is_an_error_and_no_session_is_lo
     with opened(folder, 1.0) as one, opened(folder, 1.0) as other, opened(folder, 1.0) as looks:
         one.state.set_ephemeral_node("/one", b"1")
         other.state.set_ephemeral_node("/other", b"1")
-        looks.state.get_children("/", watch=True)
+        assert looks.state.get_children("/", watch=True) == ["one", "other"]
         with held(folder):
             with pytest.raises(
                 ClusterUnreachable, match=r"cluster.db was held by another process for 1 s; is one stopped"
             ):
                 one.state.set_data("/a", b"1")
-            for each in (one, other, looks):
-                each.told(("suspended", ""))
-        for each in (one, other, looks):
-            each.told(("connected", ""))
-        assert looks.state.get_children("/", watch=True) == ["one", "other"]
+            with pytest.raises(ClusterUnreachable, match="was held by another process"):
+                open_cluster_state(folder, 0.1)
+        assert one.take() == other.take() == looks.take() == []
         one.state.set_data("/a", b"1")
-        looks.told(("children", "/"))
+        looks.told(("changed", "/"))
 
 
 @pytest.mark.long
@@ -119,7 +99,7 @@ def test_the_end_of_a_process_is_noticed_long_before_its_lease_has_run_out(folde
         owner.ask("state.set_ephemeral_node('/leader', b'1')")
         looks.state.get_data("/leader", watch=True)
         owner.kill()
-        looks.told(("deleted", "/leader"), limit_s=30.0)
+        looks.told(("changed", "/leader"), limit_s=30.0)
 
 
 @pytest.mark.slow
@@ -131,70 +111,26 @@ def test_what_killed_processes_left_is_gone_when_the_next_one_opens(folder: Path
         assert looks.state.get_children("/") == []
 
 
-def test_sessions_of_an_earlier_start_of_the_machine_are_over(folder: Path) -> None:
-    with opened(folder, 1.0) as one:
-        one.state.set_ephemeral_node("/a", b"1")
-        one.state.get_data("/a", watch=True)
+@pytest.mark.slow
+def test_a_session_lasts_as_long_as_its_process_and_not_as_one_forked_from_it(folder: Path) -> None:
+    with opened(folder, 0.5) as looks, SessionProcess(str(folder), 0.5) as owner:
+        owner.ask("state.set_ephemeral_node('/leader', b'1')")
+        child = owner.ask("[pid for pid in [__import__('os').fork()] if pid or __import__('time').sleep(600)][0]")
+        owner.pause()
+        time.sleep(1.5)  # longer than others look for sessions that are over
+        assert looks.state.get_data("/leader", watch=True) == b"1"
+        owner.kill()
+        looks.told(("changed", "/leader"))
+        os.kill(child, signal.SIGKILL)
+
+
+def test_what_owns_something_and_has_no_file_is_over(folder: Path) -> None:
+    with opened(folder) as looks:
         with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db, db:
-            db.execute("UPDATE session SET boot = 'another-start pid:[1]'")
-        with opened(folder) as other:
-            assert other.state.get_children("/") == []
-            one.until(bool)
-            one.until(lambda told: ("expired", "") in told)
-
-
-@pytest.mark.parametrize(
-    ("boot", "pid", "expires", "over"),
-    [
-        ("here", "mine", 5.0, False),
-        ("here", "mine", -0.1, True),  # the lease has run out
-        ("here", "gone", 5.0, True),  # the process has ended
-        ("here", "mine", 5000.0, True),  # of an earlier start, on a system that does not number them
-        ("other container", "gone", 5.0, False),  # its numbers of processes mean nothing here
-        ("other container", "mine", -0.1, True),
-        ("other start", "mine", 5.0, True),
-    ],
-)
-def test_when_a_session_is_over(tmp_path: Path, boot: str, pid: str, expires: float, over: bool) -> None:
-    here = machine()
-    assert here is not None
-    boots = {"here": here, "other container": f"{here.partition(' ')[0]} pid:[1]", "other start": "x pid:[1]"}
-    pids = {"mine": os.getpid(), "gone": max(psutil.pids()) + 100_000}
-    with contextlib.closing(sqlite3.connect(":memory:")) as db:
-        db.execute("CREATE TABLE session (id, boot, pid, timeout, expires)")
-        row = ("a", boots[boot], pids[pid], 10.0, time.monotonic() + expires)
-        db.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?)", row)
-        awake_long, awake_shortly = time.monotonic() - 60.0, time.monotonic() - 1.0
-        assert sqlite_leases.lapsed(db, "mine", awake_long) == (["a"] if over else [])
-        # One that was asleep itself gives the others time to renew theirs.
-        ran_out = expires < 0
-        assert sqlite_leases.lapsed(db, "mine", awake_shortly) == (["a"] if over and not ran_out else [])
-        assert sqlite_leases.lapsed(db, "a", awake_long) == []
-
-
-def test_the_wall_clock_does_not_matter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(folder, 1.0) as one, opened(folder, 1.0) as other:
-        one.state.set_ephemeral_node("/a", b"1")
-        for step in (86_400.0, -86_400.0):
-            real = time.time
-            monkeypatch.setattr(time, "time", lambda step=step, real=real: real() + step)
-            assert other.settled() == one.settled() == []
-        assert other.state.get_data("/a") == b"1"
-
-
-def test_the_journal_does_not_grow(folder: Path) -> None:
-    with opened(folder, 0.5) as one:
-        deadline = time.monotonic() + 20.0
-        written = 0
-        while True:
-            for _ in range(100):
-                one.state.set_data("/a", b"1")
-            written += 100
-            with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db:
-                (kept,) = db.execute("SELECT count(*) FROM journal").fetchone()
-            if kept < written / 2:
-                break
-            assert time.monotonic() < deadline
+            db.execute("INSERT INTO node VALUES ('/a', '/', 'a', x'', 0, 'of a backup')")
+        assert looks.state.get_data("/a", watch=True) == b""
+        looks.told(("changed", "/a"))
+        assert looks.state.get_data("/a") is None
 
 
 # ---- what can be wrong with a file ---------------------------------------------------------------------------------------
@@ -223,8 +159,24 @@ def test_the_file_of_another_version_is_an_error_that_names_both(folder: Path) -
         pass
     with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db:
         db.execute("PRAGMA user_version = 7")
-    with pytest.raises(ClusterError, match="is of version 7; this version of the software reads 1"):
+    with pytest.raises(ClusterError, match="is of version 7; this version of the software reads 2"):
         open_cluster_state(folder)
+
+
+def test_the_file_of_the_version_before_is_brought_up_to_date(folder: Path) -> None:
+    with opened(folder) as one:
+        one.state.set_data("/errors/a/e0000000007", b"kept")
+    with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db, db:
+        for table in ("session (id)", "journal (seq)", "counter (last)"):
+            db.execute(f"CREATE TABLE {table}")
+        db.execute("INSERT INTO node VALUES ('/leader', '/', 'leader', x'', 0, 'a session of that version')")
+        db.execute("PRAGMA user_version = 1")
+    for _ in range(2):
+        with opened(folder) as one:
+            assert one.state.get_children("/") == ["errors"]
+            assert one.state.get_data("/errors/a/e0000000007") == b"kept"
+    with opened(folder) as one:
+        assert one.state.create_sequential("/errors/a/e", b"new") == "/errors/a/e0000000008"
 
 
 def test_a_damaged_file_is_an_error(folder: Path) -> None:
@@ -242,14 +194,14 @@ def test_a_full_disk_is_an_error_and_what_was_there_is_kept(folder: Path) -> Non
     with opened(folder) as one:
         one.state.set_data("/a", b"kept")
         state = one.state
-        assert isinstance(state, SqliteClusterState)
-        state._file._db.execute("PRAGMA max_page_count = 20")
+        assert isinstance(state._nodes, SqliteNodes)
+        state._nodes._writer._db.execute("PRAGMA max_page_count = 20")
         with pytest.raises(
             ClusterError, match="the disk of .*cluster.db, the state of the cluster, is full; nothing was"
         ):
             state.set_data("/a", b"x" * 900_000)
         assert state.get_data("/a") == b"kept"
-        state._file._db.execute("PRAGMA max_page_count = 100000")
+        state._nodes._writer._db.execute("PRAGMA max_page_count = 100000")
         state.set_data("/a", b"x" * 900_000)
 
 
@@ -320,4 +272,46 @@ def test_a_state_whose_file_is_held_can_be_closed(folder: Path, caplog: pytest.L
     state = open_cluster_state(folder, 0.5)
     with held(folder), caplog.at_level(logging.WARNING):
         state.close()
-    assert "the session ends with its lease" in caplog.text
+    assert "what this session owns goes when another process looks" in caplog.text
+
+
+# ---- what a session needs of the system --------------------------------------------------------------------------------
+
+
+def test_who_watched_first_is_told_though_another_one_reads_before_the_next_look(folder: Path) -> None:
+    with opened(folder) as one, opened(folder) as other:
+        other.state.set_data("/a", b"1")
+        told = threading.Event()
+        one.state.register(lambda event: told.set() if event.path == "/a" else None)
+        for number in range(20):  # whenever the looks are
+            told.clear()
+            one.state.get_data("/a", watch=True)
+            other.state.set_data("/a", b"%d" % number)
+            one.state.get_data("/a", watch=True)
+            assert told.wait(5)
+
+
+def test_a_session_goes_on_when_files_can_be_opened_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as one, opened(folder) as other:
+        told = {kind: threading.Event() for kind in ("suspended", "connected", "changed")}
+        one.state.register(lambda event: told[event.kind].set())
+        other.state.create_ephemeral_node("/e", b"")
+        with monkeypatch.context() as patched:
+            patched.setattr(sqlite_nodes, "is_locked", raise_too_many_files)
+            assert told["suspended"].wait(10)
+        assert one.state.get_data("/a", watch=True) is None
+        other.state.set_data("/a", b"1")
+        assert told["changed"].wait(10)
+
+
+def raise_too_many_files(_: Path) -> bool:
+    raise OSError(24, "Too many open files")
+
+
+def test_a_folder_whose_sessions_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as one:
+        one.state.create_ephemeral_node("/e", b"")
+        monkeypatch.setattr(sqlite_nodes, "is_locked", raise_too_many_files)
+        with pytest.raises(ClusterError, match="cannot be used: .*Too many open files; check its rights"):
+            open_cluster_state(folder, 10.0)
+        monkeypatch.undo()

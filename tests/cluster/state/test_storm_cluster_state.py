@@ -358,7 +358,7 @@ def test_a_change_is_told_once_however_often_it_is_watched(
     for _ in range(3):
         writer.set_assignment("a", ASSIGNMENT)
     opened.until(lambda told: len(told) > 0)
-    assert opened.settled() == [("created", "/assignments/a")]
+    assert opened.settled() == [("changed", "/assignments/a")]
 
 
 def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:

@@ -109,11 +109,10 @@ def test_a_task_commits_by_columns_too() -> None:
     plan = make_plan(topology.graph())
     program = Program("tasks", plan.fragments, {}, {}, {}, plan.exchanges, plan.levels)
     made = committing_program(program, plan, ["counts"])
-    assert made is not None
     (entry,) = made.commits
     table = pa.table({"word": ["a", "b"], "n": pa.array([2, 1], pa.int64())})
     frames = [RowFrame(entry, 0, 0, ("rows", 0, 0), table)]
     order = Order(TransactionAttempt(1, 1), txids={"counts": [Txid(1, 1, Winners(), "log", None)]})
-    output = run_entry(CommittingProgram(made.program), order, entry, 0, frames)
+    output = run_entry(CommittingProgram(made), order, entry, 0, frames)
     assert (output.failure, output.keys) == (None, {"counts": 2})
     assert data_of(factory).columns is not None

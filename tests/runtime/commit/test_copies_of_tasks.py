@@ -51,10 +51,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setattr("trident.state.loss_warnings._left", False)  # set by what believes that it is a worker
         program = Program("copies", plan.fragments, {}, {}, {}, plan.exchanges, plan.levels, speculates=speculates)
         made = committing_program(program, plan, ["counts"])
-        assert made is not None
         (entry,) = made.commits
         order = Order(TransactionAttempt(1, 1 << 20))
-        return run_entry(CommittingProgram(made.program), order, entry, 0, [])
+        return run_entry(CommittingProgram(made), order, entry, 0, [])
 
     return run
 
@@ -104,7 +103,6 @@ def test_of_two_runs_of_a_task_one_commits_also_if_the_other_has_no_rows(kind: s
     topology, columns = declared(kind)
     plan = make_plan(topology.graph())
     made = committing_program(Program("runs", plan.fragments, {}, {}, {}, plan.exchanges, plan.levels), plan, ["kept"])
-    assert made is not None
     (entry,) = made.commits
 
     def ran(words: Sequence[str], attempt: int, expected: Sentinel | None = None, batch: int = 1) -> TaskOutput:
@@ -114,18 +112,16 @@ def test_of_two_runs_of_a_task_one_commits_also_if_the_other_has_no_rows(kind: s
         winners = Winners(((1, EPOCH + 1),)) if batch > 1 else Winners()
         txids = {"kept": [Txid(batch, attempt, winners, "log", expected)]}
         order = Order(TransactionAttempt(batch, attempt), txids=txids)
-        program = CommittingProgram(made.program)  # another process
+        program = CommittingProgram(made)  # another process
         return run_entry(program, order, entry, 0, frames)
 
     def pieces(table: pa.Table) -> Iterator[RowFrame]:
-        sink = next(sink for sink in made.program.fragments["rows"].sinks if sink.target == entry)
+        sink = next(sink for sink in made.fragments["rows"].sinks if sink.target == entry)
         if sink.window is None:
             yield RowFrame(entry, 0, 0, ("rows", 0, 0), table)
             return
         run = StepRun(TransactionAttempt(1, EPOCH), TupleErrors(), lambda name: None)
-        yield from route(
-            sink, made.program.exchanges[entry], [window_input(sink.window, table, run)], ("rows", 0, 0), run
-        )
+        yield from route(sink, made.exchanges[entry], [window_input(sink.window, table, run)], ("rows", 0, 0), run)
 
     outcomes = [ran(words, EPOCH) for words in ((["a"], []) if first == "rows" else ([], ["a"]))]
     assert outcomes[0].failure is None

@@ -19,6 +19,7 @@ from states.redis import RedisState
 from tests.harness.commands import until
 from tests.harness.servers import Server
 from tests.harness.topology_runs import QUICK
+from tests.runtime.commit.test_partitions_of_states import AddUp, totals
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.errors import BatchFailedError, ConfigError, FencedError
 from trident.operations import BaseStateUpdater, MapGet, Sum
@@ -30,27 +31,6 @@ ROWS = [(f"user{number % 7}", number) for number in range(40)]
 BATCH = 20
 HINTS = (3,)  # of 1 to 8, which tests/runtime/commit/test_partitions_of_states.py has; a total was lost with 3
 FIELDS = "user: string, number: bigint"
-
-
-class AddUp(BaseStateUpdater[Any]):
-    """Adds the numbers of each user; emits the new totals."""
-
-    output_types = ("string", "bigint")
-
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        added: Counter[str] = Counter()
-        for row in tuples:
-            added[row["user"]] += row["number"]
-        keys = [(user,) for user in added]
-        for (user,), total in zip(keys, state.multi_update(keys, [Add(n) for n in added.values()]), strict=True):
-            collector.emit([user, total])
-
-
-def totals(rows: Sequence[tuple[str, int]] = ROWS) -> dict[str, int]:
-    sums: Counter[str] = Counter()
-    for user, number in rows:
-        sums[user] += number
-    return dict(sums)
 
 
 @pytest.fixture
@@ -79,7 +59,7 @@ def test_states_of_several_partitions_are_as_a_plain_dict(spark: Any, url: str, 
         again.new_values_stream().partition_persist(
             state, ["user", "total"], AddUpLast(), "user, total", state_name=f"last{hint}"
         ).parallelism_hint(2)
-    before, wanted = totals(ROWS[:BATCH]), totals()
+    before, wanted = totals(ROWS[:BATCH]), totals(ROWS)
     expected = {
         **{f"sums{hint}": wanted for hint in HINTS},
         **{f"total{hint}": sum(wanted.values()) for hint in HINTS},
@@ -158,7 +138,7 @@ def test_a_key_that_two_tasks_of_a_batch_update_ends_the_topology_and_is_not_com
         assert dict(reader.get_tuples()) == totals(ROWS[:BATCH])
     with topology.start(**conf) as running:
         running.process_all_available()
-        assert dict(running.state(sums).get_tuples()) == totals()
+        assert dict(running.state(sums).get_tuples()) == totals(ROWS)
 
 
 def test_tasks_do_not_commit_what_cannot_be_taken_back_and_must_be_compared_first(url: str, tmp_path: Path) -> None:

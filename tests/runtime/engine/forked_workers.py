@@ -10,24 +10,25 @@ from typing import Any
 from unittest import mock
 
 from trident.config import Config
-from trident.runtime.commit.committing import Committing
-from trident.runtime.engine import resident_pool, resident_runner
+from trident.runtime.engine import resident_runner
 from trident.runtime.engine.resident_runner import ResidentRunner
+from trident.runtime.engine.worker import Program
 from trident.runtime.start import engine_choice
+from trident.spark import worker_group
 
-__all__ = ["forked_workers"]
+__all__ = ["LocalContext", "forked_workers"]
 
 _FORKS = multiprocessing.get_context("forkserver")  # this process has threads, that one has none
 _FORKS.set_forkserver_preload([__name__, "states.delta", "states.memory", "states.redis", "tests.crash.spout"])
 
 
-class _Local:
+class LocalContext:
     """What the pool asks of a context and of a session of Spark."""
 
     applicationId, master, defaultParallelism, _jvm = "forked", "local[2]", 2, None  # noqa: N815  the names are Spark's
 
     @property
-    def sparkContext(self) -> _Local:  # noqa: N802
+    def sparkContext(self) -> LocalContext:  # noqa: N802
         return self
 
     def getConf(self) -> dict[str, str]:  # noqa: N802
@@ -65,9 +66,9 @@ class _ForkedJob:
         self._ended(self, None if not self._process.exitcode else f"exit code {self._process.exitcode}")
 
 
-def _runner(committing: Committing, config: Config, memory_mb: float) -> ResidentRunner:
-    spark: Any = _Local()
-    return ResidentRunner(spark, committing.program, config.parallelism, False, committing.commits)
+def _runner(program: Program, config: Config, memory_mb: float) -> ResidentRunner:
+    spark: Any = LocalContext()
+    return ResidentRunner(spark, program, config.parallelism, False)
 
 
 @contextmanager
@@ -75,7 +76,8 @@ def forked_workers() -> Iterator[None]:
     """Take them wherever Spark is asked for."""
     with (
         mock.patch.object(engine_choice, "_spark_runner", _runner),
-        mock.patch.object(resident_pool, "WorkerJob", _ForkedJob),
+        mock.patch.object(worker_group, "WorkerJob", _ForkedJob),
+        mock.patch("pyspark.InheritableThread", threading.Thread),
         mock.patch.object(resident_runner, "most_shipped", return_value=64 << 20),
     ):
         yield

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -37,7 +36,6 @@ from trident.state import StateSpec
 
 __all__ = ["ResidentLife"]
 
-_PROCESS = re.compile(r"process (\d+) on")
 _STATES = ("words", "shelves")
 
 
@@ -187,8 +185,7 @@ def _kill_one(running: RunningTopology, rng: random.Random) -> None:
 def _processes(running: RunningTopology) -> list[int]:
     runner = running.opened.runner
     assert isinstance(runner, ResidentRunner)
-    found = [_PROCESS.search(place.name) for place in runner.pool._places if place.run]
-    return [int(each[1]) for each in found if each]
+    return [place.pid for place in runner.pool.places if place.run]
 
 
 def _entries(running: RunningTopology, name: str) -> Iterator[tuple[Any, Any]]:

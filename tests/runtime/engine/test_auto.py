@@ -22,7 +22,6 @@ from tests.harness.topology_runs import WAIT_S, FailTimes, RowsSpout, counted, d
 from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
 from trident.operations import Count, Split
-from trident.runtime.commit.committing import Committing
 from trident.runtime.engine.runners import AutoRunner, InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program
@@ -30,7 +29,7 @@ from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.start import engine_choice as engines
 from trident.spout.interfaces import TransactionAttempt
 
-ATTEMPT = TransactionAttempt(1, 1 << 20)
+ORDER = Order(TransactionAttempt(1, 1 << 20))
 BATCHES = [["a"] * 3, ["b"] * 3000 + ["x"], ["a", "c"], ["c"] * 4000, ["a"]]
 """Small and large ones, in turn, where 1,000 bytes are the limit."""
 
@@ -46,9 +45,9 @@ class Recorder(InProcessRunner):
         self.cancelled: list[TransactionAttempt] = []
         self.closed = 0
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Any], order: Order | None = None) -> TaskOutput:
-        self.txids.append(attempt.txid)
-        return super().process(attempt, parts, order)
+    def process(self, parts: Sequence[Any], order: Order) -> TaskOutput:
+        self.txids.append(order.attempt.txid)
+        return super().process(parts, order)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         self.cancelled.append(attempt)
@@ -88,14 +87,14 @@ def test_a_late_runner_is_opened_once_with_the_first_batch_and_closed() -> None:
         return opened[-1]
 
     late = AutoRunner(program(), 2, open_, most_bytes=0)
-    late.cancel(ATTEMPT)
+    late.cancel(ORDER.attempt)
     assert opened == []
     for _ in range(2):
-        late.process(ATTEMPT, [])
-    late.cancel(ATTEMPT)
+        late.process([], ORDER)
+    late.cancel(ORDER.attempt)
     late.close()
-    assert [(one.txids, one.cancelled, one.closed) for one in opened] == [([1, 1], [ATTEMPT], 1)]
-    assert late.process(ATTEMPT, []) == TaskOutput()
+    assert [(one.txids, one.cancelled, one.closed) for one in opened] == [([1, 1], [ORDER.attempt], 1)]
+    assert late.process([], ORDER) == TaskOutput()
     assert len(opened) == 1
 
 
@@ -115,13 +114,13 @@ def test_a_runner_for_the_first_batch_opens_once_and_has_the_width_of_what_it_op
 
     first = AutoRunner(program(), 1, open_)
     assert opened == []
-    first.of_size(None).process(ATTEMPT, [])
+    first.of_size(None).process([], ORDER)
     assert (first.of_size(3), opened[0].txids) == (first, [1])
     assert (first.parallelism, first.program is opened[0].program, len(opened)) == (2, True, 1)
     first.close()
     assert opened[0].closed == 1
     assert first.of_size(3) is first  # and processes nothing any more
-    assert first.process(ATTEMPT, []) == TaskOutput()
+    assert first.process([], ORDER) == TaskOutput()
 
 
 def test_a_runner_for_the_first_batch_raises_why_it_cannot_be_opened() -> None:
@@ -186,8 +185,8 @@ def large(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     """The runners that were opened in the place of Spark."""
     opened: list[Recorder] = []
 
-    def open_(committing: Committing, config: Any, memory_mb: Any) -> Recorder:
-        opened.append(Recorder(committing.program))
+    def open_(program: Program, config: Any, memory_mb: Any) -> Recorder:
+        opened.append(Recorder(program))
         return opened[-1]
 
     monkeypatch.setattr(engines, "_spark_runner", open_)
@@ -271,7 +270,7 @@ class _UnsizedCoordinator:
 def test_where_spark_does_not_start_the_topology_ends_at_once_and_says_why(
     topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_(committing: Committing, config: Any, memory_mb: Any) -> Recorder:
+    def open_(program: Program, config: Any, memory_mb: Any) -> Recorder:
         raise EnvironmentProblem("there is no Java here")
 
     monkeypatch.setattr(engines, "_spark_runner", open_)
@@ -412,17 +411,17 @@ def test_a_small_batch_behind_one_that_takes_its_time_keeps_nobody_waiting(
     third_defined, turns = threading.Event(), list[int]()
     process, begin = InProcessRunner.process, BatchLoop._begin
 
-    def slowly(self: Any, attempt: TransactionAttempt, parts: Any, order: Any) -> Any:
-        if attempt.txid == 1:
+    def slowly(self: Any, parts: Any, order: Order) -> Any:
+        if order.attempt.txid == 1:
             assert third_defined.wait(WAIT_S), "it is not begun before the first one is done"
             turns.clear()
             time.sleep(0.3)
             assert len(turns) < 50, "the loop does not wait"
-        return process(self, attempt, parts, order)
+        return process(self, parts, order)
 
-    def counted_begin(self: BatchLoop) -> None:
+    def counted_begin(self: BatchLoop) -> float:
         turns.append(1)
-        begin(self)
+        return begin(self)
 
     def observe(point: str, attempt: TransactionAttempt) -> None:
         points.append((point, attempt.txid))

@@ -363,13 +363,12 @@ def test_a_share_of_the_batches_is_chosen_and_always_the_same() -> None:
     with start(sales(lambda amount: 1.0), "in_process", verify_replays=0.25) as running:
         check = running.opened.replays
         assert check is not None
-        parts: Any = [("sales", None, False)]
+        parts: Any = [("sales", None)]
         chosen = [txid for txid in range(1, 2001) if check.chooses(txid, parts, 0)]
         assert 400 < len(chosen) < 600
         assert chosen == [txid for txid in range(1, 2001) if check.chooses(txid, parts, 1000)]
         assert not check.chooses(chosen[0], parts, 1 << 30)
-        assert not check.chooses(chosen[0], [("sales", None, True)], 0)
-        assert not check.chooses(chosen[0], [("sales", PutBack(), False)], 0)
+        assert not check.chooses(chosen[0], [("sales", PutBack())], 0)
         assert not check.chooses(chosen[0], [], 0)
 
 

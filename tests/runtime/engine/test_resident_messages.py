@@ -12,13 +12,14 @@ import pytest
 from tests.harness.commands import until
 from trident.arrow import ipc_of
 from trident.runtime.engine import resident_worker
-from trident.runtime.engine.resident_mail import Here, ResidentTicket, Rows
+from trident.runtime.engine.resident_mail import Rows
 from trident.runtime.engine.resident_worker import Boxes, ResidentWorker
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.failures import StepFailed
-from trident.spark import mailbox
+from trident.spark import mailbox, worker_group
 from trident.spark.link_keys import Keys
 from trident.spark.mailbox import Mailbox, PeerAway
+from trident.spark.worker_group import Letter, WorkerTicket
 
 TABLE = pa.table({"n": pa.array(range(100), pa.int64())})
 
@@ -92,17 +93,18 @@ def test_rows_beyond_the_memory_wait_on_disk_and_those_beyond_the_bound_end_the_
 
 @pytest.mark.parametrize("how", ["silent", "gone"])
 def test_a_worker_ends_when_its_driver_is(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(*((resident_worker, "_SILENCE_S") if how == "silent" else (mailbox, "_AWAY_S")), 0.2)
+    monkeypatch.setattr(mailbox, "_AWAY_S", 0.2)
     keys, came = Keys.new(), threading.Event()
 
     def take(message: Any) -> None:
-        assert isinstance(message, Here)
+        assert isinstance(message, Letter)
         came.set()
 
     driver = Mailbox(keys, "127.0.0.1", "127.0.0.1", take, lambda: None, 0.1)
     driver.open()
-    monkeypatch.setattr(resident_worker, "own_address", lambda address, wait_s: "127.0.0.1")
-    worker = ResidentWorker(ResidentTicket("t", 0, driver.address, keys, "p", cloudpickle.dumps(None)))
+    monkeypatch.setattr(worker_group, "own_address", lambda address, wait_s: "127.0.0.1")
+    silence_s = 0.2 if how == "silent" else 120.0
+    worker = ResidentWorker(WorkerTicket("t", 0, driver.address, keys, silence_s, None, "p", cloudpickle.dumps(None)))
     running = threading.Thread(target=worker.run, daemon=True)
     running.start()
     assert came.wait(30)

@@ -94,6 +94,7 @@ def test_without_zeromq_the_start_says_what_to_install(spark: SparkSession, monk
         "trident.runtime.engine.resident_runner",
         "trident.runtime.engine.resident_pool",
         "trident.spark.mailbox",
+        "trident.spark.worker_group",
     ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(

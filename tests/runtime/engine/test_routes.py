@@ -15,7 +15,6 @@ from trident import TridentTopology
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.engine.hops import routes_of
-from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.runners import InProcessRunner, tag_of
 from trident.runtime.engine.spark_runner import KeptStages, SparkRunner
 from trident.runtime.engine.task_output import TaskOutput
@@ -25,6 +24,7 @@ from trident.spout.interfaces import TransactionAttempt
 
 ROWS, WIDTH, SIZE = 400, 2, 1_000
 ATTEMPT = TransactionAttempt(1, 1 << 20)
+ORDER = Order(ATTEMPT)
 WIDE, SMALL = ROWS * SIZE // 2, 32_000  # texts compress to a half; a stage without them sends ids and counts
 
 
@@ -55,13 +55,13 @@ def program_of(what: str) -> tuple[Program, list[Part]]:
     plan = make_plan(topology.graph())
     commits = {node.id for node in plan.commits}
     fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commits}
-    program = Program(
-        "t", fragments, {"in": spout.get_emitter({})}, {}, {}, with_partitions(plan.exchanges, WIDTH), plan.levels
+    program = Program("t", fragments, {"in": spout.get_emitter({})}, {}, {}, plan.exchanges, plan.levels).of_width(
+        WIDTH
     )
     assert len(program.levels) == 2
     coordinator = spout.get_coordinator({})
     definition = coordinator.initialize_transaction(1, None)
-    return program, [("in", part, False) for part in coordinator.parts(ATTEMPT, definition, WIDTH)]
+    return program, [("in", part) for part in coordinator.parts(ATTEMPT, definition, WIDTH)]
 
 
 class Stage(NamedTuple):
@@ -93,14 +93,14 @@ def rows_of(output: TaskOutput) -> Any:
 
 
 def in_process(program: Program, parts: list[Part]) -> Any:
-    return rows_of(InProcessRunner(program, WIDTH).process(ATTEMPT, parts))
+    return rows_of(InProcessRunner(program, WIDTH).process(parts, ORDER))
 
 
 @pytest.mark.parametrize("what", ["driver", "later"])
 def test_rows_pass_through_no_stage_in_between(spark: Any, what: str) -> None:
     program, parts = program_of(what)
     runner = SparkRunner(spark, program, WIDTH, owned=False)
-    assert rows_of(runner.process(ATTEMPT, parts)) == in_process(program, parts)
+    assert rows_of(runner.process(parts, ORDER)) == in_process(program, parts)
     first, between, last = stages_of(spark, tag_of(runner._id, ATTEMPT))
     assert first.written > WIDE
     assert max(between.read, between.written) < SMALL
@@ -114,11 +114,11 @@ def test_rows_pass_through_no_stage_in_between(spark: Any, what: str) -> None:
 @pytest.mark.parametrize("processing", [0, 1])
 def test_a_job_that_commits_reads_what_the_job_before_has_left(spark: Any, what: str, processing: int) -> None:
     program, parts = program_of(what)
-    runner = SparkRunner(spark, replace(program, processing=processing), WIDTH, owned=False, commits={"some"})
-    output = runner.process(ATTEMPT, parts)
+    runner = SparkRunner(spark, replace(program, processing=processing, commits={"some"}), WIDTH, owned=False)
+    output = runner.process(parts, ORDER)
     before = len(stages_of(spark, tag := tag_of(runner._id, ATTEMPT)))
     assert before == processing + 2
-    output = runner.commit(output, Order(ATTEMPT))
+    output = runner.commit(output, ORDER)
     assert rows_of(output) == in_process(program, parts)
     stages = stages_of(spark, tag)
     assert len(stages) - before == 2 - processing, "a stage of the first job ran again"
@@ -130,13 +130,13 @@ def test_a_job_that_commits_reads_what_the_job_before_has_left(spark: Any, what:
 
 def test_a_job_that_commits_refuses_rows_that_were_lost_and_made_again(spark: Any) -> None:
     program, parts = program_of("later")
-    runner = SparkRunner(spark, replace(program, processing=1), WIDTH, owned=False, commits={"some"})
-    output = runner.process(ATTEMPT, parts)
+    runner = SparkRunner(spark, replace(program, processing=1, commits={"some"}), WIDTH, owned=False)
+    output = runner.process(parts, ORDER)
     assert isinstance(output.kept, KeptStages)
     (dependency,) = [output.kept.sent[0].rdd().dependencies().apply(0)]
     tracker = spark.sparkContext._jsc.sc().env().mapOutputTracker()
     tracker.unregisterAllMapAndMergeOutput(dependency.shuffleId())
-    failure = runner.commit(output, Order(ATTEMPT)).failure
+    failure = runner.commit(output, ORDER).failure
     assert failure is not None
     assert failure.retry
     assert re.match("stage 1 lost output of a task", failure.cause)

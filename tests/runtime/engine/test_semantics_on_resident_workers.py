@@ -26,8 +26,8 @@ def engine(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> str:
     """Take resident workers where Spark is asked for."""
     opened = engine_choice._spark_runner
 
-    def resident(committing: Any, config: Any, memory_mb: Any) -> Any:
-        return opened(committing, replace(config, workers="resident"), memory_mb)
+    def resident(program: Any, config: Any, memory_mb: Any) -> Any:
+        return opened(program, replace(config, workers="resident"), memory_mb)
 
     monkeypatch.setattr(engine_choice, "_spark_runner", resident)
     return "spark"

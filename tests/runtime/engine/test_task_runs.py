@@ -17,7 +17,6 @@ from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.engine import tasks
 from trident.runtime.engine.hops import Sent, routes_of
-from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task, unpack
 from trident.runtime.engine.worker import Order, Program
@@ -49,12 +48,11 @@ class Job:
         commits = {node.id for node in plan.commits}
         fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commits}
         coordinator, emitters = spout.get_coordinator({}), {"in": spout.get_emitter({})}
-        wide = with_partitions(plan.exchanges, WIDTH)
-        program = Program("t", fragments, emitters, {}, {}, wide, plan.levels)
+        program = Program("t", fragments, emitters, {}, {}, plan.exchanges, plan.levels).of_width(WIDTH)
         self.job = tasks.Job(f"job-{next(salts)}", cloudpickle.dumps(program), Order(ATTEMPT))
         self.routes = routes_of(program, any_way, apart=False, width=1)
         definition = coordinator.initialize_transaction(1, None)
-        self.parts = [("in", part, False) for part in coordinator.parts(ATTEMPT, definition, PARTS)]
+        self.parts = [("in", part) for part in coordinator.parts(ATTEMPT, definition, PARTS)]
 
     def read(self, task: int) -> list[Any]:
         """Run a task of the first stage."""
@@ -151,7 +149,7 @@ def test_the_driver_and_a_later_level_read_the_runs_that_the_levels_before_have_
 def test_no_task_goes_on_behind_one_that_failed_and_its_failure_is_told(any_way: bool) -> None:
     job = Job(2, any_way=any_way)
     good = job.read(0)
-    job.parts[1] = ("in", "no part at all", False)
+    job.parts[1] = ("in", "no part at all")
     bad = job.read(1)
     middle = [job.level(1, task, [good, bad]) for task in range(WIDTH)]
     last = [item for task in range(WIDTH) for item in job.level(2, task, [good, bad, *middle])]
@@ -166,7 +164,7 @@ def test_no_task_goes_on_behind_one_that_failed_and_its_failure_is_told(any_way:
 def test_a_failure_that_only_a_lost_run_had_still_fails_the_batch() -> None:
     job = Job(1)
     good, again, part = job.read(0), job.read(1), job.parts[1]
-    job.parts[1] = ("in", "no part at all", False)
+    job.parts[1] = ("in", "no part at all")
     lost = job.read(1)
     job.parts[1] = part
     runs = [[good, lost if task == 2 else again] for task in range(WIDTH)]

@@ -15,7 +15,7 @@ from trident.coordination.memory_log import MemoryLog
 from trident.operations import Count, Split
 from trident.planner import make_plan
 from trident.runtime.loop.batch import LOOP, Lane
-from trident.runtime.loop.execution import BriefInLoop, Execution, OneByOne, execution_of
+from trident.runtime.loop.execution import Execution, execution_of
 from trident.runtime.start.opened_topology import OpenedTopology
 
 SMALL, LARGE = 96 << 10, (96 << 10) + 1
@@ -26,15 +26,15 @@ POOLS = Lane(lambda function: None, lambda function: None)
     ("execution", "here", "size", "alone", "in_loop", "brief"),
     [
         (Execution(POOLS), True, 0, True, False, False),
-        (OneByOne(POOLS), True, None, True, True, False),
-        (OneByOne(POOLS), True, LARGE, False, True, False),
-        (OneByOne(POOLS), False, 0, True, False, False),
-        (BriefInLoop(POOLS), True, 0, True, True, True),
-        (BriefInLoop(POOLS), True, SMALL, True, True, True),
-        (BriefInLoop(POOLS), True, SMALL, False, False, True),
-        (BriefInLoop(POOLS), True, LARGE, True, False, False),
-        (BriefInLoop(POOLS), True, None, True, False, False),
-        (BriefInLoop(POOLS), False, SMALL, True, False, False),
+        (Execution(POOLS, one_by_one=True), True, None, True, True, False),
+        (Execution(POOLS, one_by_one=True), True, LARGE, False, True, False),
+        (Execution(POOLS, one_by_one=True), False, 0, True, False, False),
+        (Execution(POOLS, by_size=True), True, 0, True, True, True),
+        (Execution(POOLS, by_size=True), True, SMALL, True, True, True),
+        (Execution(POOLS, by_size=True), True, SMALL, False, False, True),
+        (Execution(POOLS, by_size=True), True, LARGE, True, False, False),
+        (Execution(POOLS, by_size=True), True, None, True, False, False),
+        (Execution(POOLS, by_size=True), False, SMALL, True, False, False),
     ],
 )
 def test_a_batch_takes_the_lane_of_its_size_runner_and_company(
@@ -62,22 +62,24 @@ def counting(function: Any, state: Any) -> TridentTopology:
 
 
 @pytest.mark.parametrize(
-    ("function", "state", "pending", "kind"),
+    ("function", "state", "pending", "lanes"),
     [
-        (Split(), MemoryMapState, 3, BriefInLoop),
-        (Split(), MemoryMapState, 1, OneByOne),
-        (lambda text: text, MemoryMapState, 3, Execution),
-        (Split(), lambda: MemoryMapState.transactional(), 3, Execution),
+        (Split(), MemoryMapState, 3, [(True, True), (False, False)]),
+        (Split(), MemoryMapState, 1, [(True, False)] * 2),
+        (lambda text: text, MemoryMapState, 3, [(False, False)] * 2),
+        (Split(), lambda: MemoryMapState.transactional(), 3, [(False, False)] * 2),
     ],
     ids=["kernels and memory", "one by one", "user code", "rows, not columns"],
 )
 def test_a_topology_gets_its_way_of_execution_once(
-    function: Any, state: Callable[[], Any], pending: int, kind: type
+    function: Any, state: Callable[[], Any], pending: int, lanes: list[tuple[bool, bool]]
 ) -> None:
     graph = counting(function, state()).graph()
     config = Config(engine="in_process", max_spout_pending=pending)
     opened = OpenedTopology(graph, make_plan(graph), config, lambda states: MemoryLog("t"))
     try:
-        assert type(execution_of(opened)) is kind
+        execution = execution_of(opened)
+        found = [execution.lane_of(mock.Mock(here=True), size, True) for size in (SMALL, LARGE)]
+        assert [(lane.in_loop, lane.brief) for lane in found] == lanes
     finally:
         opened.close()

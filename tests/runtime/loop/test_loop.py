@@ -552,6 +552,19 @@ def test_a_coordinator_without_parts_is_refused_at_the_start(topology: TridentTo
         run_all(topology, "in_process")
 
 
+@pytest.mark.parametrize("name", ["is_choice", "runs_spark_jobs"])
+def test_a_coordinator_of_the_former_interface_is_refused_at_the_start(topology: TridentTopology, name: str) -> None:
+    class Spout(UncutSpout):
+        def get_coordinator(self, conf: Any) -> Any:
+            coordinator = super().get_coordinator(conf)
+            setattr(type(coordinator), name, lambda self, *given: False)
+            return coordinator
+
+    keep(topology.new_stream("s", Spout(0)))
+    with pytest.raises(TopologyError, match=f"has {name}, which nothing asks any more|{name} of its .* is a method"):
+        run_all(topology, "in_process")
+
+
 def test_the_hint_of_a_stage_and_not_that_of_a_state_says_how_many_parts(topology: TridentTopology) -> None:
     asked: list[int] = []
 

@@ -23,7 +23,7 @@ from trident.coordination.records import DefineRecord
 from trident.coordination.transaction_log import FileLog, LogReader
 from trident.operations import Count
 from trident.runtime.loop.batch import Clock
-from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
+from trident.spout.interfaces import BatchTraits, Definition, SpoutType, TransactionAttempt
 from trident.state import (
     CachedMap,
     MicroBatchIBackingMap,
@@ -115,14 +115,14 @@ class ChoosingSpout(GrowingSpout):
         super().__init__({})
         self.spout_type, self.now = SpoutType.OPAQUE, now
 
-    def is_choice(self, definition: Definition) -> bool:
-        return isinstance(definition, int)
+    def traits(self, definition: Definition) -> BatchTraits:
+        return BatchTraits(is_choice=isinstance(definition, int))
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         return self.now if txid == 1 else WORDS[previous:] if txid == 2 else None
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> list[list[str]]:
-        return [] if self.is_choice(definition) else [definition]
+        return [] if isinstance(definition, int) else [definition]
 
 
 def count_words(

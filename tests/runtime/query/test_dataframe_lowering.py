@@ -22,8 +22,8 @@ pytestmark = pytest.mark.long
 def engine(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> str:
     """Take the lowering to DataFrames where Spark is asked for."""
 
-    def opened(committing: Any, config: Any, memory_mb: Any) -> DataFrameRunner:
-        return DataFrameRunner(committing.program, config.parallelism or 2, spark)
+    def opened(program: Any, config: Any, memory_mb: Any) -> DataFrameRunner:
+        return DataFrameRunner(program, config.parallelism or 2, spark)
 
     monkeypatch.setattr(engine_choice, "_spark_runner", opened)
     return "spark"

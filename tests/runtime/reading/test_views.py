@@ -27,6 +27,7 @@ from tests.harness.topology_runs import (
     RowsState,
     dict_state,
     keep,
+    open_view,
     run_all,
     start,
 )
@@ -40,8 +41,7 @@ from trident.errors import (
     WrongKeyError,
 )
 from trident.operations import BaseQueryFunction, Count, Sum
-from trident.runtime.reading.commit_gate import CommitGate
-from trident.runtime.reading.open_partitions import open_view
+from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.state import (
     OpaqueMap,
@@ -402,7 +402,7 @@ def test_who_holds_the_gate_sees_no_commit_begin(topology: TridentTopology) -> N
 def test_a_gate_that_is_held_for_long_is_not_waited_for(
     topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trident.runtime.reading.commit_gate._MOST_S", 0.05)
+    monkeypatch.setattr("trident.runtime.reading.state_partitions._MOST_S", 0.05)
     rows = keep(topology.new_stream("words", FixedBatchSpout("word: string", 1, ["a"], ["b"])))
     with start(topology, "in_process") as running, running.gate:
         running.process_all_available()

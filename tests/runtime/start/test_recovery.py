@@ -496,12 +496,6 @@ def test_a_takeover_fences_the_old_driver_where_keys_may_come_to_another_partiti
     committed: int, tmp_path: Path
 ) -> None:
     server: dict[int, MemoryData] = {}
-    asleep, awake = threading.Event(), threading.Event()
-
-    def sleep(values: Sequence[OpaqueValue]) -> None:
-        if values[0].txid > committed:
-            asleep.set()
-            assert awake.wait(30)
 
     def topology(place: int, before_put: BeforePut) -> TridentTopology:
         made = TridentTopology("t")
@@ -514,19 +508,38 @@ def test_a_takeover_fences_the_old_driver_where_keys_may_come_to_another_partiti
         spread.partition_persist(map_state(backing), ["k"], AddKeys(), state_name="count").parallelism_hint(2)
         return made
 
-    old = start(topology(0, sleep), "in_process", log_dir=tmp_path)
+    fenced_in_its_sleep(topology, 0, 1, committed, list("ab"), tmp_path)
+
+
+def fenced_in_its_sleep(
+    topology: Callable[[int, BeforePut], TridentTopology],
+    old: int,
+    new: int,
+    committed: int,
+    keys: list[str],
+    log: Path,
+) -> None:
+    """Let a driver sleep in the put of a batch, another one take over and end, and check that the first one is refused."""
+    asleep, awake = threading.Event(), threading.Event()
+
+    def sleep(values: Sequence[OpaqueValue]) -> None:
+        if values[0].txid > committed:
+            asleep.set()
+            assert awake.wait(30)
+
+    sleeper = start(topology(old, sleep), "in_process", log_dir=log)
     try:
         assert asleep.wait(30)
-        with start(topology(1, lambda values: None), "in_process", log_dir=tmp_path, takeover=True) as new:
-            new.process_all_available()
+        with start(topology(new, lambda values: None), "in_process", log_dir=log, takeover=True) as other:
+            other.process_all_available()
             awake.set()
             with pytest.raises(FencedError):
-                old.await_termination()
-            assert new.state("count").multi_get(list("ab")) == [3, 3]
+                sleeper.await_termination()
+            assert other.state("count").multi_get(keys) == [3] * len(keys)
     finally:
         awake.set()
         with suppress(FencedError):
-            old.stop()
+            sleeper.stop()
 
 
 @pytest.mark.parametrize("committed", [0, 1])
@@ -535,12 +548,6 @@ def test_a_takeover_with_fewer_partitions_fences_the_old_driver_in_those_that_we
 ) -> None:
     server: dict[int, MemoryData] = {}
     keys = list("abcdefgh")
-    asleep, awake = threading.Event(), threading.Event()
-
-    def sleep(values: Sequence[OpaqueValue]) -> None:
-        if values[0].txid > committed:
-            asleep.set()
-            assert awake.wait(30)
 
     def topology(partitions: int, before_put: BeforePut) -> TridentTopology:
         made = TridentTopology("t")
@@ -553,19 +560,7 @@ def test_a_takeover_with_fewer_partitions_fences_the_old_driver_in_those_that_we
         stream.persistent_aggregate(map_state(backing, num_partitions=partitions), Count(), "count")
         return made
 
-    old = start(topology(4, sleep), "in_process", log_dir=tmp_path)
-    try:
-        assert asleep.wait(30)
-        with start(topology(2, lambda values: None), "in_process", log_dir=tmp_path, takeover=True) as new:
-            new.process_all_available()
-            awake.set()
-            with pytest.raises(FencedError):
-                old.await_termination()
-            assert new.state("count").multi_get(keys) == [3] * len(keys)
-    finally:
-        awake.set()
-        with suppress(FencedError):
-            old.stop()
+    fenced_in_its_sleep(topology, 4, 2, committed, keys, tmp_path)
 
 
 # ---- the source --------------------------------------------------------------------------------------------------------

@@ -645,7 +645,9 @@ def test_a_process_goes_on_with_other_outputs_and_is_refused_with_another_time_o
     stored = entries[("key", "a")]
     entries[("key", "a")] = OpaqueValue(stored.txid, stored.attempt, stored.prev, b"\x01\x94\x09\x00\xc0\x90")
     again, _ = declared(True, dict_state(entries), RowsSpout(FIELDS, {3: [("a", 1, 2)]}))
-    with pytest.raises(BatchFailedError, match="those of a key are of version 9, this program knows 1"):
+    with pytest.raises(
+        BatchFailedError, match="read the timers of a process: one is of version 9, this topology keeps version 1"
+    ):
         run_all(again, "in_process", **conf)
 
 

@@ -18,7 +18,7 @@ import pytest
 from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.harness.servers import Server
-from tests.harness.topology_runs import RowsSpout, keep, run_all
+from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
 from tests.runtime.windows import clock_life
 from tests.runtime.windows.window_life import BY_TIME, ROWS, SESSIONS, topology_in
 from tests.runtime.windows.window_model import model_of
@@ -27,7 +27,6 @@ from trident.config import Config
 from trident.coordination.records import TIME, DefineRecord
 from trident.coordination.transaction_log import FileLog, LogReader
 from trident.operations import Count, ReducerAggregator, Sum
-from trident.runtime.reading.open_partitions import open_view
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spouts import CsvFileSpout, JsonFileSpout
-from spouts.files.json_spout import JsonParser
+from spouts.files.json_spout import JsonFormat
 from tests.spouts.files.test_text_files import write
 from tests.spouts.reading import rows
 from trident.arrow import schema_of
@@ -166,7 +166,7 @@ def by_python(line: str) -> tuple[Any, ...] | None:
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 60))])
 def test_random_lines_of_json_are_the_rows_that_python_reads_or_none(seed: int) -> None:
-    random_, parser = random.Random(seed), JsonParser(schema_of(FIELDS), "ignore")
+    random_, parser = random.Random(seed), JsonFormat(schema_of(FIELDS), "ignore")
     for _ in range(250):
         line = mutated(
             random_, json.dumps(an_object(random_), ensure_ascii=random_.random() < 0.5), '{}[]:,"\\0 nul1-e.\t'

@@ -38,7 +38,7 @@ class Reader:
         found = []
         while (made := self.define()) is not None:
             found += rows_of(self.spout, self.coordinator, made)
-            made = made if self.coordinator.is_complete(made) else self.coordinator.complete(made, {})
+            made = made if self.coordinator.traits(made).is_complete else self.coordinator.complete(made, {})
             self.last, self.txid = made, self.txid + 1
         return found
 

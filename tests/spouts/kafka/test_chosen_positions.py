@@ -31,7 +31,7 @@ def test_a_topic_that_is_added_begins_where_it_was_added_however_quiet_the_other
         made.restart(kind(kafka_topics.bootstrap, [first, added], first_poll=first_poll))
         chosen = made.define()
         assert chosen is not None
-        assert made.coordinator.is_choice(chosen)
+        assert made.coordinator.traits(chosen).is_choice
         made.restart()
         kafka_topics.produce(added, NEW)
         made.restart()

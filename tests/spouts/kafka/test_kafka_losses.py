@@ -195,7 +195,7 @@ def test_records_that_come_between_two_tries_hide_no_lost_end_from_the_second(
             else:
                 chosen = made.define()
                 assert chosen is not None
-                assert made.coordinator.is_choice(chosen)  # so it is in the log whatever comes next
+                assert made.coordinator.traits(chosen).is_choice  # so it is in the log whatever comes next
                 assert spans(chosen) == [(0, 20, 20)]
                 break
             kafka_topics.produce(topic, [b"new"] * 60)

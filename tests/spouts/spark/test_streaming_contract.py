@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -28,12 +29,11 @@ class StreamSource(SpoutSource):
     crashes = False  # Spark refuses two queries on one checkpoint
 
     def __init__(self) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="trident-stream-"))
-        self.folder, self.files = self.home / "in", 0
-        self.folder.mkdir()
+        self.home, self.files = Path(tempfile.mkdtemp(prefix="trident-stream-")), 0
+        (self.home / "in").mkdir()
 
     def spout(self) -> StructuredStreamingSpout:
-        folder = str(self.folder)
+        folder = str(self.home / "in")
 
         def stream(spark: SparkSession) -> DataFrame:
             reader = spark.readStream.schema("n bigint, text string").option("maxFilesPerTrigger", 1)
@@ -45,10 +45,10 @@ class StreamSource(SpoutSource):
         rows: list[tuple[Any, ...]] = [(number, f"row {number}") for number in numbers]
         for at in range(0, len(rows), ROWS_IN_A_FILE):
             self.files += 1
-            part = self.home / "part"
             lines = (f"{number},{text}\n" for number, text in rows[at : at + ROWS_IN_A_FILE])
-            part.write_text("".join(lines), encoding="utf-8")
-            part.rename(self.folder / f"{self.files}.csv")
+            (part := self.home / "part").write_text("".join(lines), encoding="utf-8")
+            os.utime(part, (1_800_000_000 + self.files,) * 2)  # Spark reads files in the order of their times
+            part.rename(self.home / "in" / f"{self.files}.csv")
         return rows
 
     def close(self) -> None:

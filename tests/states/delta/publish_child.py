@@ -10,6 +10,7 @@ import os
 import sys
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from tests.states.delta.delta_states import Log, state_at, update
 from trident.state.txid import Snapshot, Txid
@@ -21,9 +22,9 @@ def records_in(path: Path) -> list[tuple[int, int]]:
     return [(int(line.split()[0]), int(line.split()[1])) for line in lines if line.endswith("\n")]
 
 
-def main(path: Path, records: Path, attempt: int) -> None:
-    log, state = Log(), state_at(path, publish_every_s=1)
-    done = records_in(records)
+def live(state: Any, records: Path, attempt: int, publishes: bool) -> None:
+    """Commit batches to a state until death; `publishes`: the state is told what is recorded."""
+    log, done = Log(), records_in(records)
     for each in done:
         log.record(Txid(*each, incarnation=log.incarnation))
     with records.open("a") as out:
@@ -36,8 +37,9 @@ def main(path: Path, records: Path, attempt: int) -> None:
             out.flush()
             os.fsync(out.fileno())
             log.record(txid)
-            state.recorded(Snapshot(number, log.winners))
+            if publishes:
+                state.recorded(Snapshot(number, log.winners))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    live(state_at(Path(sys.argv[1]), publish_every_s=1), Path(sys.argv[2]), int(sys.argv[3]), publishes=True)

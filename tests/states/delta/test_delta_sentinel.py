@@ -15,8 +15,8 @@ from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_
 from trident import TridentTopology
 from trident.errors import FencedError, StateLossDetected, StateMismatchError, StatePlaceError, TopologyError
 from trident.operations import Count
+from trident.state.backing_map import backing_map
 from trident.state.interfaces import StateConf, StateType
-from trident.state.sentinel import is_atomic
 from trident.state.txid import Sentinel
 
 
@@ -134,7 +134,7 @@ def test_all_five_fields_come_back_as_they_were_given(tmp_path: Path) -> None:
             found: Sentinel | None = one.read_sentinel()
             assert found is not None
             assert tuple(found) == tuple(given)
-    assert is_atomic(map_at(tmp_path))
+    assert backing_map(map_at(tmp_path)).facts.commits_atomically
 
 
 def test_the_table_of_another_state_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from states.delta import DeltaState
 from states.delta.indexed_values import IndexedValues
 from states.delta.staging import STAGED
 from states.delta.state_table import StateTable
+from tests.harness.crashing_stores import tuples_at
 from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values, version_of
 from tests.states.delta.stage_child import POINTS
 from trident.errors import BackendError, FencedError, SecondRunError
@@ -264,7 +265,7 @@ def test_a_kill_at_each_point_loses_and_doubles_nothing(tmp_path: Path, point: s
     driver.recorded(at_end)
     driver.close()
     shown = {row["word"]: row["value"] for row in DeltaTable(tmp_path).to_pyarrow_table().to_pylist()}
-    assert shown == dict(reader_at(tmp_path).get_tuples_at(at_end)) == {"man": 4, "dog": 2, "lost": 5}
+    assert shown == dict(tuples_at(reader_at(tmp_path), at_end)) == {"man": 4, "dog": 2, "lost": 5}
 
 
 def test_a_compaction_while_a_task_reads_the_log_hides_no_batch(

@@ -147,7 +147,6 @@ def test_rows_are_the_parts_of_the_key_and_the_value(kind: StateType) -> None:
     assert sorted(state.get_tuples()) == [("a", 1, 10), ("b", 2, 20)]
     if kind is not StateType.OPAQUE:
         assert not state.offers("multi_get_at")
-        assert not state.offers("get_tuples_at")
 
 
 # ---- LRU -------------------------------------------------------------------------------------------------------------

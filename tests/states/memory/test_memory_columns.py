@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
-from tests.harness.crashing_stores import Crash, DictMap
+from tests.harness.crashing_stores import Crash, DictMap, tuples_at
 from trident.errors import FencedError, StaleTransactionError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
@@ -109,7 +109,7 @@ def readable(state: OpaqueMap, committed: int, winners: Winners, width: int) -> 
         state.multi_get(keys),
         state.multi_get_at(keys, snapshot),
         list(state.get_tuples()),
-        list(state.get_tuples_at(snapshot)),
+        list(tuples_at(state, snapshot)),
         list(state.backing.multi_get(keys)),
         state.read_sentinel(),
     )
@@ -122,14 +122,20 @@ def readable(state: OpaqueMap, committed: int, winners: Winners, width: int) -> 
 @given(st.data())
 @pytest.mark.slow
 def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, by_arrow: bool, data: st.DataObject) -> None:
-    states = [OpaqueMap(ColumnarMemoryMap(MemoryData())), OpaqueMap(MemoryBackingMap(MemoryData()))]
+    schedule = data.draw(NUMBERS | MIXED)
+    check_schedule(MemoryData(), schedule, width, lambda state, call: apply(state, call, width, by_arrow))
+
+
+def check_schedule(data: MemoryData, schedule: Any, width: int, apply: Any) -> None:
+    """Commit the attempts of a schedule to columns and to a dict, and compare all that each answers."""
+    states = [OpaqueMap(ColumnarMemoryMap(data)), OpaqueMap(MemoryBackingMap(MemoryData()))]
     winners, committed, number, expected = Winners(), 0, 1 << 20, None
-    for attempt in data.draw(NUMBERS | MIXED):
+    for attempt in schedule:
         txid = Txid(committed + 1, number, winners, "log", expected)
         answers = []
         for state in states:
             state.begin_commit(txid)
-            answers.append(repr([apply(state, call, width, by_arrow) for call in attempt.calls]))
+            answers.append(repr([apply(state, call) for call in attempt.calls]))
             answers[-1] += repr(state.multi_get([key(part, width) for part in "abcdefgh"]))
             if attempt.wins:
                 state.commit(txid)

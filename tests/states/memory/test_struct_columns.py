@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from states.memory import ColumnarMemoryMap, MemoryBackingMap, MemoryData
-from tests.states.memory.test_memory_columns import MOST, Attempt, Call, attempts, key, readable
+from states.memory import ColumnarMemoryMap, MemoryData
+from tests.states.memory.test_memory_columns import MOST, Attempt, Call, attempts, check_schedule, key
 from trident import Fields
 from trident.fields import struct_fields
 from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
 from trident.runtime.steps.several import is_several_native, merging_functions
-from trident.state import OpaqueMap, OpaqueValue, Sentinel, Txid, Winners
+from trident.state import OpaqueMap, OpaqueValue
 from trident.state.columns.number_columns import NumberColumns, NumberForm
 from trident.state.values import CombinerUpdates
 
@@ -96,26 +96,7 @@ def combine(stored: Any, value: Any) -> Any:
 @settings(max_examples=80, deadline=None)
 @given(schedule=attempts(COMBINED | COMBINED | PUT | REMOVED) | attempts(COMBINED | COMBINED | COMBINED | PUT | ODD))
 def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, schedule: list[Attempt]) -> None:
-    states = [OpaqueMap(ColumnarMemoryMap(MemoryData(form=FORM))), OpaqueMap(MemoryBackingMap(MemoryData()))]
-    winners, committed, number, expected = Winners(), 0, 1 << 20, None
-    for attempt in schedule:
-        txid = Txid(committed + 1, number, winners, "log", expected)
-        answers = []
-        for state in states:
-            state.begin_commit(txid)
-            answers.append(repr([apply(state, call, width) for call in attempt.calls]))
-            answers[-1] += repr(state.multi_get([key(part, width) for part in "abcdefgh"]))
-            if attempt.wins:
-                state.commit(txid)
-        assert answers[0] == answers[1]
-        if attempt.wins:
-            committed, winners = committed + 1, winners.with_winner(committed + 1, number)
-            expected = Sentinel("log", committed, number)
-        else:
-            number += 1
-            for state in states:
-                state._forget()
-        assert readable(states[0], committed, winners, width) == readable(states[1], committed, winners, width)
+    check_schedule(MemoryData(form=FORM), schedule, width, lambda state, call: apply(state, call, width))
 
 
 def summed(state: OpaqueMap, txid: int, values: Sequence[dict[str, Any]], functions: Any = FUNCTIONS) -> Any:

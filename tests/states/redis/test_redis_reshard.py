@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from states.redis import RedisBackingMap, RedisOptions, RedisState
+from tests.harness.crashing_stores import tuples_at
 from tests.states.redis.redis_cluster import SLOTS, Cluster, Move, wait_for
 from trident.errors import BackendError
 from trident.state.interfaces import Key, StateConf
@@ -64,7 +65,7 @@ class Batches:
         assert self.state.multi_get(keys) == expected
         reader = self._make(StateConf("words", "counts", read_only=True), 0, 1)
         assert reader.multi_get_at(keys, self.log.snapshot()) == expected
-        listed = sorted(reader.get_tuples_at(self.log.snapshot()))
+        listed = sorted(tuples_at(reader, self.log.snapshot()))
         assert listed == sorted((*key, count) for key, count in self.expected.items())
         reader.close()
 

@@ -73,7 +73,7 @@ def keys() -> Keys:
 def pair(keys: Keys) -> Iterator[tuple[LinkedMail, LinkedMail]]:
     mails = [LinkedMail(number, TOPOLOGY, LAYOUT, keys, CAPACITY, "127.0.0.1") for number in range(2)]
     for at, mail in enumerate(mails):
-        mail.set_peers({1 - at: (mails[1 - at].address, 1)})
+        mail.set_peers({1 - at: (mails[1 - at].address, "1")})
     spouts, sinks = sorted(mails, key=lambda mail: SINK in mail.inboxes)
     yield spouts, sinks
     for mail in mails:
@@ -183,7 +183,7 @@ def test_a_worker_that_is_away_is_closed_and_what_is_for_it_is_dropped(pair: tup
     assert not spouts.is_open(SINK)
     spouts.send(SINK, Tracking([1, 2, 3]))
     assert spouts.dropped == 1
-    spouts.set_peers({SINK_WORKER: (sinks.address, 2)})
+    spouts.set_peers({SINK_WORKER: (sinks.address, "2")})
     assert spouts.is_open(SINK)
     spouts.send(SINK, tuples((9, 9)))
     assert received(sinks, SINK)[0][1][0][0] == (9, 9)
@@ -196,7 +196,7 @@ def test_what_is_sent_to_a_process_that_does_not_read_is_bounded(keys: Keys, mon
     monkeypatch.setattr("trident.storm.links.linked_mail._QUEUED", 10)
     monkeypatch.setattr("trident.storm.links.linked_mail._OVERFLOW", 20)
     mail = LinkedMail(LAYOUT.worker_of[SPOUT], TOPOLOGY, LAYOUT, keys, CAPACITY, "127.0.0.1")
-    mail.set_peers({SINK_WORKER: ("127.0.0.1:1", 1)})  # nothing listens there
+    mail.set_peers({SINK_WORKER: ("127.0.0.1:1", "1")})  # nothing listens there
     for _ in range(100):
         mail.send(SINK, Tracking([1, 2, 3]))
     assert mail.dropped == 70

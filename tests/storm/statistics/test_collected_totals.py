@@ -38,7 +38,7 @@ class Worker:
             "pid": 1,
             "uptime_s": 0.0,
             "totals": [((self.task, "executed", "split", "default"), self.executed)],
-            "pending": [],
+            "pending": 0,
             "port": 0,
             "calls": [],
         }

@@ -136,7 +136,6 @@ class TestAMethodAsFactory(SnapshottableContract):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(StateType), ids=lambda kind: kind.value)
 def test_memory_keeps_what_it_claims(kind: StateType) -> None:
     report = check(StateSpec(MemoryMapState(kind=kind)))
@@ -148,13 +147,11 @@ def test_memory_keeps_what_it_claims(kind: StateType) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_delta_keeps_what_it_claims(folder: Path) -> None:
     report = check(delta(folder), limits=DELTA, seconds=0)
     assert {report.status(promise) for promise in (Promise.DURABLE, Promise.ATOMIC, Promise.FENCING)} == {Status.OK}
 
 
-@pytest.mark.slow
 def test_sqlite_keeps_what_it_claims(folder: Path) -> None:
     report = check(partial(open_sqlite, str(folder / "state.db")), limits=SQLITE)
     assert report.status(Promise.DURABLE) is Status.OK
@@ -162,14 +159,12 @@ def test_sqlite_keeps_what_it_claims(folder: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_map_of_bytes_is_wrapped(folder: Path) -> None:
     limits = Limits(raw_bytes=True)
     check(partial(open_bytes, str(folder / "state.db")), kinds=["transactional"], limits=limits, seconds=0)
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("store", [DictMap, LateMap], ids=lambda store: store.__name__)
 def test_two_methods_keep_what_they_claim(store: type[DictMap]) -> None:
     report = check(dicts(store), kinds=["opaque", "transactional"], limits=TWO_METHODS)
@@ -177,7 +172,6 @@ def test_two_methods_keep_what_they_claim(store: type[DictMap]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_json_is_a_store_without_all_types(folder: Path) -> None:
     def open_json(conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
         return SerializedMap(SQLiteMap(str(folder / "state.db"), conf.prefix), JSONOpaqueSerializer())
@@ -187,7 +181,6 @@ def test_json_is_a_store_without_all_types(folder: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_wrappers_keep_what_the_store_claims() -> None:
     server = Factory()
     chunked = lambda *where: MicroBatchIBackingMap(server(*where), 70, 30)  # noqa: E731
@@ -217,7 +210,6 @@ def test_a_spec_is_checked_as_its_own_kind_only() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_the_same_seed_draws_the_same() -> None:
     first, second = (backend_suite(Factory(), seconds=0, seed=7, out=io.StringIO()) for _ in range(2))
     assert first.findings == second.findings

@@ -17,7 +17,7 @@ from trident.state import (
     Key,
     Sentinel,
 )
-from trident.state.sentinel import is_atomic
+from trident.state.backing_map import backing_map
 from trident.testing import Faults, FaultyMap, InjectedFault
 
 KEYS: list[Key] = [("a",), ("b",), ("c",), ("d",)]
@@ -116,7 +116,6 @@ def test_a_wrapped_map_says_of_its_commits_what_the_map_says() -> None:
     class Torn(DictMap):
         commits_atomically = False
 
-    assert [is_atomic(FaultyMap(store, Faults())) for store in (MemoryBackingMap[int](), Torn(), DictMap())] == [
-        True, False, False,
-    ]  # fmt: skip
+    maps = [FaultyMap(store, Faults()) for store in (MemoryBackingMap[int](), Torn(), DictMap())]
+    assert [backing_map(each).facts.commits_atomically for each in maps] == [True, False, False]  # fmt: skip
     assert FaultyMap(Torn(), Faults()).facts.commits_atomically is False

@@ -65,6 +65,12 @@ def test_the_suite_says_at_once_what_is_wrong_with_the_source_itself() -> None:
             spout_suite(lambda: source.spout())
 
 
+def test_a_source_may_lack_on_itself_what_its_class_can_do() -> None:
+    with closing(LineSource()) as source:
+        vars(source)["lost"] = None
+        assert [source.offers(what) for what in ("lost", "outage", "change")] == [False, True, True]
+
+
 class Forgetful(LineSource):
     def fill(self, numbers: Sequence[int], partition: int) -> list[tuple[Any, ...]]:
         return super().fill(numbers, partition)[1:]

@@ -36,7 +36,6 @@ class DurableSource(LineSource):
 
 
 @pytest.mark.sample(2)
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("source", [LineSource, OpaqueSource])
 def test_the_correct_spout_passes(source: type[LineSource], seed: int) -> None:
@@ -46,7 +45,6 @@ def test_the_correct_spout_passes(source: type[LineSource], seed: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_the_correct_spout_passes_in_another_process() -> None:
     report = run(DurableSource)
     report.raise_if_violated()

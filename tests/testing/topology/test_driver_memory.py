@@ -22,6 +22,7 @@ from states.redis import RedisState
 from tests.harness.crashing_stores import WithoutAttempts
 from tests.harness.drpc_functions import words as asking
 from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state
+from tests.testing.topology.test_driver import POINTS, word_count
 from trident import TridentTopology
 from trident.errors import (
     BatchFailedError,
@@ -34,10 +35,8 @@ from trident.errors import (
 from trident.operations import Count, MapGet, SlidingDurationWindow, Split, Sum
 from trident.spout import SpoutType
 from trident.state import OpaqueMap, StateConf, StateSpec, StoreFacts
-from trident.stream import TridentState
 from trident.testing import TopologyTestDriver
 
-POINTS = ["define", "process", "begin_commit:count", "put:count", "commit:count", "record"]
 NOWHERE: dict[str, Callable[[str], StateSpec]] = {
     "redis": lambda kind: getattr(RedisState, kind)("redis://127.0.0.1:1/0", cache=8),
     "redis fields": lambda kind: getattr(RedisState, kind)("redis://127.0.0.1:1/0", prefix="words", layout="fields"),
@@ -56,15 +55,6 @@ def _no_connection(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
 
     if "redis_server" not in request.fixturenames:
         monkeypatch.setattr(socket.socket, "connect", connect)
-
-
-def word_count(
-    spec: Any, spout_type: SpoutType = SpoutType.TRANSACTIONAL, partitions: int = 1
-) -> tuple[TridentTopology, TridentState]:
-    topology = TridentTopology("words")
-    words = topology.new_stream("lines", RowsSpout("line: string", {}, spout_type)).each("line", Split(), "word")
-    counts = words.group_by("word").persistent_aggregate(spec, Count(), "count").parallelism_hint(partitions)
-    return topology, counts
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -224,15 +214,17 @@ def test_it_gives_what_the_server_gives(redis_server: Any, tmp_path: Path) -> No
         assert given[0] == given[1]
 
 
-def test_it_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("spec", [MemoryMapState(), NOWHERE["postgres"]("opaque")])
+def test_it_starts_no_thread(spec: StateSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise AssertionError(f"{thread.name} was started")
 
-    topology, counts = word_count(NOWHERE["postgres"]("opaque"), partitions=2)
+    topology, counts = word_count(spec, partitions=2)
     asking(topology.new_drpc_stream("words"), counts)
     monkeypatch.setattr(threading.Thread, "start", start)
-    with TopologyTestDriver(topology, in_memory=True) as driver:
+    with TopologyTestDriver(topology, in_memory=True, max_spout_pending=2) as driver:
         driver.feed("lines", "a b c")
+        driver.fail_at("record")
         driver.run()
         assert driver.drpc("words", "a b") == [[2]]
 
@@ -278,6 +270,7 @@ def test_requests_see_the_last_committed_batch_at_each_point(spec: Any) -> None:
             failed = driver.step()
             assert failed is not None
             assert (failed.committed, driver.drpc("words", "the cow")) == (False, [[3]])
+            assert driver.state(counts).multi_get(["the", "cow"]) == [2, 1]
             driver.step()
             assert driver.drpc("words", "the cow") == [[5]]
 

@@ -51,7 +51,7 @@ class TopologyHandle:
         epoch_before: int,
     ) -> None:
         self.running = running
-        self._errors = ErrorFeed(running)
+        self._errors = ErrorFeed(lambda: running.errors)
         self.pages: TopologyPages = pages_of(running, storm_id)
         self._numbers, self._epoch_before = numbers, epoch_before
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster.machine.driver_slot import DriverSlot, Wanted
 from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.state.beat_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo, report_death
+from trident.cluster.state.beat_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
 from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
@@ -153,7 +153,7 @@ class MachineSupervisor:
 
     def _beat(self, now: float) -> None:
         for storm_id, death in list(self._unreported):
-            report_death(self.cluster.state, storm_id, death)
+            self.cluster.report_death(storm_id, death)
             error = ErrorInfo(death.time_secs, death.reason, self._name, death.port)
             self.cluster.report_error(storm_id, DRIVER, error)
             self._unreported.remove((storm_id, death))

@@ -20,7 +20,7 @@ from trident.cluster.nimbus.assigning import (
 )
 from trident.cluster.nimbus.leadership import Leadership
 from trident.cluster.nimbus.submissions import TopologyNames, rolled_back
-from trident.cluster.state.beat_records import WorkerHeartbeat, all_deaths, machine_names
+from trident.cluster.state.beat_records import WorkerHeartbeat, machine_names
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable
@@ -157,7 +157,7 @@ class Nimbus:
             cluster.all_supervisor_info(),
             self._health.observe(time.monotonic(), assignments, beats),
             beating,
-            all_deaths(cluster.state),
+            cluster.all_deaths(),
             self.settings.max_deaths,
         )
 

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, Self
 from trident.cluster.code.code_store import UNUSED_S, CodeStore
 from trident.cluster.code.package_manifest import ComponentFacts, PackageManifest
 from trident.cluster.code.topology_package import settings_of
-from trident.cluster.state.beat_records import forget_deaths
 from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import find_topology
@@ -356,7 +355,7 @@ class TopologyNames:
         state = self._cluster.state
         self._cluster.teardown_heartbeats(storm_id)
         self._cluster.teardown_topology_errors(storm_id)
-        forget_deaths(state, storm_id)
+        self._cluster.forget_deaths(storm_id)
         for path in (f"{_NAMES}/{name}" for name in state.get_children(_NAMES)):
             while (node := state.get_versioned(path)) is not None and node.data:
                 is_other = _Claim.of_bytes(node.data).storm_id != storm_id

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from trident.cluster.state.cluster_records import ClusterRecord
-from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError
 
 DRIVER = "__driver"
@@ -95,13 +93,9 @@ class ErrorInfo(ClusterRecord):
     port: int
 
 
-_DEATHS = "/deaths"
-_KEPT = 100
-
-
 @dataclass(frozen=True)
-class DriverDeath:
-    """A driver that ended without being ordered to: `/deaths/{topology-id}/d{number}`.
+class DriverDeath(ClusterRecord):
+    """A driver that ended without being ordered to: `/deaths/{topology-id}/d{number}`, the last hundred of each.
 
     `time_secs`: seconds since 1970.
     `node`, `port`, `generation`, `start_time_secs`: its slot, which generation of the topology it ran, and since when it was
@@ -111,6 +105,9 @@ class DriverDeath:
     `reason`: what is known of it.
     """
 
+    WHAT = "death"
+    KEYS: ClassVar[Mapping[str, str]] = {name: name for name in ("time_secs", "start_time_secs", "ran_secs")}
+
     time_secs: float
     node: str
     port: int
@@ -119,36 +116,3 @@ class DriverDeath:
     ran_secs: float
     fatal: bool
     reason: str
-
-
-def report_death(state: ClusterState, storm_id: str, death: DriverDeath) -> None:
-    """Add a death; the oldest ones beyond a hundred are removed."""
-    path = f"{_DEATHS}/{storm_id}"
-    state.mkdirs(path)
-    state.create_sequential(f"{path}/d", json.dumps({"version": 1, **asdict(death)}).encode())
-    for each in state.get_children(path)[:-_KEPT]:
-        state.delete_node(f"{path}/{each}")
-
-
-def all_deaths(state: ClusterState) -> dict[str, list[DriverDeath]]:
-    """Return the deaths by topology, oldest first, without those that another version wrote in another form."""
-    paths = {f"{_DEATHS}/{name}": name for name in state.get_children(_DEATHS)}
-    return {
-        paths[path]: [death for _, data in sorted(below.items()) if (death := _death(data)) is not None]
-        for path, below in state.get_data_below_each(list(paths)).items()
-    }
-
-
-def forget_deaths(state: ClusterState, storm_id: str) -> None:
-    """Remove the deaths of a topology."""
-    state.delete_node(f"{_DEATHS}/{storm_id}")
-
-
-def _death(data: bytes) -> DriverDeath | None:
-    """Return what a node holds; None if it cannot be read: Nimbus must look after all topologies the same."""
-    try:
-        read = json.loads(data)
-        read.pop("version")
-        return DriverDeath(**read)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster.state.sqlite_state import SqliteClusterState
-from trident.cluster.state.zookeeper_state import ZooKeeperClusterState
+from trident.cluster.state.sqlite_nodes import SqliteNodes
+from trident.cluster.state.zookeeper_state import ZooKeeperState
 from trident.cluster_errors import ClusterError
 from trident.errors import ConfigError
 from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
@@ -58,7 +58,8 @@ def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> 
         A folder, which is made if there is none; or `zookeeper://host:2181,host:2181/root`, whose root is `/storm` if it
         has none.
     session_timeout_s
-        How long this process may be out of touch before its session is over, and its ephemeral nodes vanish.
+        How long this process may be out of touch with a ZooKeeper before its session is over, and its ephemeral nodes vanish.
+        In a folder a session lasts as long as its process, and this is how long a change waits for others.
 
     Raises
     ------
@@ -71,11 +72,11 @@ def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> 
         raise ValueError(f"session_timeout_s is {session_timeout_s}; it must be more than 0")
     if not is_embedded(address):
         found = _zookeeper(str(address))
-        return ZooKeeperClusterState(found.hosts, found.path, session_timeout_s)
+        return ClusterState(lambda tell: ZooKeeperState(found, session_timeout_s, tell))
     folder = folder_of(address)
     if folder.exists() and not folder.is_dir():
         raise ClusterError(f"{folder} is a file; {_EXPECTED}")
-    return SqliteClusterState(folder / STATE_FILE, session_timeout_s)
+    return ClusterState(lambda tell: SqliteNodes(folder / STATE_FILE, session_timeout_s, tell))
 
 
 def _zookeeper(address: str) -> ZooKeeperAddress:

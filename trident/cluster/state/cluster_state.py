@@ -8,13 +8,17 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from trident.cluster_errors import ClusterError
+from trident.servers.nodes import Create, Delete, Nodes, Put, StoredNode
 
-EventKind = Literal["created", "changed", "deleted", "children", "suspended", "connected", "expired"]
+_log = logging.getLogger(__name__)
+
+EventKind = Literal["changed", "suspended", "connected", "expired"]
 """What a watch, or the session, reports.
 
+`changed`: of a node that is watched: it, or the names below it, may be others than were read.
 `suspended`: no server answers; what is read may be old. `connected`: it answers again, the session and its ephemeral nodes are
 still there. `expired`: it answers again, but the session is over: its ephemeral nodes are gone, and another session has begun.
 Watches may be over after each of the three, and changes missed: a watcher has to read again.
@@ -37,72 +41,209 @@ class Versioned(NamedTuple):
 
 Callback = Callable[[ClusterEvent], None]
 
+_JOIN_S = 5.0  # a callback may wait for what the closing thread holds
 
-class ClusterState(Protocol):
+
+class EventDispatcher:
+    """A queue of events, and the thread that delivers them. A callback may use the cluster state, and may close it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: dict[str, Callback] = {}
+        self._events: SimpleQueue[ClusterEvent | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="trident-cluster-events", daemon=True)
+        self._thread.start()
+
+    def register(self, callback: Callback) -> str:
+        """Call `callback` with every event from now on, in order, in one thread; returns an id for `unregister`."""
+        callback_id = uuid.uuid4().hex
+        with self._lock:
+            self._callbacks[callback_id] = callback
+        return callback_id
+
+    def unregister(self, callback_id: str) -> None:
+        """Tell the callback no more; harmless if it is not registered."""
+        with self._lock:
+            self._callbacks.pop(callback_id, None)
+
+    def put(self, event: ClusterEvent) -> None:
+        """Deliver an event after all earlier ones."""
+        self._events.put(event)
+
+    def close(self) -> None:
+        """Tell what was queued, then end. In a callback, return at once."""
+        self._events.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        while (event := self._events.get()) is not None:
+            with self._lock:
+                callbacks = list(self._callbacks.values())
+            for callback in callbacks:
+                try:
+                    callback(event)
+                except Exception:  # noqa: BLE001  one that fails must not keep the others from their events
+                    _log.exception("a callback failed at %s", event)
+
+
+MAX_DATA_BYTES = 1_000_000  # ZooKeeper ends the connection of who sends more than 1,048,575 bytes, names included
+_AT_ONCE = 200  # nodes that are deleted together
+
+# What ZooKeeper refuses in names: among others all that UTF-16 writes as a pair, such as emoji.
+_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+
+
+class ClusterState(EventDispatcher):
     """A tree of nodes with data, and one session. Threads may share it; a forked child may not use it.
 
-    Paths begin with `/` and are below a root of the implementation's. Names are of any language (but without what UTF-16
-    writes as a pair), data of at most 1,000,000 bytes. All methods raise `ClusterUnreachable` if no server answers within the
-    session's timeout; then it is not known whether a change was made.
+    Paths begin with `/` and are below a root of whoever keeps them. Names are of any language (but without what UTF-16 writes
+    as a pair), data of at most 1,000,000 bytes. All methods raise `ClusterUnreachable` if no server answers within the
+    session's timeout; then it is not known whether a change was made. `watch`: the callbacks are told once when what was
+    returned may have changed.
+
+    `open_nodes`: opens what keeps them, which tells the events it is given a function for.
     """
+
+    def __init__(self, open_nodes: Callable[[Callback], Nodes]) -> None:
+        super().__init__()
+        try:
+            self._nodes = open_nodes(self.put)
+        except BaseException:
+            super().close()
+            raise
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """Set a node that vanishes with this session; if it is of another session, it becomes one of this session."""
+        while True:
+            node = self._read(checked_way(path))
+            if node is None:
+                done = self.create_ephemeral_node(path, data)
+            elif node.owner == self._nodes.id:
+                done = self._nodes.change(Put(path, checked_data(path, data)), durable=False) is None
+            else:
+                new = Create(path, checked_data(path, data), ephemeral=True)
+                refusal = self._nodes.change(Delete(path, node.version), new, durable=False)
+                if refusal == "not empty":
+                    raise ClusterError(
+                        f"the node {path!r} has nodes below it; it cannot become one that vanishes with a session"
+                    )
+                done = refusal is None
+            if done:
+                return
 
     def create_ephemeral_node(self, path: str, data: bytes) -> bool:
         """Create such a node; False, and nothing is done, if there is a node at `path`."""
+        return self._create(path, data, ephemeral=True, durable=False)
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """Create a node whose name is `path` and a number of ten digits, which only grows; returns its path.
 
-        At a ZooKeeper the numbers begin again when the node above was deleted.
+        The last number is the data of the node above; they begin again when that was deleted.
         """
+        checked_data(checked_way(f"{path}0"), data)
+        parent = above(path)
+        while True:
+            node = self._read(parent)
+            if node is None:
+                self.mkdirs(parent)
+                continue
+            used = [int(name[-10:]) for name in self.get_children(parent) if name[-10:].isdecimal()]
+            number = max([-1, *used, *([int(node.data)] if node.data.isdigit() else [])]) + 1
+            created = f"{path}{number:010}"
+            match self._nodes.change(Put(parent, str(number).encode(), node.version), Create(created, data)):
+                case None:
+                    return created
+                case "ephemeral":
+                    raise _nothing_below(parent)
 
     def set_data(self, path: str, data: bytes) -> None:
         """Set a node's data; a node that does not exist is created, persistent, and the nodes above it."""
+        put = Put(checked_way(path), checked_data(path, data))
+        while self._nodes.change(put, durable=False) == "missing":
+            if self._create(path, data, durable=False):
+                return
 
     def compare_and_set(self, path: str, data: bytes, version: int | None) -> bool:
         """Set a node's data if it has this version; None: create it if there is none. Returns whether it was done."""
+        if version is None:
+            return self._create(path, data)
+        put = Put(checked_way(path), checked_data(path, data), version)
+        return version >= 0 and self._nodes.change(put) is None  # one below 0 is any version, to ZooKeeper
 
     def delete_node(self, path: str) -> None:
         """Delete a node and all below it; harmless if there is none."""
-
-    def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        """Return a node's data, None if there is no node. `watch`: call the callbacks once when that changes."""
-
-    def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
-        """Return, for each path, what `get_data` returns, in as few requests as the implementation can."""
-
-    def get_versioned(self, path: str) -> Versioned | None:
-        """Return a node's data and version, None if there is no node."""
-
-    def get_children(self, path: str, watch: bool = False) -> list[str]:
-        """Return the names of the nodes below, sorted; none if there is no node. `watch`: call them once when these change."""
-
-    def get_data_below(self, path: str) -> dict[str, bytes]:
-        """Return the data of all nodes directly below, by name, in as few requests as the implementation can."""
-
-    def get_data_below_each(self, paths: Sequence[str]) -> dict[str, dict[str, bytes]]:
-        """Return, for each path, what `get_data_below` returns, in as few requests as the implementation can."""
+        node = Delete(checked_way(path))
+        while self._nodes.change(node) == "not empty":  # what is created below meanwhile is found the next time
+            below, level = list[str](), [path]
+            while level:
+                names = zip(level, self._nodes.names(level), strict=True)
+                level = [f"{parent}/{name}" for parent, each in names for name in each]
+                below += level
+            below.sort(reverse=True)  # those below others first
+            for at in range(0, len(below), _AT_ONCE):
+                self._nodes.change(*map(Delete, below[at : at + _AT_ONCE]))
 
     def mkdirs(self, path: str) -> None:
         """Create a node without data and those above it, where they are missing."""
+        if self._read(path) is None:
+            self._create(path, b"")
 
-    def register(self, callback: Callback) -> str:
-        """Call `callback` with every event from now on, in order, in one thread; returns an id for `unregister`."""
+    def get_data(self, path: str, watch: bool = False) -> bytes | None:
+        """Return a node's data, None if there is no node."""
+        node = self._read(path, watch)
+        return None if node is None else node.data
 
-    def unregister(self, callback_id: str) -> None:
-        """Tell the callback no more; harmless if it is not registered."""
+    def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return, for each path, what `get_data` returns, in as few requests as can be."""
+        nodes = self._nodes.read([checked_path(path) for path in paths])
+        return [None if node is None else node.data for node in nodes]
+
+    def get_versioned(self, path: str) -> Versioned | None:
+        """Return a node's data and version, None if there is no node."""
+        node = self._read(path)
+        return None if node is None else Versioned(node.data, node.version)
+
+    def get_children(self, path: str, watch: bool = False) -> list[str]:
+        """Return the names of the nodes below, sorted; none if there is no node."""
+        return self._nodes.names([checked_path(path)], watch)[0]
+
+    def get_data_below(self, path: str) -> dict[str, bytes]:
+        """Return the data of all nodes directly below, by name, in as few requests as can be."""
+        return self.get_data_below_each([path])[path]
+
+    def get_data_below_each(self, paths: Sequence[str]) -> dict[str, dict[str, bytes]]:
+        """Return, for each path, what `get_data_below` returns, in as few requests as can be."""
+        found: dict[str, dict[str, bytes]] = {checked_path(path): {} for path in paths}
+        names = zip(found, self._nodes.names(list(found)), strict=True)
+        wanted = [(path, name) for path, below in names for name in below]
+        nodes = self._nodes.read([f"{path.rstrip('/')}/{name}" for path, name in wanted])
+        for (path, name), node in zip(wanted, nodes, strict=True):
+            if node is not None:
+                found[path][name] = node.data
+        return found
 
     def close(self) -> None:
-        """End the session: its ephemeral nodes vanish at once. Harmless when it is closed."""
+        """End the session: its ephemeral nodes vanish at once. Harmless when it is closed, and in a forked child."""
+        if self._nodes.is_ours:
+            self._nodes.close()
+            super().close()
+
+    def _read(self, path: str, watch: bool = False) -> StoredNode | None:
+        return self._nodes.read([checked_path(path)], watch)[0]
+
+    def _create(self, path: str, data: bytes, ephemeral: bool = False, durable: bool = True) -> bool:
+        """Create a node, and those above it; False if there is one."""
+        create = Create(checked_way(path), checked_data(path, data), ephemeral)
+        while (refusal := self._nodes.change(create, durable=durable)) == "missing":
+            self.mkdirs(above(path))
+        if refusal == "ephemeral":
+            raise _nothing_below(above(path))
+        return refusal is None
 
 
-# ZooKeeper ends the connection of who sends more than 1,048,575 bytes, names included.
-MAX_DATA_BYTES = 1_000_000
-
-# What ZooKeeper refuses in names: among others all that UTF-16 writes as a pair, such as emoji.
-_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+def _nothing_below(path: str) -> ClusterError:
+    return ClusterError(f"the node {path!r} vanishes with a session; it cannot have nodes below it")
 
 
 def checked_path(path: str) -> str:
@@ -137,53 +278,3 @@ def checked_data(path: str, data: bytes) -> bytes:
 def above(path: str) -> str:
     """Return the path of the node above."""
     return path.rpartition("/")[0] or "/"
-
-
-_JOIN_S = 5.0  # a callback may wait for what the closing thread holds
-_log = logging.getLogger(__name__)
-
-
-class EventDispatcher:
-    """A queue of events, and the thread that delivers them. A callback may use the cluster state, and may close it."""
-
-    def __init__(self, name: str) -> None:
-        self._lock = threading.Lock()
-        self._callbacks: dict[str, Callback] = {}
-        self._events: SimpleQueue[ClusterEvent | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"trident-{name}-events", daemon=True)
-        self._thread.start()
-
-    def register(self, callback: Callback) -> str:
-        """Tell this callback all events from now on."""
-        callback_id = uuid.uuid4().hex
-        with self._lock:
-            self._callbacks[callback_id] = callback
-        return callback_id
-
-    def unregister(self, callback_id: str) -> None:
-        """Tell it no more."""
-        with self._lock:
-            self._callbacks.pop(callback_id, None)
-
-    def put(self, event: ClusterEvent) -> None:
-        """Deliver an event after all earlier ones."""
-        self._events.put(event)
-
-    def close(self) -> None:
-        """Tell what was queued, then end. In a callback, return at once."""
-        self._events.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_S)
-
-    def _run(self) -> None:
-        while (event := self._events.get()) is not None:
-            self._deliver(event)
-
-    def _deliver(self, event: ClusterEvent) -> None:
-        with self._lock:
-            callbacks = list(self._callbacks.values())
-        for callback in callbacks:
-            try:
-                callback(event)
-            except Exception:  # noqa: BLE001  one that fails must not keep the others from their events
-                _log.exception("a callback failed at %s", event)

@@ -15,7 +15,7 @@ from typing import Literal
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 from trident.servers.local_processes import stat_of
 
-_FORMAT = 1
+_FORMAT = 2
 _APPLICATION = 0x54524944  # "TRID": distinguishes our file from another program's of the same name
 
 _SCHEMA = f"""
@@ -23,13 +23,14 @@ CREATE TABLE node (path TEXT PRIMARY KEY, parent TEXT NOT NULL, name TEXT NOT NU
     version INTEGER NOT NULL, session TEXT) WITHOUT ROWID;
 CREATE UNIQUE INDEX below ON node (parent, name);
 CREATE INDEX owned ON node (session) WHERE session IS NOT NULL;
-CREATE TABLE session (id TEXT PRIMARY KEY, boot TEXT NOT NULL, pid INTEGER NOT NULL, timeout REAL NOT NULL,
-    expires REAL NOT NULL, position INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE journal (seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, path TEXT NOT NULL);
-CREATE TABLE counter (last INTEGER NOT NULL);
-INSERT INTO counter VALUES (-1);
 INSERT INTO node VALUES ('/', '', '', x'', 0, NULL);
 PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_FORMAT};
+"""
+_FROM_1 = f"""
+DROP TABLE session;
+DROP TABLE journal;
+DROP TABLE counter;
 PRAGMA user_version = {_FORMAT};
 """
 
@@ -51,12 +52,6 @@ class SqliteFile:
             self._db = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
         self._inode = _inode(path)
 
-    def wait_at_most(self, busy_s: float) -> None:
-        """Wait so long from now on while another process holds the file."""
-        self._busy_s = busy_s
-        with self.single() as db:
-            db.execute(f"PRAGMA busy_timeout = {busy_s * 1000:.0f}")
-
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """See the file as it is at one moment."""
@@ -66,10 +61,6 @@ class SqliteFile:
     @contextlib.contextmanager
     def writing(self, durable: bool) -> Iterator[sqlite3.Connection]:
         """Change the file, all or nothing. `durable`: it is on disk afterwards, whatever happens to the machine."""
-        if _inode(self.path) != self._inode:
-            raise ClusterError(
-                f"{self.path}, the state of the cluster, was removed or replaced while it was open; start this process again"
-            )
         with self._transaction("BEGIN IMMEDIATE", "FULL" if durable else "NORMAL") as db:
             yield db
 
@@ -121,6 +112,10 @@ class SqliteFile:
     def _check(self) -> None:
         if self._closed:
             raise ClusterError(f"the state of the cluster in {self.path} is closed")
+        if _inode(self.path) != self._inode:
+            raise ClusterError(
+                f"{self.path}, the state of the cluster, was removed or replaced while it was open; start this process again"
+            )
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -140,14 +135,13 @@ def prepare(path: Path, busy_s: float) -> None:
     try:
         _in_wal_mode(file, time.monotonic() + busy_s)
         with file.writing(durable=True) as db:
-            if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-                for statement in _SCHEMA.split(";\n"):
+            is_new = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+            (application,) = db.execute("PRAGMA application_id").fetchone()
+            (found,) = db.execute("PRAGMA user_version").fetchone()
+            if is_new or (application, found) == (_APPLICATION, 1):
+                for statement in (_SCHEMA if is_new else _FROM_1).split(";\n"):
                     db.execute(statement)
                 return
-            (application,), (found,) = (
-                db.execute("PRAGMA application_id").fetchone(),
-                db.execute("PRAGMA user_version").fetchone(),
-            )
         if application != _APPLICATION:
             raise ClusterError(f"{path} belongs to another program; name another folder for the cluster")
         if found != _FORMAT:
@@ -179,8 +173,9 @@ def _inode(path: Path) -> int:
 
 
 def _clear(error: sqlite3.Error, path: Path, busy_s: float) -> ClusterError:
-    name = error.sqlite_errorname.split("_")[1] if isinstance(error, sqlite3.DatabaseError) and _named(error) else ""
-    match name:
+    # Errors of Python's own, such as of a closed connection, have no name of SQLite's.
+    _, _, name = str(vars(error).get("sqlite_errorname", "")).partition("_")
+    match name.partition("_")[0]:
         case "BUSY" | "LOCKED":
             return ClusterUnreachable(
                 f"the state of the cluster in {path} was held by another process for {busy_s:g} s; is one stopped or very "
@@ -198,11 +193,6 @@ def _clear(error: sqlite3.Error, path: Path, busy_s: float) -> ClusterError:
             )
         case _:
             return ClusterError(f"{path}, the state of the cluster, cannot be used: {error}")
-
-
-def _named(error: sqlite3.Error) -> bool:
-    # Errors of Python's own, such as of a closed connection, have no name of SQLite's.
-    return "sqlite_errorname" in vars(error)
 
 
 # Which processes hold a file of SQLite's for writing, so that a message can name the one that is in the way.
@@ -223,15 +213,10 @@ def writers_of(file: Path) -> set[int]:
 
 def holders_text(file: Path) -> str:
     """Return a sentence on each process that holds the file now, "" if none is known."""
-    return "".join(f" {_sentence(pid)}." for pid in sorted(writers_of(file)))
-
-
-def _sentence(pid: int) -> str:
-    if _is_stopped(pid):
-        return f"Process {pid} holds it, and is stopped: let it go on (`kill -CONT {pid}`), or end it"
-    return f"Process {pid} holds it"
-
-
-def _is_stopped(pid: int) -> bool:
-    stat = stat_of(pid)
-    return stat is not None and stat[0] in "Tt"
+    text = ""
+    for pid in sorted(writers_of(file)):
+        stat = stat_of(pid)
+        is_stopped = stat is not None and stat[0] in "Tt"
+        advice = f", and is stopped: let it go on (`kill -CONT {pid}`), or end it" if is_stopped else ""
+        text += f" Process {pid} holds it{advice}."
+    return text

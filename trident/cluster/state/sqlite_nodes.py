@@ -1,176 +1,241 @@
-"""The nodes and sessions of a cluster in its SQLite file, and the journal of what happened. All in a caller's transaction.
+"""`SqliteNodes`: the nodes of a cluster on one machine, in one SQLite file that all its processes open.
 
-The sessions of a cluster's SQLite file: leases that live processes renew.
+A thread in each process looks every 50 ms whether the file has changed, and whether what is watched is as it was read. What was
+created, compared-and-set or deleted is on disk when the call returns; data that is set again, such as a heartbeat, is so with
+the next of those or soon after, and survives the death of processes at once.
 
-A lease ends at a reading of the machine's clock since its start, which all processes share and which no change of the
-wall clock moves; it stands still while a laptop sleeps. A session is over when another process has looked and removed it:
-its process is gone, or the machine has started again since, or its lease has run out while the process that looks was
-awake itself. So after a time in which no process could write, all sessions go on.
+A session is a file beside that one, which its process keeps locked; it is over when the lock is gone: with its process, however
+that ends. Another one finds that out, and removes what the session owned.
 """
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 import sqlite3
+import threading
 import time
 import uuid
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
-from trident.cluster.state.cluster_state import EventKind, Versioned, above
+from trident.cluster.state.cluster_state import ClusterEvent, above
+from trident.cluster.state.sqlite_file import SqliteFile, prepare
 from trident.cluster_errors import ClusterError
-from trident.servers.local_processes import machine
+from trident.servers.local_processes import abandon_in_children, is_locked
+from trident.servers.nodes import Create, Delete, Put, Refusal, Step, StoredNode
+
+_log = logging.getLogger(__name__)
+
+_SESSIONS_S = 1.0  # how often a process looks which sessions are over
+_MAX_PARAMETERS = 500  # SQLite takes 999, or more since 3.32
+
+_FIND = (
+    "SELECT version, session, EXISTS (SELECT 1 FROM node AS it WHERE it.parent = node.path) FROM node WHERE path = ?"
+)
+_OWNERS = "SELECT DISTINCT session FROM node WHERE session IS NOT NULL"
 
 
-def find(db: sqlite3.Connection, path: str) -> Versioned | None:
-    """Return a node's data and version."""
-    row = db.execute("SELECT data, version FROM node WHERE path = ?", (path,)).fetchone()
-    return None if row is None else Versioned(*row)
+class _RefusedError(Exception):
+    """A step of a change cannot be made; so none is."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__()
+        self.refusal = refusal
 
 
-def put(db: sqlite3.Connection, path: str, data: bytes) -> None:
-    """Set a node's data; create it, and those above it, where there is none."""
-    changed = db.execute("UPDATE node SET data = ?, version = version + 1 WHERE path = ?", (data, path)).rowcount
-    if changed:
-        _note(db, "changed", path)
-    else:
-        create(db, path, data)
+class SqliteNodes:
+    """The nodes in a file; implements `Nodes`.
 
+    `path`: the file; it and its folder are made if there are none.
+    `busy_s`: how long to wait while another process holds the file.
+    `poll_s`: how often to look for changes.
+    Raises `ClusterError`: the file is damaged, of another program or of another version, or cannot be written.
+    """
 
-def create(db: sqlite3.Connection, path: str, data: bytes, session: str | None = None) -> bool:
-    """Create a node, and those above it; False if there is one. `session`: whose end is its end."""
-    if db.execute("SELECT 1 FROM node WHERE path = ?", (path,)).fetchone():
-        return False
-    parent = above(path)
-    owner = db.execute("SELECT session FROM node WHERE path = ?", (parent,)).fetchone()
-    if owner is None:
-        create(db, parent, b"")
-    elif owner[0] is not None:
-        raise ClusterError(f"the node {parent!r} vanishes with a session; it cannot have the node {path!r} below it")
-    row = (path, parent, path.rpartition("/")[2], data, session)
-    db.execute("INSERT INTO node VALUES (?, ?, ?, ?, 0, ?)", row)
-    _note(db, "created", path)
-    return True
-
-
-def replace(db: sqlite3.Connection, path: str, data: bytes, session: str) -> None:
-    """Set a node of this session; one of another session, or of none, is deleted and created again."""
-    row = db.execute("SELECT session FROM node WHERE path = ?", (path,)).fetchone()
-    if row is not None and row[0] == session:
-        put(db, path, data)
-        return
-    if row is not None:
-        if db.execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():
+    def __init__(self, path: Path, busy_s: float, tell: Callable[[ClusterEvent], None], poll_s: float = 0.05) -> None:
+        prepare(path, busy_s)
+        self._tell, self._poll_s = tell, poll_s
+        self._session = f"{path.name}-session-"  # and its id: the name of its file
+        self._folder = path.parent
+        # Two connections: who reads does not wait for a thread that waits to write.
+        self._writer, self._reader = SqliteFile(path, busy_s), SqliteFile(path, busy_s)
+        self._watching = threading.Lock()  # no change is passed over between reading something and watching it
+        self._watched: dict[tuple[str, bool], Any] = {}  # what was read of a path, or of the names below it
+        self._seen_version = -1
+        self._id = uuid.uuid4().hex
+        self._lock = -1
+        try:
+            self._begin()
+        except OSError as error:
+            self._writer.close()
+            self._reader.close()
             raise ClusterError(
-                f"the node {path!r} has nodes below it; it cannot become one that vanishes with a session"
-            )
-        delete(db, path)
-    create(db, path, data, session)
+                f"the folder {self._folder} of the cluster cannot be used: {error}; check its rights, and how many files a "
+                "process may open"
+            ) from error
+        abandon_in_children(self)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trident-cluster-session", daemon=True)
+        self._thread.start()
 
+    @property
+    def id(self) -> str:
+        return self._id
 
-def delete(db: sqlite3.Connection, path: str) -> None:
-    """Delete a node and all below it."""
-    # '0' comes after '/': this is every path that begins with `path` and a slash.
-    rows = db.execute(
-        "SELECT path FROM node WHERE path = ? OR path > ? AND path < ? ORDER BY path DESC",
-        (path, f"{path}/", f"{path}0"),
-    ).fetchall()
-    _delete_each(db, [row[0] for row in rows])
+    @property
+    def is_ours(self) -> bool:
+        return self._writer.is_ours
 
+    def read(self, paths: Sequence[str], watch: bool = False) -> list[StoredNode | None]:
+        query = "SELECT path, data, version, session FROM node WHERE path IN"
+        return self._found(
+            paths, watch, False, lambda: {path: StoredNode(*node) for path, *node in self._select(query, paths)}
+        )
 
-def delete_owned(db: sqlite3.Connection, session: str) -> None:
-    """Delete the nodes of a session."""
-    rows = db.execute("SELECT path FROM node WHERE session = ? ORDER BY path", (session,)).fetchall()
-    _delete_each(db, [row[0] for row in rows])
+    def names(self, paths: Sequence[str], watch: bool = False) -> list[list[str]]:
+        def below() -> dict[str, list[str]]:
+            found: dict[str, list[str]] = {path: [] for path in paths}
+            for path, name in self._select("SELECT parent, name FROM node WHERE parent IN", list(found)):
+                found[path].append(name)
+            return {path: sorted(names) for path, names in found.items()}
 
+        return self._found(paths, watch, True, below)
 
-def next_number(db: sqlite3.Connection) -> int:
-    """Return a number that no node has had."""
-    db.execute("UPDATE counter SET last = last + 1")
-    return int(db.execute("SELECT last FROM counter").fetchone()[0])
+    def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
+        try:
+            with self._writer.writing(durable) as db:
+                for step in steps:
+                    if (refusal := self._make(db, step)) is not None:
+                        raise _RefusedError(refusal)
+        except _RefusedError as error:
+            return error.refusal
+        return None
 
+    def close(self) -> None:
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._thread.join()
+        try:
+            with self._writer.writing(durable=False) as db:
+                db.execute("DELETE FROM node WHERE session = ?", (self._id,))
+            self._file(self._id).unlink(missing_ok=True)
+        except ClusterError as error:
+            _log.warning("what this session owns goes when another process looks: %s", error)
+        self.abandon()
+        self._writer.close()
+        self._reader.close()
 
-def journal_end(db: sqlite3.Connection) -> int:
-    """Return the number of the last entry of the journal, even if it was removed; 0 before the first."""
-    row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
-    return 0 if row is None else int(row[0])
+    def abandon(self) -> None:
+        """Give up the lock, in a forked child too, which would hold it beyond the end of its parent."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
+    def _begin(self) -> None:
+        with self._writer.writing(durable=False) as db:  # no other process looks meanwhile
+            there = self._folder.glob(f"{self._session}*")
+            self._end_others(db, [each.name.removeprefix(self._session) for each in there])
+            self._lock = os.open(self._file(self._id), os.O_RDONLY | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
 
-def _delete_each(db: sqlite3.Connection, paths: list[str]) -> None:
-    for path in paths:
-        db.execute("DELETE FROM node WHERE path = ?", (path,))
-        _note(db, "deleted", path)
+    def _make(self, db: sqlite3.Connection, step: Step) -> Refusal | None:
+        version, _, has_below = db.execute(_FIND, (step.path,)).fetchone() or (None, None, False)
+        match step:
+            case Create(path, data, ephemeral):
+                if version is not None:
+                    return "exists"
+                _, owner, _ = db.execute(_FIND, (above(path),)).fetchone() or (None, "", None)
+                if owner is not None:
+                    return "ephemeral" if owner else "missing"
+                row = (path, above(path), path.rpartition("/")[2], data, self._id if ephemeral else None)
+                db.execute("INSERT INTO node VALUES (?, ?, ?, ?, 0, ?)", row)
+            case _ if version is None:
+                return "missing"
+            case Put(version=wanted) | Delete(version=wanted) if wanted not in (None, version):
+                return "version"
+            case Put(path, data):
+                db.execute("UPDATE node SET data = ?, version = version + 1 WHERE path = ?", (data, path))
+            case Delete(path):
+                if has_below:
+                    return "not empty"
+                db.execute("DELETE FROM node WHERE path = ?", (path,))
+        return None
 
+    def _found(self, paths: Sequence[str], watch: bool, names: bool, find: Callable[[], dict[str, Any]]) -> list[Any]:
+        if not watch:
+            found = find()
+        else:
+            with self._watching:
+                found = find()
+                # Who watched it before is told of what this reading has seen already.
+                late = [path for path in paths if self._watched.get((path, names), found.get(path)) != found.get(path)]
+                self._watched.update({(path, names): found.get(path) for path in paths})
+            for path in late:
+                self._tell(ClusterEvent("changed", path))
+        return [found.get(path) for path in paths]
 
-def _note(db: sqlite3.Connection, kind: EventKind, path: str) -> None:
-    db.execute("INSERT INTO journal (kind, path) VALUES (?, ?)", (kind, path))
+    def _select(self, query: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query that ends with `IN`, as they are at one moment."""
+        rows: list[tuple[Any, ...]] = []
+        with self._reader.reading() as db:
+            for start in range(0, len(values), _MAX_PARAMETERS):
+                some = values[start : start + _MAX_PARAMETERS]
+                rows += db.execute(f"{query} ({', '.join('?' * len(some))})", some)
+        return rows
 
+    def _run(self) -> None:
+        is_suspended, next_look = False, time.monotonic() + _SESSIONS_S
+        while not self._stopped.wait(self._poll_s):
+            try:
+                self._tell_changes()
+                if time.monotonic() >= next_look:
+                    next_look = time.monotonic() + _SESSIONS_S
+                    self._look_at_sessions()
+            except (ClusterError, OSError) as error:  # of the file, or of those of sessions
+                if not is_suspended:
+                    _log.warning("the session is suspended: %s", error)
+                    self._tell(ClusterEvent("suspended", ""))
+                is_suspended = True
+            else:
+                if is_suspended:
+                    self._tell(ClusterEvent("connected", ""))
+                is_suspended = False
 
-class Lease(NamedTuple):
-    """A session as it is in the file: whose it is, and until when it is renewed."""
+    def _tell_changes(self) -> None:
+        with self._reader.single() as db:
+            (version,) = db.execute("PRAGMA data_version").fetchone()  # of what other connections have changed
+        if version == self._seen_version:
+            return
+        self._seen_version = version
+        with self._watching:
+            data, below = ([path for path, names in self._watched if names == wanted] for wanted in (False, True))
+            now: dict[bool, dict[str, Any]] = {
+                False: dict(zip(data, self.read(data), strict=True)),
+                True: dict(zip(below, self.names(below), strict=True)),
+            }
+            changed = [(path, names) for (path, names), seen in self._watched.items() if now[names][path] != seen]
+            for each in changed:
+                del self._watched[each]
+        for path in dict.fromkeys(path for path, _ in changed):
+            self._tell(ClusterEvent("changed", path))
 
-    id: str
-    boot: str
-    pid: int
-    timeout: float
-    expires: float
+    def _look_at_sessions(self) -> None:
+        with self._reader.reading() as db:
+            others = [owner for (owner,) in db.execute(_OWNERS) if owner != self._id]
+        if not all(is_locked(self._file(owner)) for owner in others):
+            with self._writer.writing(durable=False) as db:
+                self._end_others(db, others)
 
+    def _end_others(self, db: sqlite3.Connection, ids: Sequence[str]) -> None:
+        """Remove what is left of sessions whose lock is gone, among them all that own something."""
+        for session in {*ids, *(owner for (owner,) in db.execute(_OWNERS))}:
+            if not is_locked(self._file(session)):
+                db.execute("DELETE FROM node WHERE session = ?", (session,))
+                self._file(session).unlink(missing_ok=True)
 
-def open_lease(db: sqlite3.Connection, timeout_s: float) -> str:
-    """Begin a session of this process; returns its id."""
-    session = uuid.uuid4().hex
-    here, expires = machine() or "unknown", time.monotonic() + timeout_s
-    row = (session, here, os.getpid(), timeout_s, expires, journal_end(db))
-    db.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?)", row)
-    return session
-
-
-def is_open(db: sqlite3.Connection, session: str) -> bool:
-    """Tell whether a session was not removed."""
-    return db.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() is not None
-
-
-def renew(db: sqlite3.Connection, session: str, timeout_s: float, position: int) -> bool:
-    """Renew a session whose process has read the journal up to `position`; False if it was removed."""
-    row = (time.monotonic() + timeout_s, position, session)
-    return db.execute("UPDATE session SET expires = ?, position = ? WHERE id = ?", row).rowcount == 1
-
-
-def trim_journal(db: sqlite3.Connection) -> None:
-    """Remove what every session has read."""
-    db.execute("DELETE FROM journal WHERE seq <= (SELECT min(position) FROM session)")
-
-
-def lapsed(db: sqlite3.Connection, mine: str, awake_since: float) -> list[str]:
-    """Return the sessions that are over, asked by a process that has been awake since that time."""
-    rows = db.execute("SELECT id, boot, pid, timeout, expires FROM session WHERE id != ?", (mine,)).fetchall()
-    return [lease.id for lease in map(Lease._make, rows) if _is_over(lease, awake_since)]
-
-
-def end(db: sqlite3.Connection, session: str) -> None:
-    """End a session: its nodes vanish."""
-    if db.execute("DELETE FROM session WHERE id = ?", (session,)).rowcount:
-        delete_owned(db, session)
-
-
-def _is_over(lease: Lease, awake_since: float) -> bool:
-    here, there = machine() or "unknown", lease.boot
-    if here != there:
-        if here.partition(" ")[0] != there.partition(" ")[0]:
-            return True
-    elif not _runs(lease.pid):
-        return True
-    now = time.monotonic()
-    if lease.expires > now + lease.timeout:  # of an earlier start, on a system that does not number them
-        return True
-    # While this process slept, or could not write, others may have been unable to renew as well.
-    return lease.expires < now and now - awake_since > lease.timeout
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # another user's
-    return True
+    def _file(self, session: str) -> Path:
+        return self._folder / f"{self._session}{session}"

@@ -7,18 +7,19 @@ Ids and names of components are escaped as in addresses of pages where they have
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
 from urllib.parse import quote, unquote
 
-from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase
-from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster.state.beat_records import DriverDeath, ErrorInfo, SupervisorInfo, WorkerHeartbeat
+from trident.cluster.state.cluster_records import Assignment, ClusterRecord, NodePort, StormBase
+from trident.cluster.state.cluster_state import ClusterState, above
 from trident.cluster_errors import ClusterError
 
 _ASSIGNMENTS, _STORMS, _SUPERVISORS = "/assignments", "/storms", "/supervisors"
-_WORKERBEATS, _ERRORS = "/workerbeats", "/errors"
-_ERRORS_KEPT = 10
+_WORKERBEATS, _ERRORS, _DEATHS = "/workerbeats", "/errors", "/deaths"
+_ERRORS_KEPT, _DEATHS_KEPT = 10, 100
 _MAX_ERROR = 50_000
 
 _Record = TypeVar("_Record", covariant=True)
@@ -180,10 +181,8 @@ class StormClusterState:
 
     def report_error(self, storm_id: str, component: str, error: ErrorInfo) -> None:
         """Add an error of a component; the oldest ones beyond ten are removed, and what is beyond 50,000 characters."""
-        path = node_at(_ERRORS, storm_id, component)
-        self.state.create_sequential(f"{path}/e", replace(error, error=error.error[:_MAX_ERROR]).to_bytes())
-        for each in self.state.get_children(path)[:-_ERRORS_KEPT]:
-            self.state.delete_node(f"{path}/{each}")
+        cut = replace(error, error=error.error[:_MAX_ERROR])
+        self._add(f"{node_at(_ERRORS, storm_id, component)}/e", cut, _ERRORS_KEPT)
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
         """Return the last errors of a component, newest first."""
@@ -191,8 +190,8 @@ class StormClusterState:
 
     def all_errors(self, storm_id: str) -> dict[str, list[ErrorInfo]]:
         """Return the last errors of a topology by component."""
-        above = node_at(_ERRORS, storm_id)
-        paths = {f"{above}/{name}": text_of(name) for name in self.state.get_children(above)}
+        parent = node_at(_ERRORS, storm_id)
+        paths = {f"{parent}/{name}": text_of(name) for name in self.state.get_children(parent)}
         errors = self.state.get_data_below_each(list(paths))
         return {paths[path]: _newest_first(_read_all(ErrorInfo, path, below)) for path, below in errors.items()}
 
@@ -200,11 +199,38 @@ class StormClusterState:
         """Remove all errors of a topology."""
         self.state.delete_node(node_at(_ERRORS, storm_id))
 
+    # ---- deaths of drivers ------------------------------------------------------------------------------------------------
+
+    def report_death(self, storm_id: str, death: DriverDeath) -> None:
+        """Add a death; the oldest ones beyond a hundred are removed."""
+        self._add(f"{node_at(_DEATHS, storm_id)}/d", death, _DEATHS_KEPT)
+
+    def all_deaths(self) -> dict[str, list[DriverDeath]]:
+        """Return the deaths by topology, oldest first; what cannot be read must not keep Nimbus from the other topologies."""
+        found: dict[str, list[DriverDeath]] = {}
+        paths = {f"{_DEATHS}/{name}": text_of(name) for name in self.state.get_children(_DEATHS)}
+        for path, below in self.state.get_data_below_each(list(paths)).items():
+            deaths = found[paths[path]] = []
+            for data in below.values():
+                with suppress(ClusterError):
+                    deaths.append(DriverDeath.of_bytes(data))
+        return found
+
+    def forget_deaths(self, storm_id: str) -> None:
+        """Remove the deaths of a topology."""
+        self.state.delete_node(node_at(_DEATHS, storm_id))
+
     # ---- the session --------------------------------------------------------------------------------------------------
 
     def disconnect(self) -> None:
         """End the session."""
         self.state.close()
+
+    def _add(self, path: str, record: ClusterRecord, kept: int) -> None:
+        """Add a record, whose name is the path and a number; of those with it, so many are kept."""
+        created = self.state.create_sequential(path, record.to_bytes())
+        for each in self.state.get_children(above(created))[:-kept]:
+            self.state.delete_node(f"{above(created)}/{each}")
 
     def _children(self, path: str, watch: bool = False) -> list[str]:
         return [text_of(name) for name in self.state.get_children(path, watch)]

@@ -57,12 +57,8 @@ class _Test:
 
     def tell(self, event: str, **more: Any) -> None:
         """Write a line; it is there also if the process dies at once."""
-        line = (json.dumps({"event": event, **more}) + "\n").encode()
-        file = os.open(self._events, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        try:
-            os.write(file, line)
-        finally:
-            os.close(file)
+        with Path(self._events).open("ab", buffering=0) as file:
+            file.write((json.dumps({"event": event, **more}) + "\n").encode())
 
     def die(self, where: str, batch: int | None = None) -> None:
         """SIGKILL the process group: this process and Spark's JVM."""
@@ -292,20 +288,15 @@ class _Finder:
 
     def __init__(self, test: _Test) -> None:
         self._test = test
-        self._looking = threading.local()
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         """Find one of the two modules as Python does, and wrap its class when it is loaded."""
-        if name not in _WRAPPERS or name in self._looking.__dict__:
+        if name not in _WRAPPERS:
             return None
-        self._looking.__dict__[name] = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            del self._looking.__dict__[name]
-        if spec is None or spec.loader is None:
-            return None
-        spec.loader = _Loader(spec.loader, self._test)  # type: ignore[assignment]
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, others), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._test)  # type: ignore[assignment]
         return spec
 
 

@@ -16,32 +16,41 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import schema_of
-from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, WindowNode
+from trident.arrow import concatenated, one_array, schema_of, strict_cast
+from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.operations.metrics import add_counts, counting
-from trident.planner import Exchange, Plan
+from trident.planner import Exchange, Fragment, Plan
 from trident.planner.plan import most_kept
-from trident.runtime.commit.committed import Committed, Flow, check_one_writer, marks_of
-from trident.runtime.commit.entries import Entries, inputs_kept, inputs_of, merging_columns
+from trident.runtime.commit.entries import (
+    Entries,
+    check_one_writer,
+    inputs_kept,
+    inputs_of,
+    marks_of,
+    merging_columns,
+)
+from trident.runtime.engine.fragment_runs import put_backs_of, send
+from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.steps.aggregates import combining, is_native
+from trident.runtime.engine.worker import Order
+from trident.runtime.reading.views import StateView
+from trident.runtime.steps.aggregates import Merging, combining, is_native, rows_of
+from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors, calls_user_code, failing_at
 from trident.runtime.steps.rows import Emitted, StepRun, column_of, columns_of
 from trident.runtime.windows.firing import update_over_time
-from trident.runtime.windows.shares import Now, Share, moment_of, rows_by_partition, shares_of
-from trident.spout.interfaces import TransactionAttempt
-from trident.state.key_counts import NO_KEYS, KeyCounts, counting_keys
+from trident.runtime.windows.shares import Share, moment_of, rows_by_partition, shares_of
+from trident.state.key_counts import NO_KEYS, KeyCounts, add_keys, counting_keys
 from trident.state.kinds import LaterWrite
-from trident.state.txid import Txid
+from trident.state.reader_check import check_partitions
+from trident.state.txid import Snapshot, Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
 from trident.tuples import TridentTuple
 
 Reach = Callable[[str, str], None]
-
-
-def _unobserved(point: str, state: str) -> None:
-    """Do nothing at a point of a commit."""
+"""Called with a point of a state's commit and its name: `"begin_commit"` before anything is written, `"put"` between the update
+and the commit, `"commit"` when the state has committed; what it raises fails the batch there."""
 
 
 @dataclass
@@ -51,8 +60,7 @@ class PartitionCommit:
     `given`: what the batch has for the partition; None: nothing, so that only the sentinel moves.
     `wanted`: whether any step reads the new values.
     `bounds`: how many rows a step may give.
-    `reach`: called with a point and the state's name: `"begin_commit"` before anything is written, `"put"` between the update
-    and the commit, `"commit"` when the state has committed; what it raises fails the batch there.
+    `reach`: see `Reach`.
     `stages`: whether the state stages, and the driver publishes, in place of the state's `commit`.
 
     What becomes of it:
@@ -68,7 +76,7 @@ class PartitionCommit:
     given: Entries | Share | None = None
     wanted: bool = False
     bounds: Bounds = DEFAULT_BOUNDS
-    reach: Reach = _unobserved
+    reach: Reach = lambda point, state: None
     stages: bool = False
     values: pa.Table | None = None
     staged: bytes = b""
@@ -111,19 +119,37 @@ class PartitionCommit:
             self.failure = error
 
     def _update(self, given: Entries) -> pa.Table | None:
-        column = None if given.table is None else given.combine(self.state)
-        if column is not None:
-            values = given.with_values(column) if self.wanted else None
-        elif given.table is not None:
-            assert self.node.aggregation is not None, self.node
-            pieces = given.pieces(self.node.aggregation)
-            tables = [self._new_values(self._rows(piece, once)) for piece, once in pieces]
-            values = pa.concat_tables(tables) if self.wanted else None
-        else:
+        table, values = given.table, None
+        if table is None:
             values = self._new_values(self._rows(given) if given.keys or not given.removed else [])
+        elif (column := self._combined(table, given.merging)) is None:
+            assert self.node.aggregation is not None, self.node
+            pieces = given.pieces()
+            once = len(pieces) > 1
+            tables = [
+                self._new_values(self._rows(Entries(*rows_of(one, self.node.aggregation)), once)) for one in pieces
+            ]
+            values = pa.concat_tables(tables) if self.wanted else None
+        elif self.wanted:
+            name, type_ = table.schema.names[-1], table.schema.types[-1]
+            typed = strict_cast(column if isinstance(column, pa.Array) else pa.array(column, type_), type_, name)
+            values = pa.table([*table.columns[:-1], typed], schema=table.schema)
         if given.removed:
             self.state.multi_remove(given.removed)
         return values
+
+    def _combined(self, table: pa.Table, merging: Merging | None) -> Any | None:
+        """Update the state by columns; return the column of new values, None (and nothing is written) if it takes rows only."""
+        if merging is None:
+            return None
+        *parts, values = map(one_array, table.columns)
+        if isinstance(merging, str):
+            has_null = bool(values.null_count)
+        else:  # but a mean may be null
+            has_null = any(
+                one.null_count for one, what in zip(values.flatten(), merging, strict=True) if what != "mean"
+            )
+        return None if has_null else self.state.multi_combine(parts, values, merging)
 
     def _new_values(self, rows: Sequence[Any]) -> pa.Table | None:
         fields = self.node.fields
@@ -137,38 +163,43 @@ class PartitionCommit:
             out = Emitted(node.id, node.fields, TupleErrors(bounds=self.bounds), len(given))
             node.updater.update_state(state.given, given.keys, out)
             return out.rows
-        updaters = _updaters(aggregation, given)
+        aggregator = aggregation.aggregator
+        native = is_native(aggregator)
+        updaters: Sequence[Any]
+        if aggregation.combines:
+            updaters = CombinerUpdates(aggregator.combine, given.given, combining(aggregator), native)
+        else:
+            updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given.given]
         if aggregation.grouped:
             values = (state.multi_update_once if once else state.multi_update)(given.keys, updaters)
             rows = [(*key, value) for key, value in zip(given.keys, values, strict=True)]
         else:
             rows = [(state.update(updaters[0]),)]
-        if rows and aggregation.output.types[0] and not is_native(aggregation.aggregator):
-            self._check_types(aggregation, rows)
+        if rows and aggregation.output.types[0] and not native:
+            group, width = aggregation.group, len(aggregation.group)
+            column_of(  # raises if user code made a value that the declared type does not have
+                node.id,
+                aggregation.output,
+                [row[-1] for row in rows],
+                lambda at: TridentTuple(group, rows[at][:width]) if width else None,
+            )
         return rows
-
-    def _check_types(self, aggregation: Aggregation, rows: list[tuple[Any, ...]]) -> None:
-        """Raise `StepFailed` if user code made a value that the declared type does not have."""
-        group, width = aggregation.group, len(aggregation.group)
-        column_of(
-            self.node.id,
-            aggregation.output,
-            [row[-1] for row in rows],
-            lambda at: TridentTuple(group, rows[at][:width]) if width else None,
-        )
-
-
-def _updaters(aggregation: Aggregation, entries: Entries) -> Sequence[Any]:
-    aggregator = aggregation.aggregator
-    if aggregation.combines:
-        combine_all, is_pure = combining(aggregator), is_native(aggregator)
-        return CombinerUpdates(aggregator.combine, entries.given, combine_all, is_pure)
-    return [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in entries.given]
 
 
 Steps = Sequence[Callable[[PartitionCommit], None]]
 
-WHOLE: Steps = (PartitionCommit.begin, PartitionCommit.end)
+
+@dataclass
+class Committed(TaskOutput):
+    """What a batch changed: of its states all, of its steps what those gave that run behind what the driver commits.
+
+    `touched`: the partitions of each state that had input, ascending.
+    `took_ns`: by node that the driver committed, how long that and the steps behind it took.
+    `later`: the writes that are left to the batch's record.
+    """
+
+    took_ns: dict[str, int] = field(default_factory=dict)
+    later: Sequence[LaterWrite] = ()
 
 
 def operations_of_commits(commits: Iterable[Any]) -> list[Any]:
@@ -184,6 +215,29 @@ def operations_of_commits(commits: Iterable[Any]) -> list[Any]:
         elif isinstance(node, PersistNode):
             operations.append(node.updater if node.aggregation is None else node.aggregation.aggregator)
     return operations
+
+
+def answers_of(
+    node: QueryNode,
+    asked: StateNode,
+    states: Sequence[Any],
+    txids: Sequence[Txid],
+    tables: Mapping[int, Sequence[pa.Table]],
+    on_error: TupleErrors,
+) -> dict[int, pa.Table]:
+    """Return the answers of a query to the rows of each partition.
+
+    It sees the state after the batch before, or after its own, as if this attempt had won: another one may have failed. So it
+    does in a replay.
+    """
+    snapshot = Snapshot(txids[0] - 1, txids[0].winners)
+    if node.sees_batch:
+        snapshot = Snapshot(int(txids[0]), txids[0].winners.with_winner(int(txids[0]), txids[0].attempt))
+    view = StateView.for_query(states, lambda: snapshot, asked)
+    return {
+        partition: apply_query(node.id, node, concatenated(rows), view, on_error)
+        for partition, rows in sorted(tables.items())
+    }
 
 
 class Committer:
@@ -203,7 +257,7 @@ class Committer:
     exchanges
         Returns them by id, with their numbers of partitions.
     reach
-        Called at each point of a state's commit with the state's name, see `PartitionCommit`; may raise.
+        Called at each point of a state's commit with the state's name, see `Reach`; may raise.
     bounds
         How many rows a step behind a state may give.
     """
@@ -218,159 +272,188 @@ class Committer:
         reach: Reach | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
-        self._reach, self._bounds = reach or _unobserved, bounds
-        self._plan, self._states, self._static_state = plan, states, static_state
-        persists = (node for node in plan.commits if isinstance(node, PersistNode))
-        self._columns = {node.id: merging_columns(node.aggregation, states[node.state]) for node in persists}
+        self.reach, self.bounds = reach or (lambda point, state: None), bounds
+        self.plan, self.states, self.static_state = plan, states, static_state
+        self._writers = {node.state: node for node in plan.commits if isinstance(node, PersistNode)}
+        self.columns = {
+            node.id: merging_columns(node.aggregation, states[name]) for name, node in self._writers.items()
+        }
         self._later: list[LaterWrite] = []
-        self._in_parallel, self._exchanges = in_parallel, exchanges or (lambda: plan.exchanges)
-        self.is_quick = all(self._columns.get(node.id) is not None for node in plan.commits)
+        self.in_parallel, self.exchanges = in_parallel, exchanges or (lambda: plan.exchanges)
+        self.is_quick = all(self.columns.get(node.id) is not None for node in plan.commits)
 
     def leave_to_record(self, states: Iterable[str]) -> None:
         """From now on leave the writes of some states, of one partition each, to the record of their batch."""
         for name in states:
-            self._states[name][0].commit_with_record(self._later.append)
+            self.states[name][0].commit_with_record(self._later.append)
 
-    def commit(
-        self,
-        txids: Mapping[str, Sequence[Txid]],
-        output: TaskOutput,
-        now: Now | None = None,
-        capture: bool = False,
-        elsewhere: Collection[str] = (),
-    ) -> Committed:
+    def commit(self, order: Order, output: TaskOutput, elsewhere: Collection[str] = ()) -> Committed:
         """Apply a batch to all states, except the entries `elsewhere`, which executors have committed.
 
-        Parameters
-        ----------
-        txids
-            By state, this batch's txid as each partition must see it.
-        output
-            The output of the workers for the batch.
-        now
-            The time of the batch, for windows that use it.
-        capture
-            Whether tuples that raise are left out.
-
-        Raises
-        ------
-        StepFailed
-            User code or a store raised; the batch has to be tried again with another attempt.
+        `order`: what the tasks of a job that commits are told, too.
+        `output`: what the workers gave for the batch.
+        Raises `StepFailed`: user code or a store raised; the batch has to be tried again with another attempt.
         """
         self._later.clear()
         with paused_garbage_collection(), counting() as counts:
             for state, written in output.written.items():
-                with failing_at(self._writer_of(state).id):
-                    check_one_writer(state, written, txids[state][0])
+                with failing_at(self._writers[state].id):
+                    check_one_writer(state, written, order.txids[state][0])
             for state, staged in output.staged.items():
                 for partition, data in sorted(staged.items()):
-                    with failing_at(self._writer_of(state).id):
-                        self._states[state][partition].publish(txids[state][partition], data)
-            done = Committed(
-                {to: list(tables) for to, tables in output.sinks.items()},
-                frames=output.frames,
-                metrics=counts,
-                touched=dict(output.touched),
-                keys=dict(output.keys),
-                key_counts=dict(output.key_counts),
-                timers=list(output.timers),
-            )
-            on_error = TupleErrors(capture, done.captured, self._bounds)
-            run = StepRun(_attempt_of(txids), on_error, self._static_state, done.timers)
-            flow = Flow(self._plan, self._exchanges, done, run, txids, now)
-            done.took_ns = {
-                node.id: self._commit_node(node, flow, done) for node in self._plan.commits if node.id not in elsewhere
-            }
-        done.later = tuple(self._later)
-        return done
+                    with failing_at(self._writers[state].id):
+                        self.states[state][partition].publish(order.txids[state][partition], data)
+            batch = BatchCommit(self, order, output, counts)
+            batch.done.took_ns = {node.id: batch.take(node) for node in self.plan.commits if node.id not in elsewhere}
+        batch.done.later = tuple(self._later)
+        return batch.done
 
     def fence(self, states: Iterable[str], txids: Mapping[str, Sequence[Txid]]) -> dict[str, Sequence[Txid]]:
         """Commit nothing in all partitions of some states, so that no task of an earlier attempt writes there any more.
 
-        Returns
-        -------
-        dict
-            The txids as tasks of this attempt must see the partitions now.
-
-        Raises
-        ------
-        StepFailed
-            As `commit`.
+        Returns the txids as tasks of this attempt must see the partitions now. Raises `StepFailed`, as `commit`.
         """
         seen = dict(txids)
         for name in states:
-            for state, txid in zip(self._states[name], txids[name], strict=True):
-                PartitionCommit(self._writer_of(name), state, txid).run()
+            for state, txid in zip(self.states[name], txids[name], strict=True):
+                PartitionCommit(self._writers[name], state, txid).run()
             seen[name] = [txid.for_partition(txid.sentinel) for txid in txids[name]]
         return seen
 
-    def _writer_of(self, name: str) -> PersistNode:
-        """Return the step that writes a state."""
-        (step,) = (node for node in self._plan.commits if isinstance(node, PersistNode) and node.state == name)
-        return step
 
-    def _commit_node(self, node: PersistNode | QueryNode | ExchangeNode, flow: Flow, done: Committed) -> int:
+class BatchCommit:
+    """One batch while it is committed: its rows on their way from one state to the next, and what it has changed.
+
+    What waits for a node is first the output of the workers, then what nodes before it gave.
+
+    `done`: what the batch has changed, with the rows that wait, and what steps behind nodes have counted.
+    """
+
+    def __init__(self, committer: Committer, order: Order, output: TaskOutput, counts: dict[str, int]) -> None:
+        self._committer, self._plan, self._order = committer, committer.plan, order
+        self.done = done = Committed(
+            {to: list(tables) for to, tables in output.sinks.items()},
+            frames=output.frames,
+            metrics=counts,
+            touched=dict(output.touched),
+            keys=dict(output.keys),
+            key_counts=dict(output.key_counts),
+            timers=list(output.timers),
+        )
+        self._on_error = TupleErrors(order.capture, done.captured, committer.bounds)
+        self._run = StepRun(order.attempt, self._on_error, committer.static_state, done.timers)
+
+    def take(self, node: PersistNode | QueryNode | ExchangeNode) -> int:
         """Commit a node, and run the steps behind it; return how many nanoseconds that took."""
-        began = perf_counter_ns()
-        flow.take(node.id)
-        if isinstance(node, ExchangeNode):
-            flow.exchange(node)
-        elif isinstance(node, QueryNode):
-            with counting_keys() as keys:
-                rows = flow.query(node, self._states[node.state])
-            done.add_keys(node.state, keys.counts)
-            flow.send_on(node.id, rows, max(1, most_kept(self._plan.fragments[node.id].sinks)))
-        else:
-            flow.send_on(node.id, self._persist(node, flow, done), len(self._states[node.state]))
+        began, on_error, waiting = perf_counter_ns(), self._on_error, self.done
+        on_error.entry, on_error.partition, on_error.partitions = node.id, 0, 1
+        tables, arrived = waiting.sinks.pop(node.id, []), list[RowFrame]()
+        if waiting.frames:
+            arrived = [frame for frame in waiting.frames if frame.target == node.id]
+            waiting.frames = [frame for frame in waiting.frames if frame.target != node.id]
+        with failing_at(node.id):
+            if isinstance(node, ExchangeNode):
+                self._exchange(node, arrived)
+            elif isinstance(node, QueryNode):
+                kept = max(1, most_kept(self._plan.fragments[node.id].sinks))
+                self._send_on(node.id, self._answers(node, tables, arrived), kept, arrived)
+            else:
+                given = self._persist(node, tables, arrived)
+                self._send_on(node.id, given, len(self._committer.states[node.state]), arrived)
         return perf_counter_ns() - began
 
-    def _persist(self, node: PersistNode, flow: Flow, done: Committed) -> dict[int, pa.Table]:
+    @calls_user_code
+    def _exchange(self, node: ExchangeNode, arrived: Sequence[RowFrame]) -> None:
+        """Run all partitions of an exchange behind a state. Its rows come from workers, states, or both."""
+        exchanges, fragment, on_error = self._committer.exchanges(), self._plan.fragments[node.id], self._on_error
+        on_error.partitions = exchanges[node.id].partitions or 1
+        for partition in range(on_error.partitions):
+            on_error.partition = partition
+            frames = [frame for frame in arrived if frame.partition == partition]
+            table = apply_exchange(exchanges[node.id], frames, self._run)
+            send(fragment, [table], exchanges, self._run, partition, self.done, put_backs_of(frames))
+
+    def _answers(self, node: QueryNode, tables: list[pa.Table], arrived: Sequence[RowFrame]) -> Mapping[int, pa.Table]:
+        """Return the answers of a query; they stay in the partitions of what is looked up, if it came in several."""
+        asked: dict[int, list[pa.Table]] = {0: tables} if tables else {}
+        for frame in sorted(arrived, key=lambda frame: frame.order):
+            if not frame.step:  # of a stream whose partitions are kept, or a dead letter of the query itself
+                asked.setdefault(frame.partition, []).append(frame.data)
+        if not asked:
+            return {}
+        states, txids = self._committer.states[node.state], self._order.txids[node.state]
+        with counting_keys() as keys:
+            answers = answers_of(node, self._plan.states[node.state], states, txids, asked, self._on_error)
+            check_partitions(node.state, states, lambda: txids)
+        add_keys(self.done.key_counts, node.state, keys.counts)
+        return answers
+
+    def _persist(
+        self, node: PersistNode, tables: list[pa.Table], arrived: Sequence[RowFrame]
+    ) -> Mapping[int, pa.Table]:
         """Commit a state, also without tuples if the time may complete a window; return what each partition gives."""
-        states, txids, fragment = self._states[node.state], flow.txids[node.state], self._plan.fragments[node.id]
+        shared, done, txids = self._committer, self.done, self._order.txids[node.state]
+        states, fragment = shared.states[node.state], self._plan.fragments[node.id]
         in_place = node.updater is not None and len(states) > 1  # the stream's partitions become the state's
         given: Mapping[int, Entries | Share]
         if isinstance(node, (WindowNode, JoinWithinNode)):
-            moment, rows = moment_of(node, flow.tables, flow.now), rows_by_partition(node, flow.tables, len(states))
-            given = shares_of(node, moment, rows, len(states), flow.run)
+            moment, rows = moment_of(node, tables, self._order.now), rows_by_partition(node, tables, len(states))
+            given = shares_of(node, moment, rows, len(states), self._run)
         elif in_place:
-            given = inputs_kept(node, flow.arrived)
+            given = inputs_kept(node, arrived)
         else:
-            given = inputs_of(node, flow.tables, len(states), self._columns[node.id])
+            given = inputs_of(node, tables, len(states), shared.columns[node.id])
         if not given:
             return {}
         keys = sum(map(len, given.values()))
         wanted = bool(fragment.sinks or fragment.steps)  # does any step read the new values?
         commits = {
-            at: PartitionCommit(node, states[at], txids[at], part, wanted, self._bounds, self._reach)
+            at: PartitionCommit(node, states[at], txids[at], part, wanted, shared.bounds, shared.reach)
             for at, part in given.items()
         }
         if in_place and len(commits) > 1:
             # Any of them may write any key: none commits before it is known that no two write one.
-            self._run_apart(commits, done, (PartitionCommit.begin,))
-            with failing_at(node.id):
-                check_one_writer(node.state, {at: marks_of(states[at]) for at in commits}, txids[0])
-            self._run_apart(commits, done, (PartitionCommit.end,))
+            self._run_apart(commits, (PartitionCommit.begin,))
+            check_one_writer(node.state, {at: marks_of(states[at]) for at in commits}, txids[0])
+            self._run_apart(commits, (PartitionCommit.end,))
         else:
-            self._run_apart(commits, done)
+            self._run_apart(commits)
         done.touched[node.state], done.keys[node.state] = sorted(commits), keys
         return {at: one.values for at, one in commits.items() if one.values is not None}
 
-    def _run_apart(self, commits: Mapping[int, PartitionCommit], done: Committed, steps: Steps = WHOLE) -> None:
+    def _run_apart(
+        self, commits: Mapping[int, PartitionCommit], steps: Steps = (PartitionCommit.begin, PartitionCommit.end)
+    ) -> None:
         """Take steps of partitions side by side."""
         # All partitions end before one may fail the batch, because the next attempt must not meet a running one.
-        list(self._in_parallel(partial(PartitionCommit.apart, steps=steps), commits.values()))
+        list(self._committer.in_parallel(partial(PartitionCommit.apart, steps=steps), commits.values()))
         for one in commits.values():
             if one.failure is not None:
                 raise one.failure
-            add_counts(done.metrics, one.counts)
-            done.add_keys(one.node.state, one.keys)
+            if one.counts:
+                add_counts(self.done.metrics, one.counts)
+            add_keys(self.done.key_counts, one.node.state, one.keys)
+
+    def _send_on(self, node: str, rows: Mapping[int, pa.Table], partitions: int, arrived: Sequence[RowFrame]) -> None:
+        """Run the steps behind a node over the rows that each partition gave, and the dead letters that arrived for them."""
+        fragment = self._plan.fragments[node]
+        if not (rows or arrived or fragment.blocking):
+            return
+        if partitions > 1 and not _depends_on_partitions(fragment):
+            rows, partitions = {0: concatenated(rows.values())} if rows else {}, 1
+        given = {at: [table] for at, table in rows.items() if table.num_rows}
+        self._on_error.partitions = partitions
+        for partition in range(partitions):
+            self._on_error.partition = partition
+            letters = put_backs_of([frame for frame in arrived if frame.partition % partitions == partition])
+            if partition in given or fragment.blocking or letters:
+                exchanges, tables = self._committer.exchanges(), given.get(partition, [])
+                send(fragment, tables, exchanges, self._run, partition, self.done, letters)
 
 
-def _attempt_of(txids: Mapping[str, Sequence[Txid]]) -> TransactionAttempt:
-    for partitions in txids.values():
-        for txid in partitions:
-            return TransactionAttempt(int(txid), txid.attempt)
-    return TransactionAttempt(0, 0)
+def _depends_on_partitions(fragment: Fragment) -> bool:
+    """Whether a step behind a node gives another result for several partitions than for one."""
+    return fragment.blocking or bool(most_kept(fragment.sinks))
 
 
 class paused_garbage_collection:  # noqa: N801 - used as a function

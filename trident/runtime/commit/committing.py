@@ -16,55 +16,47 @@ import secrets
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import sleep
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import pyarrow as pa
 
-from trident.arrow import concatenated
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner import Plan
 from trident.planner.placing import place
-from trident.runtime.commit.committed import marks_of, snapshot_of
-from trident.runtime.commit.committer import PartitionCommit, operations_of_commits, paused_garbage_collection
-from trident.runtime.commit.entries import Entries, inputs_of, merging_columns
+from trident.runtime.commit.committer import (
+    PartitionCommit,
+    answers_of,
+    operations_of_commits,
+    paused_garbage_collection,
+)
+from trident.runtime.commit.entries import Entries, inputs_of, marks_of, merging_columns
 from trident.runtime.commit.worker_states import WorkerStates
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram
-from trident.runtime.reading.state_frames import columns_of
-from trident.runtime.reading.store_check import check_partition
-from trident.runtime.reading.views import StateView
-from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import Failure, StepFailed, failing_at
 from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
 from trident.state.key_counts import counting_keys
 from trident.state.loss_warnings import suppress_warnings
+from trident.state.reader_check import check_partition
 from trident.state.txid import Txid
 
 _FIRST_PAUSE_S = 1.0
 
 
-class Committing(NamedTuple):
-    """A program for Spark, and the entries that its tasks commit."""
-
-    program: Program
-    commits: Collection[str]
-
-
-def committing_program(program: Program, plan: Plan, states: Collection[str]) -> Committing | None:
-    """Return the program whose tasks also commit these states; None if there are none."""
+def committing_program(program: Program, plan: Plan, states: Collection[str]) -> Program:
+    """Return the program whose tasks also commit these states, if there are any."""
     if not states:
-        return None
+        return program
     placed = place(plan, states)
     committed = {name: plan.states[name] for name in states}
-    mine = replace(
+    return replace(
         program, fragments=placed.fragments, exchanges=placed.exchanges, levels=placed.levels,
-        processing=placed.processing, committed=committed, opens=CommittingProgram,
+        processing=placed.processing, committed=committed, commits=placed.commits, opens=CommittingProgram,
     )  # fmt: skip
-    return Committing(mine, placed.commits)
 
 
 class CommittingProgram(WorkerProgram):
@@ -148,21 +140,15 @@ class CommittingProgram(WorkerProgram):
     def _answers(
         self, node: QueryNode, tables: list[pa.Table], txids: Sequence[Txid], run: StepRun
     ) -> Iterator[pa.Table]:
-        """Look rows up, as after the batch before or after this one; see `Flow.query`."""
+        """Look rows up, as after the batch before or after this one."""
         if not tables:
             return
         readers = _Readers(self._open, node.state, len(txids))
-        snapshot = snapshot_of(txids[0], node.sees_batch)
-        with failing_at(node.id):
-            asked = self.program.committed[node.state]
-            view = StateView.for_query(
-                readers, lambda: snapshot, node.state, free_keys=asked.free_keys, columns=columns_of(asked)
-            )
-        yield apply_query(node.id, node, concatenated(tables), view, run.on_error)
-        with failing_at(node.id):
-            for partition, reader in readers.opened.items():
-                txid = txids[partition]
-                check_partition(node.state, partition, reader, txid, lambda at=txid: at)  # type: ignore[misc]
+        asked = self.program.committed[node.state]
+        yield from answers_of(node, asked, readers, txids, {0: tables}, run.on_error).values()
+        for partition, reader in readers.opened.items():
+            txid = txids[partition]
+            check_partition(node.state, partition, reader, txid, lambda at=txid: at)  # type: ignore[misc]
 
     def cleanup(self) -> None:
         super().cleanup()

@@ -1,15 +1,23 @@
-"""The entries of a batch for each partition of a state."""
+"""The entries of a batch for each partition of a state, and the check that no two partitions write one key.
+
+R16: no two partitions of a state write one key in one batch, as only a user's updater could. The driver compares what the
+partitions write before any of them commits. Of an opaque state that tasks commit it compares afterwards, before the batch is
+recorded: what an attempt wrote that is not recorded counts as never written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import one_array, schema_of, strict_cast
+from trident.arrow import schema_of
+from trident.errors import KeyConflictError, StateError
 from trident.graph import Aggregation, PersistNode
+from trident.naming import shown
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.aggregates import (
     Merging,
@@ -19,11 +27,12 @@ from trident.runtime.steps.aggregates import (
     merging_function,
     rows_of,
 )
-from trident.runtime.steps.failures import calls_user_code, failing_at
+from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of, without_removed
 from trident.runtime.steps.rows import tuples_of
-from trident.state.encoding.equal_keys import OneForm
-from trident.state.interfaces import Key
+from trident.state.encoding.codec import decode, encode_tuples
+from trident.state.encoding.equal_keys import OneForm, canonical_keys
+from trident.state.interfaces import Key, State
 
 PIECE = 1 << 17
 """How many keys are updated at once."""
@@ -45,66 +54,23 @@ class Entries:
     merging: Merging | None = None
     removed: Sequence[Key] = ()
 
-    @property
-    def updates(self) -> int:
-        """How many keys are updated, or rows for an updater."""
-        return len(self.keys) if self.table is None else int(self.table.num_rows)
-
     def __len__(self) -> int:
-        return self.updates + len(self.removed)
+        return (len(self.keys) if self.table is None else int(self.table.num_rows)) + len(self.removed)
 
-    def take(self, places: Sequence[int]) -> Entries:
-        """Return some of the rows."""
-        return Entries(type(self.keys)(self.keys[at] for at in places), [self.given[at] for at in places])  # type: ignore[call-arg]
-
-    def combine(self, state: Any) -> Any | None:
-        """Update a state by columns; return the column of new values, None (and nothing is written) if it takes rows only."""
-        if self.merging is None or self.table is None:
-            return None
-        *parts, values = map(one_array, self.table.columns)
-        return None if _has_null(values, self.merging) else state.multi_combine(parts, values, self.merging)
-
-    def with_values(self, new: Any) -> pa.Table:
-        """Return the table with the given values."""
-        assert self.table is not None, "there were columns to combine"
-        schema = self.table.schema
-        values = new if isinstance(new, pa.Array) else pa.array(new, schema.types[-1])
-        typed = strict_cast(values, schema.types[-1], schema.names[-1])
-        return pa.table([*self.table.columns[:-1], typed], schema=schema)
-
-    def pieces(self, aggregation: Aggregation) -> Iterator[tuple[Entries, bool]]:
-        """Give the table as rows: of many keys some at a time; and whether these are several, of which no two have a key."""
+    def pieces(self) -> list[pa.Table]:
+        """Return the table, in several if it has many keys; no two of them have a key."""
         assert self.table is not None, "there are rows"
-        count = self.table.num_rows
-        for start in range(0, max(1, count), PIECE):
-            yield Entries(*rows_of(self.table.slice(start, PIECE), aggregation)), count > PIECE
-
-
-def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> Merging | None:
-    """Return what merges batches that go to the state as columns, None if they do not; this is known before the first batch.
-
-    They do not if Python and Arrow differ on which keys or numbers are equal, or if keys go to several partitions.
-    """
-    if aggregation is None or not (aggregation.grouped and aggregation.combines):
-        return None
-    value = schema_of(aggregation.output).types[0]
-    numbers = [field.type for field in value] if pa.types.is_struct(value) else [value]
-    fit = all(map(is_plain_key, aggregation.group.types)) and {pa.int64(), pa.float64()}.issuperset(numbers)
-    return merging_function(aggregation) if fit and len(states) == 1 and states[0].facts.keeps_columns else None
-
-
-def _has_null(values: pa.Array, function: Merging) -> bool:
-    """Whether a merged partial is null, or has a null that is no mean."""
-    if isinstance(function, str):
-        return bool(values.null_count)
-    return any(field.null_count for field, what in zip(values.flatten(), function, strict=True) if what != "mean")
+        return [self.table.slice(start, PIECE) for start in range(0, max(1, self.table.num_rows), PIECE)]
 
 
 @calls_user_code
 def inputs_of(
     node: PersistNode, tables: list[pa.Table], partitions: int, columns: Merging | None
 ) -> dict[int, Entries]:
-    """Return the entries of a batch for each partition that it touches; `columns`: see `merging_columns`."""
+    """Return the entries of a batch for each partition that it touches; `columns`: see `merging_columns`.
+
+    A user's combine or zero may raise.
+    """
     if not node.removals:
         return _updates_of(node, tables, partitions, columns)
     assert node.aggregation is not None, node
@@ -119,8 +85,7 @@ def inputs_of(
 def _updates_of(
     node: PersistNode, tables: list[pa.Table], partitions: int, columns: Merging | None
 ) -> dict[int, Entries]:
-    with failing_at(node.id):  # a user's combine or zero
-        entries = _entries(node, tables, columns)
+    entries = _entries(node, tables, columns)
     if partitions == 1:
         return {0: entries} if len(entries) else {}
     if entries.table is not None:
@@ -128,8 +93,12 @@ def _updates_of(
         entries = Entries(*rows_of(entries.table, node.aggregation))
     if node.aggregation is not None and not node.aggregation.grouped:
         return {partition_of_total(partitions): entries} if len(entries) else {}
-    places = partitions_of([tuple(key) for key in entries.keys], partitions)
-    return {partition: entries.take(ats) for partition, ats in places.items()}
+    keys, given = entries.keys, entries.given
+    places = partitions_of([tuple(key) for key in keys], partitions)
+    return {
+        partition: Entries(type(keys)(keys[at] for at in ats), [given[at] for at in ats])  # type: ignore[call-arg]
+        for partition, ats in places.items()
+    }
 
 
 def inputs_kept(node: PersistNode, arrived: Sequence[RowFrame]) -> dict[int, Entries]:
@@ -152,12 +121,9 @@ def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None)
     if (columns is not None or is_many) and (table := merged(aggregation, tables)) is not None:
         return Entries(table=table, merging=columns)
     keys, values = merge_partials(aggregation, tables)
-    return Entries(keys, values) if keys or aggregation.grouped else _total_of_nothing(aggregation)
-
-
-def _total_of_nothing(aggregation: Aggregation) -> Entries:
-    """As in Storm, one value per batch even if it is empty."""
-    zero = aggregation.aggregator.zero()
+    if keys or aggregation.grouped:
+        return Entries(keys, values)
+    zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
     return Entries() if zero is None else Entries([()], [zero])
 
 
@@ -168,3 +134,50 @@ def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> Entries:
         for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
             groups.setdefault(key, []).append(row)
     return Entries(OneForm(groups), list(groups.values()))
+
+
+def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> Merging | None:
+    """Return what merges batches that go to the state as columns, None if they do not; this is known before the first batch.
+
+    They do not if Python and Arrow differ on which keys or numbers are equal, or if keys go to several partitions.
+    """
+    if aggregation is None or not (aggregation.grouped and aggregation.combines):
+        return None
+    value = schema_of(aggregation.output).types[0]
+    numbers = [field.type for field in value] if pa.types.is_struct(value) else [value]
+    fit = all(map(is_plain_key, aggregation.group.types)) and {pa.int64(), pa.float64()}.issuperset(numbers)
+    return merging_function(aggregation) if fit and len(states) == 1 and states[0].facts.keeps_columns else None
+
+
+_MOST_BYTES = 64  # of a mark; a longer key is represented by its hash
+_HASH_BYTES = 16
+
+
+def marks_of(state: State) -> list[bytes]:
+    """Return a mark for each key that the commit under way writes; nothing for a state that is no map."""
+    return [
+        key
+        if len(key) <= _MOST_BYTES
+        else key[: _MOST_BYTES - _HASH_BYTES] + blake2b(key, digest_size=_HASH_BYTES).digest()
+        for key in encode_tuples(canonical_keys(list(state.written_keys())))
+    ]
+
+
+def check_one_writer(state: str, written: Mapping[int, Sequence[bytes]], txid: int) -> None:
+    """Compare the marks of the partitions.
+
+    Raises `KeyConflictError`: two partitions write one key.
+    """
+    writers: dict[bytes, int] = {}
+    for partition, marks in sorted(written.items()):
+        for mark in marks:
+            other = writers.setdefault(mark, partition)
+            if other != partition:
+                raise KeyConflictError(state, _shown(mark), other, partition, int(txid))
+
+
+def _shown(mark: bytes) -> str:
+    try:
+        return f"the key {shown(tuple(decode(mark)))}"
+    except (StateError, TypeError):
+        return "a long key"

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ import cloudpickle
 import pyarrow as pa
 
 from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
-from trident.runtime.engine.runners import InProcessRunner, Runner, captures, of_width, pickled, tag_of
+from trident.runtime.engine.runners import InProcessRunner, Runner, pickled, tag_of
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
@@ -32,6 +32,7 @@ from trident.spout.query_batches import cast_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _SCHEMA = "at int, to int, item binary"
 _ROWS = pa.schema([("at", pa.int32()), ("to", pa.int32()), ("item", pa.binary())])
@@ -69,18 +70,21 @@ class DataFrameRunner(Runner):
         stop: Callable[[], None] | None = None,
     ) -> None:
         self.parallelism = parallelism
-        self.program = of_width(program, parallelism)
+        self.program = program.of_width(parallelism)
         self._session, self._stop = session, stop
         self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
         self._empty: InProcessRunner | None = None
+        # Batch after batch has the same columns.
+        self._columns_of = lru_cache(maxsize=8)(self._columns)
+        self._routes_of = cache(lambda any_way: routes_of(self.program, any_way, False, parallelism))
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
+    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Evaluate the DataFrame once, with all parts and exchanges behind it."""
-        job = Job(self._id, self._pickled, order or Order(attempt, captures(parts)))
-        routes = routes_of(self.program, skips(parts), False, self.parallelism)
+        job = Job(self._id, self._pickled, order)
+        routes = self._routes_of(skips(parts, order))
         others = [part for part in parts if not isinstance(part[1], QueryRows)]
         try:
-            with self._tagged(attempt), said_as_failure():
+            with self._tagged(order.attempt), said_as_failure():
                 first = self._first_stage(job, routes, parts, others)
                 items = [] if first is None else self._collected(job, routes, first)
         except StepFailed as error:
@@ -91,7 +95,7 @@ class DataFrameRunner(Runner):
             return TaskOutput(failure=failure_of("spark", Exception(f"interrupted: {stopped.__cause__}")))
         if items:
             return gathered(items)
-        return self._without_tasks().process(attempt, others, order)  # Spark starts no task where it sees no rows
+        return self._without_tasks().process(others, order)  # Spark starts no task where it sees no rows
 
     @contextmanager
     def _tagged(self, attempt: TransactionAttempt) -> Iterator[None]:
@@ -107,13 +111,12 @@ class DataFrameRunner(Runner):
     def _first_stage(self, job: Job, routes: Routes, parts: Sequence[Part], others: Sequence[Part]) -> DataFrame | None:
         """Return what the tasks of the first stage send; None if there are none."""
         session, rows = self._session, None
-        for spout, part, capture in parts:
+        for spout, part in parts:
             if isinstance(part, QueryRows):
                 session = part.df.sparkSession
-                fields, there = self.program.fragments[spout].fields, {one.name: one for one in part.df.schema.fields}
-                names, casts = fields.names, [cast_of(there[name], fields.type_of(name)) for name in fields.names]
-                columns = part.df.selectExpr(*(f"{one} AS c{at}" for at, one in enumerate(casts)))
-                rows = columns.mapInArrow(partial(_query_task, job, routes, spout, names, capture), _SCHEMA)
+                columns = part.df.selectExpr(*self._columns_of(spout, part.df.schema))
+                names = self.program.fragments[spout].fields.names
+                rows = columns.mapInArrow(partial(_query_task, job, routes, spout, names), _SCHEMA)
         apart = others if rows is not None else with_empty_parts(self.program, others)
         if not apart or session is None:
             return rows
@@ -121,6 +124,12 @@ class DataFrameRunner(Runner):
         small = session.createDataFrame(numbered, "number int, part binary")
         sent = small.mapInArrow(partial(_parts_task, job, routes), _SCHEMA)
         return sent if rows is None else rows.union(sent)
+
+    def _columns(self, spout: str, schema: StructType) -> list[str]:
+        """Return the SQL of what a spout reads of a DataFrame."""
+        fields, there = self.program.fragments[spout].fields, {one.name: one for one in schema.fields}
+        casts = (cast_of(there[name], fields.type_of(name)) for name in fields.names)
+        return [f"{one} AS c{at}" for at, one in enumerate(casts)]
 
     def _collected(self, job: Job, routes: Routes, rows: DataFrame) -> list[bytes | Sent]:
         """Add a stage for each level of exchanges, and run all of it."""
@@ -164,7 +173,6 @@ def _query_task(
     routes: Routes,
     spout: str,
     names: Sequence[str],
-    capture: bool,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Run a partition of the DataFrame as a part of the batch: PySpark maps only columns whose names need no quotes."""
@@ -172,7 +180,7 @@ def _query_task(
 
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
-    yield from _first_rows(job, routes, task, (spout, _pieces(batches, names), capture))
+    yield from _first_rows(job, routes, task, (spout, _pieces(batches, names)))
     for _ in batches:  # Spark keeps a worker only if it reads all of its input
         pass
 

@@ -23,7 +23,7 @@ from trident.runtime.engine.routing import RowFrame, route
 from trident.runtime.engine.task_output import EACH, HEAD, ROWS, TaskOutput
 from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.applying import apply_step
-from trident.runtime.steps.failures import Failure, StepFailed, calls_user_code, failing_at
+from trident.runtime.steps.failures import FailingAt, Failure, StepFailed, calls_user_code
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.key_columns import removals_of
 from trident.runtime.steps.rows import StepRun
@@ -50,55 +50,58 @@ def send(
 ) -> None:
     """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames.
 
-    `letters` are added with the first of the tables.
+    `letters` are added with the first of the tables. What is raised is a `StepFailed` of the step that it happened at; the
+    entry's, if it comes from `tables`.
     """
     routed: dict[int, list[pa.Table]] = {}
     figures = output.figures.get(fragment.entry)
     if figures is None:
         figures = output.figures[fragment.entry] = list(fragment.counted)
-    pieces: Iterable[pa.Table] = whole(fragment, tables)
-    if letters:
-        for (step, _), rows in letters.items():
-            add_counts(output.put_back, {step: rows.num_rows})
-        pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
-    for table in pieces:
-        for at, (sink, data) in enumerate(run_fragment(fragment, table, run, figures, letters)):
-            if sink.routing is None and not sink.kept:
-                output.sinks.setdefault(sink.target, []).append(data)
-            else:
-                routed.setdefault(at, []).append(data)
-        letters = None
-    for at, parts in routed.items():
-        sink, began = fragment.sinks[at], perf_counter_ns()
-        output.frames.extend(route(sink, exchanges.get(sink.target), parts, (fragment.entry, index, at), run))
-        figures[HEAD + EACH * (len(fragment.steps) + at) + 1] += perf_counter_ns() - began
+    with FailingAt(fragment.entry, given=lambda: output.rows.get(fragment.entry)) as here:
+        pieces: Iterable[pa.Table] = whole(fragment, tables)
+        if letters:
+            for (step, _), rows in letters.items():
+                add_counts(output.put_back, {step: rows.num_rows})
+            check_places(fragment, letters)
+            pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
+        for table in pieces:
+            inputs = _inputs_of_sinks(fragment, table, run, figures, here, letters or {})
+            for at, (sink, data) in enumerate(zip(fragment.sinks, inputs, strict=True)):
+                if sink.routing is None and not sink.kept:
+                    output.sinks.setdefault(sink.target, []).append(data)
+                else:
+                    routed.setdefault(at, []).append(data)
+            here.step, letters = fragment.entry, None
+        for at, parts in routed.items():
+            sink, began = fragment.sinks[at], perf_counter_ns()
+            output.frames.extend(route(sink, exchanges.get(sink.target), parts, (fragment.entry, index, at), run))
+            figures[HEAD + EACH * (len(fragment.steps) + at) + 1] += perf_counter_ns() - began
 
 
 @calls_user_code
-def run_fragment(
-    fragment: Fragment, table: pa.Table, run: StepRun, figures: list[int], letters: PutBacks | None = None
-) -> Iterator[tuple[Sink, pa.Table]]:
-    """Apply a fragment's steps to a table of its entry; give the sinks' inputs, as partials for a combiner of a state.
+def _inputs_of_sinks(
+    fragment: Fragment, table: pa.Table, run: StepRun, figures: list[int], here: FailingAt, letters: PutBacks
+) -> list[pa.Table]:
+    """Apply a fragment's steps to a table of its entry; return the sinks' inputs, as partials for a combiner of a state.
 
     What is done is counted in `figures`. `letters` are added at their steps.
     """
-    if letters:
-        check_places(fragment, letters)
     tables = {fragment.entry: table}
     figures[ROWS] += table.num_rows
     at, began = HEAD, perf_counter_ns()
     for step in fragment.steps:
-        with failing_at(step.id):  # for a kernel without a result for a column, or a static state that cannot be opened
-            sources = [tables[source] for source in step.sources]
-            if letters:
-                sources[0] = with_rows(sources[0], letters.get((step.id, 0)))
-            tables[step.id] = given = run_step(step, sources, run)
+        here.step = step.id
+        sources = [tables[source] for source in step.sources]
+        if letters:
+            sources[0] = with_rows(sources[0], letters.get((step.id, 0)))
+        tables[step.id] = given = run_step(step, sources, run)
         ended = perf_counter_ns()
         figures[at] += given.num_rows
         figures[at + 1] += ended - began
         at, began = at + 2, ended
+    inputs = []
     for sink in fragment.sinks:
-        data, began = tables[sink.source], perf_counter_ns()
+        here.step, data, began = sink.target, tables[sink.source], perf_counter_ns()
         if fragment.columns[sink.source] != sink.fields.names:
             data = data.select(list(sink.fields.names))
         if letters:
@@ -107,20 +110,18 @@ def run_fragment(
         figures[at] += data.num_rows
         figures[at + 1] += perf_counter_ns() - began
         at += 2
-        yield sink, data
+        inputs.append(data)
+    return inputs
 
 
 def entry_input(sink: Sink, data: pa.Table, run: StepRun) -> pa.Table:
     """Return what is sent to an entry for a table of its fields: partials for a combiner, times for windows, marked keys."""
     if sink.aggregation is not None and sink.aggregation.combines:
-        with failing_at(sink.target):
-            return partial(sink.target, sink.aggregation, data, run.on_error)
+        return partial(sink.target, sink.aggregation, data, run.on_error)
     if sink.window is not None:
-        with failing_at(sink.target):
-            return window_input(sink.window, data, run)
+        return window_input(sink.window, data, run)
     if sink.join is not None:
-        with failing_at(sink.target):
-            return join_input(sink.join, sink.port, data)
+        return join_input(sink.join, sink.port, data)
     return data if sink.removes is None else removals_of(sink.removes, data)
 
 

@@ -19,11 +19,8 @@ from typing import NamedTuple
 
 from trident.runtime.engine.fragment_runs import PutBack
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.engine.worker import Part, Program
+from trident.runtime.engine.worker import Destination, Order, Part, Program
 from trident.runtime.steps.failures import Failure
-
-Destination = tuple[str, int]
-"""An exchange and one of its partitions. A Spark stage has a task for each destination of its level."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +93,6 @@ class Routes:
         return numbers[task % len(numbers)]
 
 
-def destinations_of(program: Program) -> list[list[Destination]]:
-    """Return the destinations of each level, in the order of its tasks."""
-    return [
-        [(entry, partition) for entry in level for partition in range(program.exchanges[entry].partitions or 1)]
-        for level in program.levels
-    ]
-
-
 def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Routes:
     """Return the routes of a job.
 
@@ -155,9 +144,9 @@ def _readers(
     )
 
 
-def skips(parts: Sequence[Part]) -> bool:
+def skips(parts: Sequence[Part], order: Order) -> bool:
     """Whether rows of these parts may take other ways than those of the plan."""
-    return any(capture or isinstance(part, PutBack) for _, part, capture in parts)
+    return order.capture or any(isinstance(part, PutBack) for _, part in parts)
 
 
 def signed(stage: int, task: int, routes: Routes, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Sent]]:

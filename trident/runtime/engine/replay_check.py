@@ -32,18 +32,16 @@ from trident.operations.metrics import counting
 from trident.operations.several import Several
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.fragment_runs import PutBack, entry_input, run_step, send, whole
-from trident.runtime.engine.hops import destinations_of
 from trident.runtime.engine.routing import RowFrame, apply_exchange
-from trident.runtime.engine.runners import InProcessRunner, Part, captures, pickled, processed, unseen
+from trident.runtime.engine.runners import InProcessRunner, Part, pickled, processed, unseen
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.worker import Program, aggregators_of, operations_of, read_part, with_empty_parts
+from trident.runtime.engine.worker import Order, Program, aggregators_of, operations_of, read_part, with_empty_parts
 from trident.runtime.steps.aggregates import merge_partials, merged
-from trident.runtime.steps.failures import TupleErrors, failure_of
+from trident.runtime.steps.failures import TupleErrors, failing_at, failure_of
 from trident.runtime.steps.key_columns import are_removals
 from trident.runtime.steps.rows import StepRun, columns_of
 from trident.runtime.windows.worker_input import AT, MARKS, PANE, ROWS, bigint
 from trident.runtime.windows.worker_input import merged as merged_panes
-from trident.spout.interfaces import TransactionAttempt
 
 logger = logging.getLogger(__name__)
 
@@ -110,28 +108,28 @@ class ReplayCheck:
         """Whether a batch of about `size` bytes is to be processed twice."""
         if self._hash(txid) >= self._share * (1 << 32):
             return False
-        if not parts or size > _MOST_BYTES or captures(parts):
+        if not parts or size > _MOST_BYTES:
             return False
-        return not any(isinstance(part, PutBack) for _, part, _ in parts)
+        return not any(isinstance(part, PutBack) for _, part in parts)
 
     def read(self, parts: Sequence[Part]) -> list[Part]:
         """Read the rows of a batch, as its processing does; `StepFailed` if a source fails."""
-        return [(spout, read_part(self._program, spout, part), capture) for spout, part, capture in parts]
+        return [(spout, read_part(self._program, spout, part)) for spout, part in parts]
 
-    def check(self, attempt: TransactionAttempt, parts: Sequence[Part], output: TaskOutput | None = None) -> Checked:
+    def check(self, parts: Sequence[Part], order: Order, output: TaskOutput | None = None) -> Checked:
         """Process a batch a second time, and before that a first time if there is no `output` of that.
 
         It reads what is not read yet. Whatever goes wrong only ends this check.
         """
         with self._lock, counting():  # what operations count here is of no batch
             try:
-                return Checked(True, self._difference(attempt, self.read(parts), output))
+                return Checked(True, self._difference(self.read(parts), order, output))
             except Exception as error:  # noqa: BLE001  the batch itself went well
                 if not self._has_warned:
                     self._has_warned, failure = True, failure_of("", error)
                     logger.warning(
                         "topology %s: batch %s could not be processed twice: step %r: %s; later ones are only counted",
-                        self._program.topology, attempt, failure.step, failure.cause,
+                        self._program.topology, order.attempt, failure.step, failure.cause,
                     )  # fmt: skip
                 return Checked(False)
 
@@ -144,14 +142,12 @@ class ReplayCheck:
             finally:
                 self._lock.release()
 
-    def _difference(
-        self, attempt: TransactionAttempt, parts: Sequence[Part], output: TaskOutput | None
-    ) -> StepDifference | None:
+    def _difference(self, parts: Sequence[Part], order: Order, output: TaskOutput | None) -> StepDifference | None:
         runner = self._runner = self._runner or _copy_of(self._program, self._parallelism)
-        run = StepRun(attempt, TupleErrors(bounds=runner.worker.bounds), runner.worker.state)
-        first = output or processed(runner, attempt, parts)
-        for reordered in self._ways_of(attempt.txid):
-            again = processed(runner, attempt, _backwards(parts) if reordered else parts)
+        run = StepRun(order.attempt, TupleErrors(bounds=runner.worker.bounds), runner.worker.state)
+        first = output or processed(runner, parts, order)
+        for reordered in self._ways_of(order.attempt.txid):
+            again = processed(runner, _backwards(parts) if reordered else parts, order)
             found = self._differing(first, again, run, reordered)
             if found is not None:
                 return _cause_of(runner.program, run, parts) or found
@@ -242,7 +238,7 @@ def _difference_of(step: str, one: pa.Table, other: pa.Table, reordered: bool) -
 
 
 def _backwards(parts: Sequence[Part]) -> list[Part]:
-    return [(spout, replace(part, tables=_turned(part.tables)), capture) for spout, part, capture in reversed(parts)]
+    return [(spout, replace(part, tables=_turned(part.tables))) for spout, part in reversed(parts)]
 
 
 def _turned(tables: Sequence[pa.Table]) -> list[pa.Table]:
@@ -268,10 +264,10 @@ def _cause_of(program: Program, run: StepRun, parts: Sequence[Part]) -> StepDiff
 
 def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> Iterator[StepDifference | None]:
     output = TaskOutput()
-    for index, (spout, part, _) in enumerate(with_empty_parts(program, parts)):
+    for index, (spout, part) in enumerate(with_empty_parts(program, parts)):
         yield from _of_fragment(program.fragments[spout], part.tables, run)
         send(program.fragments[spout], part.tables, program.exchanges, run, index, output)
-    for entry, partition in chain.from_iterable(destinations_of(program)):
+    for entry, partition in chain.from_iterable(program.destinations):
         exchange, fragment = program.exchanges[entry], program.fragments[entry]
         frames = [frame for frame in output.frames if (frame.target, frame.partition) == (entry, partition)]
         gather = partial(apply_exchange, exchange, run=run)
@@ -332,4 +328,5 @@ def _turned_frames(frames: Sequence[RowFrame]) -> list[RowFrame]:
 
 
 def _into(sink: Sink, run: StepRun, tables: Sequence[pa.Table]) -> pa.Table:
-    return _reaching(sink, [entry_input(sink, table, run) for table in tables], run)
+    with failing_at(sink.target):
+        return _reaching(sink, [entry_input(sink, table, run) for table in tables], run)

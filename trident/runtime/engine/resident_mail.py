@@ -1,4 +1,4 @@
-"""What a driver and its resident workers tell each other."""
+"""What a driver and its resident workers tell each other about batches."""
 
 from __future__ import annotations
 
@@ -6,21 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from trident.runtime.engine.routing import RowFrame
-from trident.spark.link_keys import Keys
 
 # ---- of a worker, to its driver -----------------------------------------------------------------------------------------
-
-
-class Here(NamedTuple):
-    """A worker is there, since it came, and every second: its place in the pool, its run, and where it takes messages.
-
-    A run is one process in this place, from its start to its end, and no other has its id.
-    """
-
-    place: int
-    run: str
-    address: str
-    name: str
 
 
 class Done(NamedTuple):
@@ -31,7 +18,6 @@ class Done(NamedTuple):
     """
 
     place: int
-    run: str
     number: int
     outputs: list[bytes]
     failed: bool
@@ -82,10 +68,6 @@ class AttemptOver(NamedTuple):
     number: int
 
 
-class Leave(NamedTuple):
-    """The worker is to end."""
-
-
 # ---- of a worker, to another --------------------------------------------------------------------------------------------
 
 
@@ -95,21 +77,3 @@ class Rows(NamedTuple):
     number: int
     sender: int
     frames: list[RowFrame]
-
-
-class ResidentTicket(NamedTuple):
-    """What a Spark task gets, so that it becomes a worker.
-
-    `driver`: the address of its mailbox.
-    `program_id`, `program`: as of `Job`.
-    """
-
-    topology: str
-    place: int
-    driver: str
-    keys: Keys
-    program_id: str
-    program: bytes
-
-    def __repr__(self) -> str:
-        return f"ResidentTicket({self.topology!r}, {self.place})"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -16,10 +16,9 @@ from zlib import crc32
 import cloudpickle
 
 from trident.graph import PersistNode, QueryNode
-from trident.runtime.engine.hops import destinations_of
 from trident.runtime.engine.resident_mail import StageWork
 from trident.runtime.engine.resident_pool import ResidentPool, Run
-from trident.runtime.engine.runners import Runner, captures, of_width, pickled
+from trident.runtime.engine.runners import pickled
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import gathered
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
@@ -54,32 +53,31 @@ class ResidentRunner:
         program: Program,
         parallelism: int | None,
         owned: bool,
-        commits: Collection[str] = (),
         spare: int = 0,
     ) -> None:
-        self._spark, self._owned, self.commits = spark, owned, commits
+        self._spark, self._owned, self.commits = spark, owned, program.commits
         context = spark.sparkContext
         self.parallelism = parallelism or context.defaultParallelism
         self.program = replace(
-            of_width(program, self.parallelism), most_shipped=most_shipped(context), resident=True
+            program.of_width(self.parallelism), most_shipped=most_shipped(context), resident=True
         )  # fmt: skip
         self.operations: Sequence[Any] = ()
-        self._destinations = destinations_of(self.program)
+        self._destinations = self.program.destinations
         topology, code = program.topology, pickled(self.program)
         self.pool = ResidentPool(context, topology, self.parallelism, uuid.uuid4().hex, code, spare)
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
-        """Run all parts, and the levels behind them; without an order those that commit wait for `commit`."""
+    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
+        """Run all parts, and the levels behind them; if the order has no txids, those that commit wait for `commit`."""
         parts = with_empty_parts(self.program, parts)
         if not parts and not self.program.levels:
             return TaskOutput()
-        keeps = order is None and bool(self.commits)
+        keeps = bool(self.commits) and not order.txids
         last = (self.program.processing or 0) if keeps else len(self.program.levels)
         try:
-            run = self.pool.begin(attempt)
+            run = self.pool.begin(order.attempt)
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
-        output = self._through(run, order or Order(attempt, captures(parts)), parts, range(last + 1))
+        output = self._through(run, order, parts, range(last + 1))
         if not keeps or output.failure is not None:
             self.pool.end(run)
             return output
@@ -119,7 +117,7 @@ class ResidentRunner:
 
     def _owners(self, places: Sequence[int]) -> dict[str, list[int]]:
         """Return, by exchange, which worker has each partition: the same one for as long as it is there."""
-        size = self.pool.size
+        size = len(self.pool.places)
         owners = {}
         for entry in {entry for level in self.program.levels for entry in level}:
             exchange = self.program.exchanges[entry]
@@ -135,9 +133,6 @@ class ResidentRunner:
         for task, (entry, partition) in enumerate(self._destinations[stage - 1]):
             tasks.setdefault(owners[entry][partition], []).append((task, entry, partition))
         return tasks
-
-    def of_size(self, size: int | None) -> Runner:
-        return self
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         self.pool.cancel(attempt)

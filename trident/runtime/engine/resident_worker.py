@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from mmap import ACCESS_READ, mmap
@@ -27,27 +24,25 @@ import cloudpickle
 import pyarrow as pa
 
 from trident.arrow import ipc_of, table_of_ipc
-from trident.runtime.engine.resident_mail import Alive, AttemptOver, Done, Here, Leave, ResidentTicket, Rows, StageWork
+from trident.runtime.engine.resident_mail import Alive, AttemptOver, Done, Rows, StageWork
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import Job, close_program, output_of_destination, outputs_of_parts, packed
 from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
-from trident.spark.link_keys import own_address
-from trident.spark.mailbox import Mailbox, MailboxPeer, PeerAway
+from trident.spark.mailbox import MailboxPeer, PeerAway
+from trident.spark.worker_group import GroupWorker, WorkerTicket
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
-_BEAT_S = 1.0
-_SILENCE_S = 120.0  # of a driver that is connected, but does nothing
 _PATIENCE_S = 30.0  # for rows that another worker says it has sent, and for one that takes no more
 _GRACE_S = 5.0  # for work that is not wanted any more
 _AT_ONCE = 8 << 20  # bytes of rows in a message, unless one frame has more
 _NONE = -1
 
 
-def run_resident(ticket: ResidentTicket) -> Iterator[bytes]:
+def run_resident(ticket: WorkerTicket) -> Iterator[bytes]:
     """Be the worker of a ticket, as the only task of a Spark job; the job has no result."""
     worker = ResidentWorker(ticket)
     try:
@@ -57,40 +52,33 @@ def run_resident(ticket: ResidentTicket) -> Iterator[bytes]:
     return iter(())
 
 
-class ResidentWorker:
+class ResidentWorker(GroupWorker):
     """A worker, from its start to its end."""
 
-    def __init__(self, ticket: ResidentTicket) -> None:
-        self._ticket, self._run, self._parent = ticket, secrets.token_hex(8), os.getppid()
-        host = own_address(ticket.driver, _PATIENCE_S)
-        self._mailbox = Mailbox(ticket.keys, host, host, self._take, self._look, _LOOK_S)
-        name = f"worker {ticket.place} (process {os.getpid()} on {socket.gethostname()})"
-        self._here = Here(ticket.place, self._run, self._mailbox.address, name)
-        self._driver = self._mailbox.peer(ticket.driver)
+    def __init__(self, ticket: WorkerTicket) -> None:
         self._peers: dict[str, MailboxPeer] = {}
         self._processing, self._committing = _Lane(), _Lane()
         self._boxes, self._over_since = Boxes(), 0.0
-        self._heard_at, self._next_beat = monotonic(), 0.0
+        super().__init__(ticket, _LOOK_S)
 
     def run(self) -> None:
         """Work until this is to end."""
         commits = threading.Thread(target=self._commit, name="commits", daemon=True)
         commits.start()
-        self._mailbox.open()
+        self.mailbox.open()
         self._work_in(self._processing)
         commits.join()
 
     def close(self) -> None:
         """End the operations, and all connections."""
-        close_program(self._ticket.program_id)
-        self._mailbox.close()
+        close_program(self.ticket.program_id)
+        self.mailbox.close()
 
     # ---- the thread of the mailbox ----------------------------------------------------------------------------------
 
-    def _take(self, message: Any) -> None:
+    def heed(self, message: Any) -> bool:
         match message:
             case Alive():
-                self._heard_at = monotonic()
                 self._boxes.keep(message.live, message.newest)
             case StageWork():
                 self._boxes.begin(message.number)
@@ -99,31 +87,20 @@ class ResidentWorker:
                 self._boxes.add(message)
             case AttemptOver():
                 self._boxes.end(message.number)
-            case Leave():
-                self._end()
+        return not isinstance(message, Rows)
 
-    def _look(self) -> None:
-        now = monotonic()
-        if now >= self._next_beat:
-            self._next_beat = now + _BEAT_S
-            self._tell(self._here)
-        silent = now - self._heard_at > _SILENCE_S or self._driver.is_lost()
-        if silent or os.getppid() != self._parent:
-            self._end()
+    def look(self, now: float) -> None:
         unwanted = [self._boxes.ended_since(lane.at_work_on) for lane in (self._processing, self._committing)]
         if any(since and now - since > _GRACE_S for since in (self._over_since, *unwanted)):
             os._exit(1)  # a call that does not return; Spark ends a cancelled task in the same way
 
-    def _end(self) -> None:
-        if not self._over_since:
+    def end(self) -> None:
+        if not self.over.is_set():
+            super().end()
             self._over_since = monotonic()
             self._boxes.close()
             self._processing.end()
             self._committing.end()
-
-    def _tell(self, message: Here | Done, wait_s: float = 0.0) -> None:
-        with suppress(PeerAway):  # then it will be silent, and this ends
-            self._driver.send(message, wait_s)
 
     # ---- the threads that work --------------------------------------------------------------------------------------
 
@@ -131,7 +108,7 @@ class ResidentWorker:
         try:
             self._work_in(self._committing)
         except BaseException:
-            logger.exception("resident worker %d ends", self._ticket.place)
+            logger.exception("resident worker %d ends", self.ticket.place)
             os._exit(1)  # as what ends the main thread would end this process
 
     def _work_in(self, lane: _Lane) -> None:
@@ -139,16 +116,16 @@ class ResidentWorker:
             lane.at_work_on = work.number
             done = self._done(work)
             lane.at_work_on = _NONE
-            self._tell(done, _PATIENCE_S)
+            self.tell(done, _PATIENCE_S)
 
     def _done(self, work: StageWork) -> Done:
         sent: Counter[int] = Counter()
         outputs: list[bytes] = []
         failed = not self._boxes.is_live(work.number)
         if failed:  # it was cancelled, but the driver waits until this worker is free
-            return Done(work.place, self._run, work.number, outputs, failed, sent)
+            return Done(work.place, work.number, outputs, failed, sent)
         try:
-            job = Job(self._ticket.program_id, self._ticket.program, cloudpickle.loads(work.order))
+            job = Job(self.ticket.program_id, self.ticket.program, cloudpickle.loads(work.order))
             for output in self._outputs(job, work):
                 kept = output if output.failure else self._passed_on(work, output, sent)
                 failed = failed or kept.failure is not None
@@ -156,7 +133,7 @@ class ResidentWorker:
         except Exception as error:  # noqa: BLE001  whatever is raised fails the attempt, as data
             failure = error.failure if isinstance(error, StepFailed) else failure_of("spark", error)
             failed, outputs = True, [packed(TaskOutput(failure=failure, level=work.stage), MOST_SHIPPED)]
-        return Done(work.place, self._run, work.number, outputs, failed, sent)
+        return Done(work.place, work.number, outputs, failed, sent)
 
     def _outputs(self, job: Job, work: StageWork) -> Iterator[TaskOutput]:
         tasks = cloudpickle.loads(work.tasks)
@@ -198,7 +175,7 @@ class ResidentWorker:
             self._boxes.add(rows)
             return
         if address not in self._peers:
-            self._peers[address] = self._mailbox.peer(address)
+            self._peers[address] = self.mailbox.peer(address)
         try:
             self._peers[address].send(rows, _PATIENCE_S)
         except PeerAway as error:

@@ -7,8 +7,7 @@ The bound on what one partition of an exchange gathers, and the key that is to b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,11 +44,6 @@ class RowFrame(NamedTuple):
     order: tuple[str, int, int]
     data: Any
     step: str = ""
-
-
-def with_partitions(exchanges: Mapping[str, Exchange], parallelism: int) -> dict[str, Exchange]:
-    """Return the exchanges with their numbers of partitions; where none is declared, the engine's."""
-    return {id_: replace(one, partitions=one.partitions or parallelism) for id_, one in exchanges.items()}
 
 
 def route(

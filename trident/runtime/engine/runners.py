@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import cloudpickle
@@ -20,18 +19,9 @@ import cloudpickle
 from trident.errors import ConfigError, EnvironmentProblem, TopologyError, describe
 from trident.graph import Node, PeekNode, ProjectNode
 from trident.operations.names import operation_name
-from trident.runtime.engine.hops import destinations_of
-from trident.runtime.engine.routing import RowFrame, with_partitions
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
-from trident.runtime.engine.worker import (
-    Order,
-    Part,
-    Program,
-    captures,
-    operations_of,
-    run_entry,
-    run_parts,
-)
+from trident.runtime.engine.worker import Order, Part, Program, operations_of, run_entry, run_parts
 from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 
@@ -40,9 +30,7 @@ __all__ = [
     "InProcessRunner",
     "Part",
     "Runner",
-    "captures",
     "cores",
-    "of_width",
     "pickled",
     "processed",
     "unseen",
@@ -72,19 +60,15 @@ class Runner(Protocol):
     commits: Collection[str] = ()
     operations: Sequence[Any] = ()
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
+    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Run all parts and the exchanges behind them; blocks until done. Failures come back as data.
 
-        With an order the states of `commits` are committed too; without one, the output keeps what is needed for that.
+        If the order has txids, the states of `commits` are committed too; if not, the output keeps what is needed for that.
         """
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
         """Commit what `process` kept to the states of `commits`; return the output of both."""
         return output
-
-    def of_size(self, size: int | None) -> Runner:
-        """Return the runner for a batch of about `size` bytes (None: unknown), often this one."""
-        return self
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Ask a running attempt to stop, if that is possible; its result is ignored in any case."""
@@ -102,17 +86,17 @@ class InProcessRunner(Runner):
 
     def __init__(self, program: Program, parallelism: int = 1) -> None:
         self.parallelism = parallelism
-        self.program = of_width(program, self.parallelism)
+        self.program = program.of_width(parallelism)
         pickled(program)  # refuse what cannot be pickled, so that a test fails as a cluster would
         self.worker = self.program.opened()
-        self._destinations = destinations_of(self.program)
+        self._destinations = self.program.destinations
         self.operations = self.worker.operations
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
+    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
-        outputs = run_parts(self.worker, attempt, parts)
+        outputs = run_parts(self.worker, parts, order)
         if self._destinations:
-            outputs = self._exchanged(outputs, Order(attempt, captures(parts)))
+            outputs = self._exchanged(outputs, order)
         return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
 
     def _exchanged(self, outputs: list[TaskOutput], order: Order) -> list[TaskOutput]:
@@ -175,13 +159,13 @@ class AutoRunner(Runner):
             return self._small
         return self._large
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
+    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Process a batch on Spark. If it cannot be opened the batch fails, and another try would not help."""
         try:
             runner = self._runner()
         except (ConfigError, EnvironmentProblem) as error:
             return TaskOutput(failure=failure_of("spark", error, retry=False))
-        return runner.process(attempt, parts, order) if runner is not None else TaskOutput()
+        return runner.process(parts, order) if runner is not None else TaskOutput()
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
         runner = self._runner()
@@ -221,9 +205,9 @@ def tag_of(runner: str, attempt: TransactionAttempt) -> str:
     return f"{runner}/{attempt.txid}:{attempt.attempt}"
 
 
-def processed(runner: Runner, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+def processed(runner: Runner, parts: Sequence[Part], order: Order) -> TaskOutput:
     """Process a batch a second time; `StepFailed` if that fails."""
-    output = runner.process(attempt, parts)
+    output = runner.process(parts, order)
     if output.failure is not None:
         raise StepFailed(output.failure)
     return output
@@ -232,11 +216,6 @@ def processed(runner: Runner, attempt: TransactionAttempt, parts: Sequence[Part]
 def unseen(node: Node) -> Node:
     """Return a step as it is the second time: a `peek` has seen the tuples, and what it does would be done again."""
     return ProjectNode(node.id, node.parents, node.fields) if isinstance(node, PeekNode) else node
-
-
-def of_width(program: Program, parallelism: int) -> Program:
-    """Return the program with so many partitions of each exchange that declares none."""
-    return replace(program, exchanges=with_partitions(program.exchanges, parallelism))
 
 
 def pickled(program: Program) -> bytes:

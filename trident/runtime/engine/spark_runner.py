@@ -10,7 +10,7 @@ import logging
 import pickle
 import struct
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 
 from trident.errors import describe
 from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
-from trident.runtime.engine.runners import Runner, captures, of_width, pickled, tag_of
+from trident.runtime.engine.runners import Runner, pickled, tag_of
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
@@ -59,30 +59,28 @@ class SparkRunner(Runner):
         program: Program,
         parallelism: int | None,
         owned: bool,
-        commits: Collection[str] = (),
     ) -> None:
-        self._spark, self._owned, self.commits = spark, owned, commits
+        self._spark, self._owned, self.commits = spark, owned, program.commits
         self._context = spark.sparkContext
         self.parallelism = parallelism or self._context.defaultParallelism
         speculates = self._context.getConf().get("spark.speculation", "false") or ""
         self.program = replace(
-            of_width(program, self.parallelism),
+            program.of_width(self.parallelism),
             most_shipped=most_shipped(self._context), speculates=speculates.lower() == "true",
         )  # fmt: skip
         routes = partial(routes_of, self.program, width=self.parallelism)
         self._stages_of = cache(lambda any_way, apart: Stages(self._context, routes(any_way, apart)))
         self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
+    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Run all parts as one job, tagged so that it can be cancelled."""
         parts = with_empty_parts(self.program, parts)
         if not parts and not self.program.levels:
             return TaskOutput()
-        job = Job(self._id, self._pickled, order or Order(attempt, captures(parts)))
-        keeps = order is None and bool(self.commits)
-        stages, sent = self._stages_of(skips(parts), keeps), list[Shuffle]()
+        job, keeps = Job(self._id, self._pickled, order), bool(self.commits) and not order.txids
+        stages, sent = self._stages_of(skips(parts, order), keeps), list[Shuffle]()
         last = (self.program.processing or 0) if keeps else len(self.program.levels)
-        output = self._collected(attempt, lambda: self._rows(stages, job, sent, last, parts).collect())
+        output = self._collected(order.attempt, lambda: self._rows(stages, job, sent, last, parts).collect())
         if not keeps or output.failure is not None:
             return output
         return replace(output, kept=KeptStages(stages, sent, output.sources))

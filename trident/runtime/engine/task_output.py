@@ -25,8 +25,8 @@ import pyarrow as pa
 from trident.operations.metrics import add_counts
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.failures import Failure
-from trident.spout.completing import PartitionRead
-from trident.state.key_counts import KeyCounts
+from trident.spout.interfaces import PartitionRead
+from trident.state.key_counts import KeyCounts, add_keys
 
 
 @dataclass
@@ -83,11 +83,6 @@ class TaskOutput:
     figures: dict[str, list[int]] = field(default_factory=dict)
     put_back: dict[str, int] = field(default_factory=dict)
 
-    def add_keys(self, state: str, counts: KeyCounts) -> None:
-        """Add what a partition of a state, or a query of it, read and wrote."""
-        before = self.key_counts.get(state)
-        self.key_counts[state] = counts if before is None else before.plus(counts)
-
     @property
     def tuples(self) -> int:
         """How many tuples all spouts emitted."""
@@ -102,10 +97,11 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
     merged = TaskOutput()
     for output in outputs:
         add_counts(merged.rows, output.rows)
+        add_counts(merged.metrics, output.metrics)
+        add_counts(merged.keys, output.keys)
         merged.captured.extend(output.captured)
         merged.frames.extend(output.frames)
         merged.timers.extend(output.timers)
-        add_counts(merged.metrics, output.metrics)
         add_figures(merged.figures, output.figures)
         if output.put_back:
             add_counts(merged.put_back, output.put_back)
@@ -116,13 +112,12 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
             merged.metadata.setdefault(spout, {}).update(read)
         for state, partitions in output.touched.items():
             merged.touched[state] = sorted({*merged.touched.get(state, ()), *partitions})
-        add_counts(merged.keys, output.keys)
         for state, written in output.written.items():
             merged.written.setdefault(state, {}).update(written)
         for state, staged in output.staged.items():
             merged.staged.setdefault(state, {}).update(staged)
         for state, counts in output.key_counts.items():
-            merged.add_keys(state, counts)
+            add_keys(merged.key_counts, state, counts)
         for target, tables in output.sinks.items():
             merged.sinks.setdefault(target, []).extend(tables)
     return merged

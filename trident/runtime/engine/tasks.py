@@ -101,7 +101,7 @@ def outputs_of_parts(job: Job, parts: Iterable[tuple[int, Part]]) -> Iterator[Ta
         yield TaskOutput(failure=_unprepared(error))
         return
     for index, part in parts:
-        yield replace(run_part(worker, job.order.attempt, index, *part), task=index)
+        yield replace(run_part(worker, job.order, index, *part), task=index)
 
 
 def run_level_task(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
 
@@ -21,7 +21,6 @@ from trident.runtime.engine.routing import RowFrame, apply_exchange, check_gathe
 from trident.runtime.engine.task_output import NS, TaskOutput
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
 from trident.runtime.steps.failures import (
-    AtStep,
     Failure,
     StepFailed,
     TupleErrors,
@@ -30,17 +29,19 @@ from trident.runtime.steps.failures import (
     failure_of,
     printable_row,
 )
-from trident.runtime.steps.rows import StepRun, without_impossible
+from trident.runtime.steps.rows import StepRun, timed, without_impossible
 from trident.runtime.windows.shares import Now
-from trident.spout.completing import PartitionRead
-from trident.spout.interfaces import BadRow, TransactionAttempt
+from trident.spout.interfaces import BadRow, PartitionRead, TransactionAttempt
 from trident.state.interfaces import StateConf, note_state
 from trident.state.txid import Txid
 
 logger = logging.getLogger(__name__)
 
-Part = tuple[str, Any, bool]
-"""A part of a batch: the spout, what its emitter reads, and whether failing tuples are left out. Or a `PutBack`."""
+Destination = tuple[str, int]
+"""An exchange and one of its partitions. A Spark stage has a task for each destination of its level."""
+
+Part = tuple[str, Any]
+"""A part of a batch: the spout, and what its emitter reads. Or an entry, and a `PutBack`."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Program:
     `speculates`: whether Spark may start a copy of a task that is slow, and takes the result of whichever ends first.
     `resident`: whether workers run it that get each part of an attempt at most once, whatever Spark does with their own tasks.
     `processing`: how many of the levels process; those after them commit. None: all.
-    `committed`: the states that tasks commit, by name.
+    `committed`, `commits`: the states that tasks commit, by name, and the entries where they do; the driver commits the others.
     `opens`: what a process makes of the program.
     """
 
@@ -84,7 +85,21 @@ class Program:
     resident: bool = False
     processing: int | None = None
     committed: Mapping[str, StateNode] = field(default_factory=dict)
+    commits: Collection[str] = ()
     opens: Callable[[Program], WorkerProgram] | None = None
+
+    @property
+    def destinations(self) -> list[list[Destination]]:
+        """The destinations of each level, in the order of its tasks."""
+        return [
+            [(entry, partition) for entry in level for partition in range(self.exchanges[entry].partitions or 1)]
+            for level in self.levels
+        ]
+
+    def of_width(self, parallelism: int) -> Program:
+        """Return the program with so many partitions of each exchange that declares none."""
+        wide = {id_: replace(one, partitions=one.partitions or parallelism) for id_, one in self.exchanges.items()}
+        return replace(self, exchanges=wide)
 
     def opened(self) -> WorkerProgram:
         """Prepare the program in this process."""
@@ -93,10 +108,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Order:
-    """What the tasks of one Spark job are told about the attempt.
+    """What all that process and commit a batch are told about the attempt.
 
     `capture`: whether tuples that raise are left out.
-    `txids`: by state, the batch's txid as each partition must see it; empty if the job commits nothing.
+    `txids`: by state, the batch's txid as each partition must see it; empty if nothing is committed.
     `now`: the time of the batch.
     `sources`: by stage, the digest of the runs of tasks whose rows are to be committed; empty: of this very job.
     """
@@ -176,35 +191,29 @@ def aggregators_of(sink: Sink) -> Iterator[Any]:
         yield sink.window.member.aggregator
 
 
-def captures(parts: Sequence[Part]) -> bool:
-    """Whether tuples of a batch that raise are left out."""
-    return any(capture for _, _, capture in parts)
-
-
 def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
     """Add a part without rows for each spout that has none, if its steps give results without rows too."""
-    there = {spout for spout, _, _ in parts}
+    there = {spout for spout, _ in parts}
     missing = [name for name in program.emitters if name not in there and program.fragments[name].blocking]
-    return [*parts, *((name, ReadPart(), captures(parts)) for name in missing)]
+    return [*parts, *((name, ReadPart()) for name in missing)]
 
 
-def run_parts(worker: WorkerProgram, attempt: TransactionAttempt, parts: Sequence[Part]) -> list[TaskOutput]:
+def run_parts(worker: WorkerProgram, parts: Sequence[Part], order: Order) -> list[TaskOutput]:
     """Run all parts of a batch, one after the other."""
     parts = with_empty_parts(worker.program, parts)
-    return [run_part(worker, attempt, index, *part) for index, part in enumerate(parts)]
+    return [run_part(worker, order, index, *part) for index, part in enumerate(parts)]
 
 
-def run_part(
-    worker: WorkerProgram, attempt: TransactionAttempt, index: int, spout: str, part: Any, capture: bool
-) -> TaskOutput:
+def run_part(worker: WorkerProgram, order: Order, index: int, spout: str, part: Any) -> TaskOutput:
     """Read one part, the `index`-th of the batch, and run its fragment. A failure comes back as data.
 
     Dead letters are added to the fragment of a spout, or sent to the fragment at which they return.
     """
     program, output = worker.program, TaskOutput()
-    run = StepRun(attempt, TupleErrors(capture, output.captured, worker.bounds, spout, index), worker.state)
+    on_error = TupleErrors(order.capture, output.captured, worker.bounds, spout, index)
+    run = StepRun(order.attempt, on_error, worker.state)
     if isinstance(part, PutBack):
-        if part.lost and not capture:
+        if part.lost and not order.capture:
             return TaskOutput(failure=part.lost[0])
         output.captured.extend(part.lost)
         output.frames.extend(part.frames)
@@ -212,8 +221,9 @@ def run_part(
             return output
         return _guarded(program, program.fragments[spout], [], run, index, output, part.tables)
     fragment, emitter = program.fragments[spout], program.emitters[spout]
-    tables = part.give(output) if isinstance(part, ReadPart) else _read(emitter, fragment, part, output, run.on_error)
-    tables = (without_impossible(spout, fragment.fields, table, run.on_error) for table in tables)
+    tables = part.give(output) if isinstance(part, ReadPart) else _read(emitter, fragment, part, output, on_error)
+    if timed(fragment.fields):
+        tables = (without_impossible(spout, fragment.fields, table, on_error) for table in tables)
     return _guarded(program, fragment, tables, run, index, output)
 
 
@@ -254,12 +264,10 @@ def _guarded(
 ) -> TaskOutput:
     began = perf_counter_ns()
     try:
-        with counting() as output.metrics, AtStep(fragment.entry, given=lambda: output.rows.get(fragment.entry)):
+        with counting() as output.metrics:
             send(fragment, tables, program.exchanges, run, index, output, letters)
-    except StepFailed as error:
+    except StepFailed as error:  # whatever a spout or kernel raises fails the attempt, not the process
         return TaskOutput(failure=error.failure, level=output.level, fenced=output.fenced)
-    except Exception as error:  # noqa: BLE001  whatever a spout or kernel raises fails the attempt, not the process
-        return TaskOutput(failure=failure_of(fragment.entry, error), level=output.level)
     output.figures[fragment.entry][NS] += perf_counter_ns() - began
     return output
 

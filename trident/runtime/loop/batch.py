@@ -10,7 +10,7 @@ from operator import call
 from typing import NamedTuple
 
 from trident.coordination.records import TIME
-from trident.runtime.commit.committed import Committed
+from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import Checked
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.task_output import TaskOutput

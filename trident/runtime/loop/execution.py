@@ -19,10 +19,10 @@ from trident.channel import Channel
 from trident.coordination.log_state import LogState
 from trident.errors import FencedError, describe
 from trident.planner import Plan
-from trident.runtime.commit.committed import Committed
+from trident.runtime.commit.committer import Committed
 from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.replay_check import ReplayCheck
-from trident.runtime.engine.runners import Part, Runner
+from trident.runtime.engine.runners import AutoRunner, Part, Runner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.loop.batch import LOOP, Batch, Lane, LoopMessage, Observer, Result
@@ -38,56 +38,40 @@ from trident.state.txid import Txid
 
 logger = logging.getLogger(__name__)
 
-Txids = Mapping[str, Sequence[Txid]]
-"""By state, the txid of a batch as each partition must see it."""
-
 _BRIEF_BYTES = 96 << 10
 """Up to this size a batch that meets kernels and memory only is done sooner than it is handed to other threads."""
 
 
 class Execution:
-    """Says where each batch is processed and committed: in other threads, one while another commits."""
+    """Says where each batch is processed and committed: in other threads, one while another commits, or in the loop's own.
 
-    def __init__(self, pools: Lane) -> None:
-        self._pools = pools
+    `one_by_one`: no two batches overlap, so what runs in this process runs in the loop's thread, whatever its size. What Spark
+    runs is left to other threads, so that the loop can notice that it is overdue.
+    `by_size`: small batches run in the loop's thread, one after the other; larger ones overlap in other threads.
+    """
+
+    def __init__(self, pools: Lane, one_by_one: bool = False, by_size: bool = False) -> None:
+        self._pools, self._one_by_one, self._by_size = pools, one_by_one, by_size
+        self._brief_in_loop, self._brief_in_pools = replace(LOOP, brief=True), replace(pools, brief=True)
 
     def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
         """Return where a batch is processed and committed that `runner` takes.
 
         `size`: about how many bytes the batch has; None if a spout does not say.
-        `alone`: whether no other batch is in flight.
+        `alone`: whether no other batch is in flight. Only behind a large one is a small one handed over: in the loop it would
+        wait for that one's commit.
         """
-        return self._pools
-
-
-class OneByOne(Execution):
-    """No two batches overlap: what runs in this process runs in the loop's thread, whatever its size."""
-
-    def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
-        """Leave only what Spark runs to other threads, so that the loop can notice that it is overdue."""
-        return LOOP if runner.here else self._pools
-
-
-class BriefInLoop(Execution):
-    """Small batches run in the loop's thread, one after the other; larger ones overlap in other threads."""
-
-    def __init__(self, pools: Lane) -> None:
-        super().__init__(pools)
-        self._brief_in_loop, self._brief_in_pools = replace(LOOP, brief=True), replace(pools, brief=True)
-
-    def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
-        """Hand a small batch over only behind a large one: in the loop it would wait for that one's commit."""
-        if size is None or size > _BRIEF_BYTES or not runner.here:
+        if self._one_by_one:
+            return LOOP if runner.here else self._pools
+        if not self._by_size or size is None or size > _BRIEF_BYTES or not runner.here:
             return self._pools
         return self._brief_in_loop if alone else self._brief_in_pools
 
 
 def execution_of(opened: OpenedTopology) -> Execution:
     """Choose how the batches of a topology are executed, and open the threads for it."""
-    pools = _pools(opened)
-    if opened.config.max_spout_pending == 1:
-        return OneByOne(pools)
-    return BriefInLoop(pools) if _goes_by_size(opened, opened.plan) else Execution(pools)
+    one_by_one = opened.config.max_spout_pending == 1
+    return Execution(_pools(opened), one_by_one, not one_by_one and _goes_by_size(opened, opened.plan))
 
 
 def _pools(opened: OpenedTopology) -> Lane:
@@ -125,7 +109,8 @@ class Attempts:
         observe: Observer | None,
         inbox: Channel[LoopMessage | None],
     ) -> None:
-        self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
+        self._name, self._committer = opened.plan.topology, opened.committer
+        self._by_size = opened.runner if isinstance(opened.runner, AutoRunner) else None
         self._log, self._partitions, self._replays = opened.log, opened.plan.partitions, opened.replays
         self._sources, self._execution = sources, execution
         self._begun, self._observe, self._report = begun, observe, inbox.put
@@ -139,20 +124,26 @@ class Attempts:
         Raises `StepFailed`: a source cannot be read.
         """
         self._sources.measure(batch)
-        batch.runner = self._runner.of_size(batch.size)
+        if self._by_size is not None:
+            batch.runner = self._by_size.of_size(batch.size)
         parts = self._sources.cut(batch)
         batch.tasks = len(parts)
         batch.lane = self._execution.lane_of(batch.runner, batch.size, alone)
         batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
-        order = _order(batch, self.txids_of(batch.attempt)) if batch.commits_now else None
+        order = self._order(batch) if batch.commits_now else Order(batch.attempt, batch.capture)
         batch.lane.process(partial(self.process, batch, parts, order))
 
-    def txids_of(self, attempt: TransactionAttempt) -> dict[str, list[Txid]]:
-        """Return the txid of a batch that follows the last record, by state as each partition must see it."""
-        return txids_of(attempt, self._log.state, self._partitions)
+    def start_commit(self, batch: Batch) -> None:
+        """Start the commit of the batch that follows the last record."""
+        batch.lane.commit(partial(self.commit, batch, self._order(batch)))
 
-    def process(self, batch: Batch, parts: Sequence[Part], order: Order | None = None) -> None:
-        """Run the stages of an attempt up to the inputs of its states, or, with an order, the states in executors too."""
+    def _order(self, batch: Batch) -> Order:
+        """Return what a commit of the batch that follows the last record is told."""
+        txids = txids_of(batch.attempt, self._log.state, self._partitions)
+        return Order(batch.attempt, batch.capture, txids, batch.now)
+
+    def process(self, batch: Batch, parts: Sequence[Part], order: Order) -> None:
+        """Run the stages of an attempt up to the inputs of its states, or, if the order has txids, states in executors too."""
         if batch.runner.here:
             self._begun[batch.attempt] = Begun(get_ident(), monotonic(), watched=batch.lane.in_loop)
         before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
@@ -167,63 +158,63 @@ class Attempts:
             batch.cost_s = thread_time() - before
         self._report(LoopMessage(batch.attempt, result))
 
-    def _processed(self, batch: Batch, parts: Sequence[Part], order: Order | None) -> Result:
-        if order is not None:
-            order = replace(order, txids=self._fenced(batch, order.txids))
+    def _processed(self, batch: Batch, parts: Sequence[Part], order: Order) -> Result:
+        if batch.commits_now:
+            order = self._fenced(batch, order)
         check = None if self._replays is None else self._check_of(self._replays, batch, parts)
         if check is not None and batch.runner.here:
             parts = check.read(parts)  # once for all that processes it
-        output = batch.runner.process(batch.attempt, parts, order)
+        output = batch.runner.process(parts, order)
         if check is not None and output.failure is None:
-            batch.checked = check.check(batch.attempt, parts, output if batch.runner.here else None)
+            batch.checked = check.check(parts, order, output if batch.runner.here else None)
         return _cause(output) or output
 
     def _check_of(self, check: ReplayCheck, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
         """Return what processes the batch twice; None for most batches."""
         here = batch.runner.here
-        if batch.tries > 1:  # one that failed must not fail again because this takes longer
+        if batch.tries > 1 or batch.capture:  # one that failed must not fail again because this takes longer
             return None
         if batch.size is None and not here:  # Spark may have more rows than fit into this process
             return None
         return check if check.chooses(batch.attempt.txid, parts, batch.size or 0) else None
 
-    def _fenced(self, batch: Batch, txids: Txids) -> Txids:
-        """Return the txids as this attempt's tasks must see the partitions of the states.
+    def _fenced(self, batch: Batch, order: Order) -> Order:
+        """Return the order with the txids as this attempt's tasks must see the partitions of the states.
 
         A task of an earlier attempt that is paused, not dead, may write when it wakes up, until its partition is this
         attempt's. Where keys roam, another partition may have written the same key by then: so all are taken first.
         """
         if not self._roaming or batch.tries == 1:
-            return txids
+            return order
         with self._fencing:  # a dead attempt may still be at it, and the states are used by one thread at a time
-            return self._committer.fence(self._roaming, txids)
+            return replace(order, txids=self._committer.fence(self._roaming, order.txids))
 
-    def commit(self, batch: Batch, txids: Txids) -> None:
+    def commit(self, batch: Batch, order: Order) -> None:
         """Apply a processed attempt to all states: first those that tasks commit, then this process's."""
         result: Result | None = None
         try:
-            txids = txids if batch.commits_now else self._fenced(batch, txids)
+            order = order if batch.commits_now else self._fenced(batch, order)
             if batch.output.kept is not None:  # the loop ends the attempt if this takes too long
-                batch.output = batch.runner.commit(batch.output, _order(batch, txids))
+                batch.output = batch.runner.commit(batch.output, order)
                 result = _cause(batch.output)
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             result = _meaning(error, "spark")
         if result is None:
             self._begun[batch.attempt] = Begun(get_ident(), monotonic(), watched=True, commits=True)
             try:
-                result = self._committed(batch, txids)
+                result = self._committed(batch, order)
             except BaseException as error:  # noqa: BLE001  unsaid, the loop would wait for this commit for ever
                 result = _meaning(error, "commit")
             finally:
                 self._begun.pop(batch.attempt, None)
         self._report(LoopMessage(batch.attempt, result))
 
-    def _committed(self, batch: Batch, txids: Txids) -> Committed:
+    def _committed(self, batch: Batch, order: Order) -> Committed:
         if self._observe is not None:
             self._observe("committing", batch.attempt)
-        committed = self._committer.commit(txids, batch.output, batch.now, batch.capture, batch.runner.commits)
+        committed = self._committer.commit(order, batch.output, batch.runner.commits)
         if batch.tries > 1:
-            committed.touched.update({name: list(range(len(txids[name]))) for name in self._roaming})
+            committed.touched.update({name: list(range(len(order.txids[name]))) for name in self._roaming})
         if self._observe is not None:
             self._observe("committed", batch.attempt)
         return committed
@@ -234,10 +225,6 @@ class Attempts:
             batch.runner.cancel(batch.attempt)
         except Exception as error:  # noqa: BLE001  what it holds is free once it is done
             logger.warning("topology %s: attempt %s was not cancelled: %s", self._name, batch.attempt, describe(error))
-
-
-def _order(batch: Batch, txids: Txids) -> Order:
-    return Order(batch.attempt, batch.capture, txids, batch.now)
 
 
 def _meaning(error: BaseException, where: str) -> Failure | BaseException:
@@ -254,10 +241,4 @@ def _cause(output: TaskOutput) -> Failure | FencedError | None:
 
 def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:
     """Return, by state, the batch's txid as each of its partitions must see it."""
-    return {
-        name: [
-            Txid(*attempt, log.winners_of(name), log.incarnation, log.expected(name, partition), log.epochs)
-            for partition in range(count)
-        ]
-        for name, count in partitions.items()
-    }
+    return {name: log.commits(name, count, *attempt) for name, count in partitions.items()}

@@ -85,12 +85,9 @@ class Work:
 
     def hanging(self, attempt: TransactionAttempt, cause: str) -> Failure | None:
         """Return a failure that names what the attempt is at; None where no thread of this process is in the user's code."""
-        begun = self.begun.get(attempt)
-        stacks = sys._current_frames()  # noqa: SLF001  as above
-        for thread in () if begun is None else self._threads(begun):
-            call = _call(stacks.get(thread), _step_of(thread, begun))
-            if call is not None:
-                return _failure(stacks[thread], call, cause)
+        for frame, step in self._at(attempt):
+            if (call := _call(frame, step)) is not None:
+                return _failure(frame, call, cause)
         return None
 
     def asked(self) -> RunningBatch | None:
@@ -102,14 +99,18 @@ class Work:
 
     def place_of(self, attempt: TransactionAttempt) -> tuple[str, str]:
         """Return the step that a thread of this process is at for an attempt, and the line; "" for what is not known."""
-        begun = self.begun.get(attempt)
-        stacks = sys._current_frames()  # noqa: SLF001  as above
-        for thread in () if begun is None else self._threads(begun):
-            frames, step = _frames(stacks.get(thread)), _step_of(thread, begun)
-            if frames and step is not None:
+        for frame, step in self._at(attempt):
+            if (frames := _frames(frame)) and step is not None:
                 users = [frame for frame in frames if not frame.f_code.co_filename.startswith(_OURS)]
                 return step.step, place_of(users[-1] if users else frames[0])
         return "", ""
+
+    def _at(self, attempt: TransactionAttempt) -> list[tuple[FrameType, AtStep | None]]:
+        """Return where the threads are that work on an attempt: the innermost frame, and the step."""
+        begun = self.begun.get(attempt)
+        stacks = sys._current_frames()  # noqa: SLF001  as above
+        threads = [] if begun is None else self._threads(begun)
+        return [(stacks[thread], _step_of(thread, begun)) for thread in threads if thread in stacks]
 
     def _threads(self, begun: Begun) -> list[int]:
         return [begun.thread, *(self._beside() if begun.commits else ())]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
-from functools import partial
 
 from trident.channel import Channel
 from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinator
@@ -20,7 +19,7 @@ from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError, FencedError
 from trident.observe.at_work import RunningBatch
-from trident.runtime.commit.committed import Committed
+from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.batch import Batch, BatchTimes, Clock, Definitions, LoopMessage, Observer, Undecided
 from trident.runtime.loop.batch_time import with_timers
@@ -83,6 +82,7 @@ class BatchLoop:
         poll_s = config.poll_interval_ms / 1000
         self.start_gate = StartGate(self._name, self._coordinator, self._batches, notified, poll_s, active)
         self._stopping, self._look_at = threading.Event(), float("-inf")
+        self._by_turns = False  # whether the caller looks between a record and the next commit
         self._late = 0  # attempts in a row that took too long
         self._cold = True  # no job on Spark has ended well since the start, or since one failed
 
@@ -145,10 +145,10 @@ class BatchLoop:
     def run(self) -> None:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
-            self._begin()
-            self._handle_next(0.0 if self._inbox.messages else self.start_gate.wait_s(self._clock.monotonic()))
-            # What this thread itself has processed goes on at once.
-            while not self._stopping.is_set() and (self._inbox.messages or self._start_commit()):
+            self._handle_next(self._begin())
+            while (
+                self._inbox.messages and not self._stopping.is_set()
+            ):  # what this thread has processed goes on at once
                 self._handle_next()
         while self._is_committing():  # a clean stop leaves no half-done batch
             self._handle_next(1.0)
@@ -157,39 +157,38 @@ class BatchLoop:
     def _is_committing(self) -> bool:
         """Whether a batch is half done; one that a job has committed is recorded."""
         first = self._batches.get(self._log.state.txid + 1)
-        if first is not None and first.commits_now:
-            self._start_commit()
-            return True
-        return AttemptStatus.COMMITTING in self._coordinator.active().values()
+        by_job = first is not None and first.commits_now
+        return by_job or AttemptStatus.COMMITTING in self._coordinator.active().values()
 
     def run_one(self) -> None:
         """In place of `run`, in the caller's thread: lead one batch to its record; raises what ends the topology."""
         before = self._log.state.txid
         self._sources.look_now()  # there may be no batch for a long time
         while self._log.state.txid == before:
-            self._begin()
-            self._start_commit()
-            self._handle_next(self.start_gate.wait_s(self._clock.monotonic()))
+            self._handle_next(self._begin())
 
     def turn(self) -> bool:
         """In place of `run`, one step: begin what may begin, handle one message; return whether there was one."""
+        self._by_turns = True
         self._begin()
         self._start_commit()
         return self._handle_next()
 
-    def _begin(self) -> None:
+    def _begin(self) -> float:
+        """Begin what may begin; return how long nothing more can, unless a message comes."""
         now = self._clock.monotonic()
         if now >= self._look_at:  # an idle driver learns of its successor only here
             self._look_at = now + _LOOK_AT_OWNER_S
             self._log.check_owner()
         self._fail_overdue(now)
-        self._start_batches()
+        wait_s = self._start_batches()
         if self.start_gate.fatal is not None:
             self.start_gate.raise_fatal()
+        return wait_s
 
     def _handle_next(self, wait_s: float = 0.0) -> bool:
         """Handle the next message; whether one has come within this time."""
-        messages = self._inbox.take(wait_s)
+        messages = self._inbox.take(wait_s)  # at once, if there is one
         for message in messages:
             if message is not None:
                 self._handle(message)
@@ -215,18 +214,22 @@ class BatchLoop:
 
     # ---- 1 define, 2 process ----------------------------------------------------------------------------------------
 
-    def _start_batches(self) -> None:
-        """Start as many batches as may be in flight; wake the threads that wait for the spouts' end when it is reached."""
+    def _start_batches(self) -> float:
+        """Start as many batches as may be in flight; wake the threads that wait for the spouts' end when it is reached.
+
+        Returns how long no other can be started, unless a message comes.
+        """
         now = self._clock.monotonic()
         self.start_gate.look(now)
-        while self.start_gate.may_start(now):
+        while not (wait_s := self.start_gate.wait_s(now)):
             # Only while idle, because asking for the time of the processor costs as much as part of a small batch.
             before, txid = self._clock.cpu() if self.start_gate.is_idle else None, self._coordinator.next_txid
             if not self._start_next(txid, now):
                 cost_s = 0.0 if before is None else self._clock.cpu() - before
                 self._had_nothing(txid, now, cost_s, not self._batches)
-                return
+                return self.start_gate.wait_s(self._clock.monotonic())
             now = self._clock.monotonic()
+        return wait_s
 
     def _had_nothing(self, txid: int, now: float, cost_s: float, is_end: bool) -> None:
         """Note that the spouts had nothing for a batch; `is_end`: nor will they, unless one may have something soon."""
@@ -285,6 +288,8 @@ class BatchLoop:
         if self._retrying.waiting is not None:
             self._retrying.has_answered(batch.attempt.txid, committed=False)
         self._observe("processed", batch.attempt)
+        if not self._by_turns:
+            self._start_commit()
 
     def _drop(self, batch: Batch) -> None:
         """End an attempt that read nothing: nothing of it is logged or committed."""
@@ -295,20 +300,19 @@ class BatchLoop:
 
     # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
 
-    def _start_commit(self) -> bool:
-        """Commit the batch that is to be committed next; False if none is now."""
-        attempt = self._coordinator.commit_next()
-        if attempt is None:
-            return False
-        self._begin_writing(attempt.txid)
-        batch = self._batches[attempt.txid]
+    def _start_commit(self) -> None:
+        """Commit the next batch, if it is processed; after `stop` only one whose job has committed it."""
+        batch = self._batches.get(self._coordinator.last_txid + 1)
+        if batch is None or (self._stopping.is_set() and not batch.commits_now) or not self._coordinator.commit_next():
+            return
+        self._begin_writing(batch.attempt.txid)
         batch.times.committing = self._clock.monotonic()
-        batch.lane.commit(partial(self._attempts.commit, batch, self._attempts.txids_of(attempt)))
-        return True
+        self._attempts.start_commit(batch)
 
     def _begin_writing(self, txid: int) -> None:
         """Let an attempt of a batch write from now on."""
-        self._opened.gate.pass_through()
+        if self._opened.gate.is_held():
+            self._opened.gate.pass_through()
         if self._opened.carrier is None:
             self._log.check_owner()  # a fenced driver must not begin to write
         if self._opened.meaning.lasts:
@@ -345,6 +349,8 @@ class BatchLoop:
         self._progress.committed(batch, committed, captured, at_ms, sources.lags, sources.pressure.share)
         self._observe("succeeded", attempt)
         self.start_gate.recorded(attempt.txid)
+        if not self._by_turns:
+            self._start_commit()
 
     def _append(self, record: CommitRecord, committed: Committed) -> None:
         """Append the record of a batch, with the writes that are left to it."""
@@ -406,12 +412,11 @@ class BatchLoop:
         self._log.check_owner()  # if this driver was replaced, that is the cause of any failure
         attempt = batch.attempt
         in_commit = self._coordinator.active().get(attempt) is AttemptStatus.COMMITTING
-        pause = self._retrying.pause_after(attempt, failure, in_commit)
         retry_in_s: float | None = None
-        if isinstance(pause, BatchFailedError):
-            self.start_gate.fatal = pause
-        else:
-            retry_in_s = pause
+        try:
+            retry_in_s = self._retrying.pause_after(attempt, failure, in_commit)
+        except BatchFailedError as fatal:
+            self.start_gate.fatal = fatal
         now, waiting = self._clock.monotonic(), self._retrying.waiting
         self._cold = self._cold or not batch.runner.here
         waits = str(waiting) if waiting is not None and failure.waits_for else ""

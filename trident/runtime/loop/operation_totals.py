@@ -29,7 +29,7 @@ from trident.observe.time_series import TimeSeries, TimeSpan
 from trident.operations.metrics import add_counts
 from trident.planner import Fragment, Plan
 from trident.planner.placing import place
-from trident.runtime.commit.committed import Committed
+from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.task_output import EACH, HEAD, NS, ROWS, TaskOutput
 from trident.runtime.engine.task_output import Figures as Counts
 from trident.runtime.steps.failures import Failure

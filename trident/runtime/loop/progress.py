@@ -15,7 +15,7 @@ from trident.observe.batch_committed import BatchCommitted, Phases, Placement, R
 from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
 from trident.observe.reported_errors import LastErrors
 from trident.operations.metrics import add_counts, take_remarks
-from trident.runtime.commit.committed import Committed
+from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import Checked
 from trident.runtime.loop.batch import Batch, BatchTimes
 from trident.runtime.loop.operation_totals import OperationTotals

@@ -8,17 +8,16 @@ If such a state has the tuple already, its dead letter, put back, would count tw
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from trident.config import Config
 from trident.coordination.coordinator import MasterBatchCoordinator
-from trident.errors import BatchFailedError, RetriesUsedUpError, StoreAwayError
+from trident.errors import BatchFailedError, RetriesUsedUpError
 from trident.graph import PersistNode
 from trident.planner import Fragment, Plan
 from trident.runtime.loop.batch import Batch, Clock
@@ -27,8 +26,6 @@ from trident.spout.interfaces import TransactionAttempt
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-_LOOK_S = 0.1
 _gives_up: ContextVar[Callable[[], bool]] = ContextVar("gives_up", default=lambda: False)
 AWAITS_BATCH: ContextVar[bool] = ContextVar("awaits_batch", default=False)
 """Whether a start here starts Spark when there is a batch."""
@@ -90,10 +87,8 @@ class RetryRule:
         """Return how often a batch has failed with the failure that just came, other than because something was away."""
         return self._coordinator.failures(txid) + 1 - self._waits.get(txid, 0)
 
-    def pause_after(
-        self, attempt: TransactionAttempt, failure: Failure, in_commit: bool = False
-    ) -> float | BatchFailedError:
-        """Return how many seconds pass before the next attempt; if there is none, the error that ends the topology."""
+    def pause_after(self, attempt: TransactionAttempt, failure: Failure, in_commit: bool = False) -> float:
+        """Return how many seconds pass before the next attempt; `BatchFailedError` ends the topology, if there is none."""
         tries, may_retry, txid = self._tries(attempt.txid), self._coordinator.retries_left > 0, attempt.txid
         waiting = self._wait_for(txid, failure, in_commit)
         if failure.is_mistake and (self._repeats or not failure.retry):
@@ -105,14 +100,11 @@ class RetryRule:
             if failure.is_source_away or waited_s < self._config.store_wait_s:
                 self._waits = {each: count for each, count in self._waits.items() if each > self._coordinator.last_txid}
                 self._waits[txid] = self._waits.get(txid, 0) + 1
-                return _pause(self._config, waiting.tries)
+                return backoff_s(self._config, waiting.tries)
             limit = f"{self._config.store_wait_s:g} seconds, store_wait_s"
             failure = replace(failure, cause=f"{failure.cause} ({waiting}: longer than {limit})")
             may_retry, tries = True, max(tries, self._config.max_batch_attempts, waiting.tries)
-        try:
-            return pause_after(self._config, attempt, failure, tries, may_retry)
-        except BatchFailedError as fatal:
-            return fatal
+        return pause_after(self._config, attempt, failure, tries, may_retry)
 
     def _wait_for(self, txid: int, failure: Failure, in_commit: bool) -> Waiting | None:
         """Note what a batch waits for since this failure; None if the failure is another one."""
@@ -140,7 +132,7 @@ class RetryRule:
 
 
 def pause_after(config: Config, attempt: TransactionAttempt, failure: Failure, tries: int, may_retry: bool) -> float:
-    """Return how many seconds pass before the next attempt; they double with each try, up to a maximum.
+    """Return how many seconds pass before the next attempt.
 
     `tries`: how often this batch has failed by now.
     `may_retry`: whether this driver can number another attempt.
@@ -151,28 +143,7 @@ def pause_after(config: Config, attempt: TransactionAttempt, failure: Failure, t
         error = kind(attempt.txid, tries, failure.step, failure.row, failure.cause)
         error.writes_dead_letters, error.can_heal = config.on_poison == "dead_letter", failure.can_heal
         raise error
-    return _pause(config, tries)
-
-
-def opened_when_back(topology: str, config: Config, open_it: Callable[[], T], clock: Clock) -> T:
-    """Return what `open_it` returns; while it raises that a store is away, it is called again, for `store_wait_s` at most."""
-    waiting: Waiting | None = None
-    while True:
-        try:
-            return open_it()
-        except StoreAwayError as error:
-            now = clock.monotonic()
-            if waiting is None or waiting.what != error.waits_for:
-                waiting = Waiting(error.waits_for, now, clock.wall_ms())
-            else:
-                waiting = replace(waiting, tries=waiting.tries + 1)
-            if now - waiting.since >= config.store_wait_s or is_given_up():
-                raise
-            pause_s = _pause(config, waiting.tries)
-            logger.warning("topology %s: %s: %s; trying again in %.1f s", topology, waiting, error, pause_s)
-        until = clock.monotonic() + pause_s
-        while not is_given_up() and clock.monotonic() < until:
-            time.sleep(min(pause_s, _LOOK_S))
+    return backoff_s(config, tries)
 
 
 @contextmanager
@@ -194,7 +165,8 @@ def is_given_up() -> bool:
     return _gives_up.get()()
 
 
-def _pause(config: Config, tries: int) -> float:
+def backoff_s(config: Config, tries: int) -> float:
+    """Return how many seconds pass after so many tries; they double with each, up to a maximum."""
     doubled = config.retry_backoff_ms * 2 ** min(tries - 1, 30)
     return float(min(doubled, config.retry_backoff_max_ms)) / 1000
 

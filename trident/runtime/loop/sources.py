@@ -24,13 +24,13 @@ from trident.runtime.loop.hanging import ASKED, Begun
 from trident.runtime.loop.retrying import Waiting
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import StepFailed, calls_user_code, failing_at, failure_of
-from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import BatchTraits, Definition, Lag, SpoutType, TransactionAttempt
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_OF_SOME = ("throttle", "lag", "commit", "is_choice", "is_complete", "is_guess")
+_OF_SOME = ("throttle", "lag", "commit", "traits")
 """The methods of coordinators that most do not have."""
 
 
@@ -58,7 +58,7 @@ class Sources:
                 if coordinator.offers(method):
                     names.append(name)
         self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
-        self._guessing = [] if self._sync else self._offering["is_guess"]
+        self._guessing = [] if self._sync else self._offering["traits"]
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
         self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
 
@@ -97,11 +97,7 @@ class Sources:
         asked[LETTERS] = logged.get(LETTERS)
         if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
             asked[LETTERS] = self._replays.next(self._log, now_s)
-        undecided = tuple(
-            name
-            for name in self._offering["is_complete"]
-            if (said := asked[name]) is not None and not self._coordinators[name].is_complete(said)
-        )
+        undecided = tuple(name for name in self._offering["traits"] if not self._traits(name, asked[name]).is_complete)
         now = 0 if self._time is None else self._clock.wall_ms()
         if not undecided:
             definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
@@ -203,7 +199,7 @@ class Sources:
         replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
         batch, which saves one of two syncs.
         """
-        chosen = {name for name in self._offering["is_choice"] if self._is_choice(name, asked.get(name))}
+        chosen = {name for name in self._offering["traits"] if self._traits(name, asked.get(name)).is_choice}
         repeated = {
             name: definition
             for name, definition in asked.items()
@@ -216,15 +212,15 @@ class Sources:
             if name not in logged:
                 self._log.append(DefineRecord(txid, name, definition), self._sync or name in chosen)
 
-    def _is_choice(self, name: str, definition: Definition | None) -> bool:
+    def _traits(self, name: str, definition: Definition | None) -> BatchTraits:
         if definition is None:
-            return False
+            return BatchTraits()
         with failing_at(name):
-            return self._coordinators[name].is_choice(definition)
+            return self._coordinators[name].traits(definition)
 
     def _is_guess(self, name: str, definition: Definition | None) -> bool:
         """Whether it can be taken back: it may be another one at the next attempt."""
-        return definition is not None and name in self._guessing and self._coordinators[name].is_guess(definition)
+        return name in self._guessing and self._traits(name, definition).is_guess
 
     def _earlier(self, name: str, txid: int, in_flight: Mapping[int, Batch]) -> Definition | None:
         """Return the last definition before batch `txid` under a name: of a batch in flight, else the last committed one."""
@@ -255,11 +251,11 @@ class Sources:
             if name in batch.definitions:
                 parallelism = self._hints[name] or batch.runner.parallelism
                 cut = self._ask(attempt.txid, name, coordinator.parts, attempt, batch.definitions[name], parallelism)
-                parts.extend((name, part, batch.capture) for part in cut)
+                parts.extend((name, part) for part in cut)
         if LETTERS in batch.definitions:
             with failing_at("dead letters"):
                 put_back = self._replays.parts(batch.definitions[LETTERS], self._log.state, batch.runner.program)
-                parts.extend((entry, part, batch.capture) for entry, part in put_back)
+                parts.extend(put_back)
         return parts
 
     def commit(self, batch: Batch) -> None:

@@ -100,18 +100,11 @@ class StartGate:
         if self._awaited and None in self._awaited.values():
             self.at = now
 
-    def may_start(self, now: float) -> bool:
-        """Whether the spouts may be asked for the next batch."""
-        return self.at <= now and not self._is_held() and self._coordinator.may_start(now)
-
     def wait_s(self, now: float) -> float:
-        """Return how long nothing can be started, unless a message comes."""
+        """Return how long nothing can be started, unless a message comes; 0.0: the spouts may be asked for the next batch."""
         if self._is_held():
             return _LONGEST_S
-        start_time = self._coordinator.start_time()
-        if start_time <= now and not self._coordinator.may_start(now):
-            return _LONGEST_S
-        return max(0.0, min(_LONGEST_S, max(self.at, start_time) - now))
+        return min(_LONGEST_S, max(self.at - now, self._coordinator.wait_s(now)))
 
     def _is_held(self) -> bool:
         """Whether the next batch waits: for good, until it is known where it begins, or as all will end soon."""

@@ -88,6 +88,8 @@ class ForeachBatch(Closes):
         self._run: Drive | None = None
         self._handed = HandedBatches()
         self._memory_log: Any = None
+        self._spout: SpoutNode | None = None
+        self._columns: Any = None  # the schema that was checked last
         self._checked: str | None = None  # the run of a query whose rows are known to count
         self._calls = threading.Lock()
         if graph is not None:
@@ -140,7 +142,7 @@ class ForeachBatch(Closes):
         """Lead a batch to its record, in this thread; False if the log has it already."""
         try:
             run = self._opened(df, define, begins, query_run)
-            definition = _next(run.graph, run.opened.log.state, define)
+            definition = self._next(run.opened.log.state, define)
             if definition is not None:
                 self._handed.hand_over(df, definition)
                 try:
@@ -160,13 +162,16 @@ class ForeachBatch(Closes):
     # ---- opening and closing ----------------------------------------------------------------------------------------
 
     def _opened(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> Drive:
-        graph = self._graph_of(df) if self._run is None else self._run.graph
-        (spout,) = graph.spouts()
-        check_columns(df, spout.fields, self.name)
+        if self._spout is None:
+            (self._spout,) = self._graph_of(df).spouts()
+        if df.isStreaming or df.schema != self._columns:
+            check_columns(df, self._spout.fields, self.name)
+            self._columns = df.schema
         if query_run is None or query_run != self._checked:
-            check_rows(df, spout.spout, self.name)
+            check_rows(df, self._spout.spout, self.name)
             self._checked = query_run
         if self._run is None:
+            graph = self.graph
             self._displace()
             check_lasting(self.config.log_folder(self.name))
             self._handed = HandedBatches(begins)
@@ -177,7 +182,7 @@ class ForeachBatch(Closes):
             def open_checked(states: States) -> TransactionLog:
                 log = _when_free(lambda: open_log(plan, self.config, self._memory_log), is_connect(df))
                 try:
-                    _next(graph, log.state, define)  # before anything is written
+                    self._next(log.state, define)  # before anything is written
                 except BaseException:
                     log.close()
                     raise
@@ -193,6 +198,12 @@ class ForeachBatch(Closes):
                 raise
             self._run = Drive(graph, opened, monitoring, observer=self._observer)
         return self._run
+
+    def _next(self, log: LogState, define: Define) -> Definition | None:
+        """Return the definition of the batch that was given; None if the log has it."""
+        assert self._spout is not None
+        begun = log.definitions.get(log.txid + 1, {}).get(self._spout.id)
+        return define(log.txid, log.spouts.get(self._spout.id), begun)
 
     def _displace(self) -> None:
         """Close another function of this process that holds the log and is not called: a notebook's cell runs twice."""
@@ -293,13 +304,6 @@ def _revived(kind: type[ForeachBatch], state: dict[str, Any]) -> ForeachBatch:
     function = kind.__new__(kind)
     function.__setstate__(state)
     return function
-
-
-def _next(graph: Graph, log: LogState, define: Define) -> Definition | None:
-    """Return the definition of the batch that was given; None if the log has it."""
-    (spout,) = graph.spouts()
-    begun = log.definitions.get(log.txid + 1, {}).get(spout.id)
-    return define(log.txid, log.spouts.get(spout.id), begun)
 
 
 def _when_free(open_it: Callable[[], TransactionLog], waits: bool) -> TransactionLog:

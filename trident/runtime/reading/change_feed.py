@@ -12,7 +12,7 @@ from trident.errors import ChangesGoneError, ChangesReplacedError, StateError, U
 from trident.graph import Graph
 from trident.planner.meaning import with_kept_options
 from trident.roles import Closes
-from trident.runtime.reading.open_partitions import former_types, graph_to_read, open_view
+from trident.runtime.reading.open_partitions import former_types
 from trident.runtime.reading.state_reader import FollowedView, ForeignLog
 from trident.runtime.reading.views import StateView
 from trident.spout.interfaces import TransactionAttempt
@@ -98,7 +98,6 @@ class ChangeFeed(Closes):
     def __init__(self, graph: Graph, name: str, config: Config, since: int | str | None = None) -> None:
         given = None if since is None else FeedPosition.of(since)
         self.topology, self.name = graph.name, name
-        self._config = config
         self._log = ForeignLog(graph.name, config, [graph.state(name)], "")
         self._graph = with_kept_options(graph, self._log.now().declared.get("states", {}))
         node = self._graph.state(name)
@@ -111,7 +110,7 @@ class ChangeFeed(Closes):
         self._lock, self._closed = threading.RLock(), threading.Event()
         self._is_total = not len(node.key_fields) and not node.free_keys
         try:
-            self._followed = FollowedView(self._log, name, self._opened)
+            self._view = FollowedView(self._graph, name, config, self._log)
         except BaseException:
             self._log.close()
             raise
@@ -189,7 +188,7 @@ class ChangeFeed(Closes):
         A row is the key's fields, then the value.
         """
         self.at = self.place_of(self.committed())
-        listed = list(self._followed.current().get_tuples())
+        listed = list(self._view.follow().get_tuples())
         # A row is as of a batch that was committed meanwhile; what the batches since the first changed is known.
         rows = dict(zip(encode_keys([row[:-1] for row in listed]), listed, strict=True))
         last = self.committed()
@@ -231,20 +230,15 @@ class ChangeFeed(Closes):
         """End an iteration, and close the connections to the store and to the log."""
         self._closed.set()
         with self._lock:  # another thread may be reading
-            self._followed.view.close()
+            self._view.close()
             self._log.close()
 
     def __repr__(self) -> str:
         return f"ChangeFeed({self.topology!r}, {self.name!r}, txid={self.txid})"
 
-    def _opened(self, partitions: int) -> StateView:
-        log, name = self._log, self.name
-        self._types = former_types(graph_to_read(self._graph, log.now().declared, name).state(name))
-        return open_view(self._graph, self._config, name, lambda: log.now().snapshot(name), partitions, log.now)
-
     def _read(self, log: LogState, until: int) -> list[ChangedBatch]:
         """Read some batches up to `until`; what was deleted, or taken back, is found after the read."""
-        since, view = log.changes_since(self.name), self._followed.current()
+        since, view = log.changes_since(self.name), self._view.follow()
         if since is None or self.txid < since:
             raise self._gone(log, log.txid if since is None else since)
         writers = log.writers(self.name)  # before the read: it is compared before the next one
@@ -282,9 +276,10 @@ class ChangeFeed(Closes):
 
     def _changes(self, rows: Sequence[tuple[Key, Any]], winners: Winners) -> Iterator[Change]:
         """Return the changes of rows, as values of the declared type."""
-        values: Sequence[Any] = migrated([value for _, value in rows], winners, self._types)
+        types = former_types(self._view.node)
+        values: Sequence[Any] = migrated([value for _, value in rows], winners, types)
         sides = [[value[at] for value in values] for at in (2, 3)]
-        if self._types is not None:
-            sides = list(map(self._types.declared, sides))
+        if types is not None:
+            sides = list(map(types.declared, sides))
         for (key, _), before, after in zip(rows, *sides, strict=True):
             yield Change(() if self._is_total else key, before, after)

@@ -24,7 +24,7 @@ class Conversion(FormerTypes):
         self.types = () if evolution is None else evolution.types
         self._type = arrow_type(declared)
         self._read = self._type if evolution is None else arrow_type(evolution.type or declared)
-        self._declared = tuple(name for name, _ in struct_fields(declared))
+        self.fields = tuple(name for name, _ in struct_fields(declared))
         self._stored = tuple(name for name, _ in struct_fields(None if evolution is None else evolution.stored))
 
     def converted(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
@@ -39,9 +39,9 @@ class Conversion(FormerTypes):
         return python_of(array_of(self._field, self._read, [_renamed(value, names) for value in values]))
 
     def declared(self, values: list[Any]) -> list[Any]:
-        if not self._declared:
+        if not self.fields:
             return values
-        return [_only(value, self._declared) for value in values]
+        return [_only(value, self.fields) for value in values]
 
     def stored(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
         if not self.types or not self._stored:

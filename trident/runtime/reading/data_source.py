@@ -21,10 +21,10 @@ from trident.graph import StateNode
 from trident.runtime.reading.open_partitions import graph_to_read, open_state
 from trident.runtime.reading.state_frames import columns_of, table_of_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
-from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.targets import load_topology
 from trident.runtime.reading.views import StateView
 from trident.servers.log_addresses import is_log_address
+from trident.state.interfaces import State
 from trident.state.txid import Snapshot
 from trident.state.winners import Winners
 
@@ -119,15 +119,12 @@ class _Place:
         return ForeignLog(self.topology, self.config, [self.node], _INSTEAD)
 
     def view(self, log: ForeignLog, partitions: int, snapshot: Snapshot) -> StateView:
-        name = self.node.name
-        states = [
-            open_state(self.topology, self.node, self.config.as_mapping(), partition, partitions, read_only=True)
-            for partition in range(partitions)
-        ]
-        check = StoreCheck(name, states, log.now)
-        now = lambda: log.now().snapshot(name)  # noqa: E731
+        readers = [self.open(partition, partitions) for partition in range(partitions)]
         columns, free = columns_of(self.node), self.node.free_keys
-        return StateView(states, lambda: snapshot, name, now, check=check, columns=columns, free_keys=free)
+        return StateView(readers, lambda: snapshot, self.node.name, columns, free, log=log.now)
+
+    def open(self, partition: int, partitions: int) -> State:
+        return open_state(self.topology, self.node, self.config.as_mapping(), partition, partitions, read_only=True)
 
 
 class _Reader(DataSourceReader):
@@ -154,10 +151,7 @@ class _Reader(DataSourceReader):
         name = self._place.node.name
         if self._txid > now.txid:
             raise StateError(f"read state {name!r} as of batch {self._txid}: {now.txid} is the last one committed")
-        state = open_state(
-            self._place.topology, self._place.node, self._place.config.as_mapping(), 0, 1, read_only=True
-        )
-        if self._txid < now.txid and not state.offers("at"):
+        if self._txid < now.txid and not self._place.open(0, 1).offers("at"):
             raise StateError(
                 f"read state {name!r} as of batch {self._txid}: its store is not a Delta table, so only the last batch "
                 f"({now.txid}) can be read"

@@ -11,14 +11,12 @@ from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.errors import ConfigError, StaleTransactionError, StateError, UnsupportedOperation
 from trident.graph import Graph
-from trident.planner import make_plan
 from trident.roles import Closes
-from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
-from trident.runtime.reading.open_partitions import graph_to_read, readers_of, view_of
 from trident.runtime.reading.state_frames import html_or_why
+from trident.runtime.reading.state_partitions import ROUNDS, read_in_rounds
 from trident.runtime.reading.state_reader import FollowedView, ForeignLog
 from trident.runtime.reading.views import LISTING_ROUNDS, StateView
-from trident.state.kinds import StateType, kind_of
+from trident.state.kinds import StateType
 from trident.state.txid import Snapshot
 
 if TYPE_CHECKING:
@@ -59,15 +57,18 @@ class JointReader(Closes):
         self.topology, self.names = graph.name, tuple(names)
         self.txid: int | None = None
         nodes = [graph.state(name) for name in names]
-        self._config = config
         self._log = ForeignLog(graph.name, config, nodes, "Read it there with running.state(name)")
-        self._plan = make_plan(graph_to_read(graph, self._log.now().declared))
         self._lock, self._is_reading = threading.RLock(), False
         self._snapshots: dict[str, Snapshot] = {}
-        self._followed: dict[str, FollowedView] = {}
+        self._views: dict[str, FollowedView] = {}
         try:
             for name in names:
-                self._followed[name] = FollowedView(self._log, name, partial(self._opened, name))
+                self._views[name] = FollowedView(graph, name, config, self._log, partial(self._snapshot, name))
+                if (kind := self._views[name].kind) is not StateType.OPAQUE:
+                    raise UnsupportedOperation(
+                        f"state {name!r} is {'of no declared kind' if kind is None else kind.value}: it shows its latest "
+                        "writes, and not those of one batch. Open it alone with open_state, or declare it opaque"
+                    )
         except BaseException:
             self.close()
             raise
@@ -95,8 +96,8 @@ class JointReader(Closes):
 
     def close(self) -> None:
         """Close the connections to the stores and to the log."""
-        for followed in self._followed.values():
-            followed.view.close()
+        for view in self._views.values():
+            view.close()
         self._log.close()
 
     def __repr__(self) -> str:
@@ -111,7 +112,7 @@ class JointReader(Closes):
     def _read(self, function: Callable[[Mapping[str, StateView]], R], rounds: int) -> R:
         def once() -> R:
             self._snapshots = snapshots_of(self._log, self.names)
-            found = function({name: followed.current() for name, followed in self._followed.items()})
+            found = function({name: view.follow() for name, view in self._views.items()})
             self.txid = self._snapshots[self.names[0]].txid
             return found
 
@@ -127,18 +128,8 @@ class JointReader(Closes):
             finally:
                 self._is_reading = False
 
-    def _opened(self, name: str, partitions: int) -> StateView:
-        readers = readers_of(self._plan, self._config, name, partitions)
-        kind = kind_of(readers[0], self._plan.states[name].spec.factory)
-        if kind is not StateType.OPAQUE:
-            for one in readers:
-                one.close()
-            raise UnsupportedOperation(
-                f"state {name!r} is {'of no declared kind' if kind is None else kind.value}: it shows its latest "
-                "writes, and not those of one batch. Open it alone with open_state, or declare it opaque"
-            )
-        log = self._log.now
-        return view_of(self._plan, name, readers, lambda: self._snapshots[name], log, now=lambda: log().snapshot(name))
+    def _snapshot(self, name: str) -> Snapshot:
+        return self._snapshots[name]
 
 
 def _was_overtaken(error: Exception) -> bool:

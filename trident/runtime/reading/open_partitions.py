@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +10,11 @@ from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.errors import StateError
 from trident.graph import Evolution, Graph, StateNode
-from trident.planner import Plan, make_plan
+from trident.planner import Plan
 from trident.planner.meaning import Meaning, compare, meaning_of
-from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.conversion import Conversion
 from trident.runtime.reading.state_frames import columns_of, results_in
-from trident.runtime.reading.store_check import StoreCheck
+from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.state.interfaces import State, StateType, kind_of, state_of
 from trident.state.txid import Snapshot
@@ -76,21 +75,6 @@ def former_types(node: StateNode) -> Conversion | None:
     return Conversion(node) if is_typed and kind_of(node.spec) is StateType.OPAQUE else None
 
 
-def open_view(
-    graph: Graph,
-    config: Config,
-    name: str,
-    snapshot: Callable[[], Snapshot],
-    partitions: int | None = None,
-    log: Callable[[], LogState] | None = None,
-) -> StateView:
-    """Open a state for reading from another process than the one that runs the topology, compared with `log` if given."""
-    graph.state(name)
-    plan = make_plan(graph if log is None else graph_to_read(graph, log().declared, name))
-    instances = readers_of(plan, config, name, partitions or plan.partitions.get(name, 1))
-    return view_of(plan, name, instances, snapshot, log)
-
-
 def readers_of(plan: Plan, config: Config, name: str, partitions: int) -> list[State]:
     """Open all partitions of a state of a plan, for reading."""
     return [make_state(plan, config, name, partition, partitions, read_only=True) for partition in range(partitions)]
@@ -98,15 +82,14 @@ def readers_of(plan: Plan, config: Config, name: str, partitions: int) -> list[S
 
 def view_of(
     plan: Plan,
+    config: Config,
     name: str,
-    readers: Sequence[State],
-    snapshot: Callable[[], Snapshot],
+    snapshot: Callable[[], Snapshot] | None,
+    partitions: int,
     log: Callable[[], LogState] | None = None,
     gate: CommitGate | None = None,
-    now: Callable[[], Snapshot] | None = None,
 ) -> StateView:
-    """Return all partitions of a state of a plan as one view; parameters as of `StateView` and `StoreCheck`."""
-    check = None if log is None else StoreCheck(name, readers, log)
+    """Open all partitions of a state of a plan as one view; parameters as of `StateView`."""
     node = plan.states[name]
-    columns, free, results = columns_of(node), node.free_keys, results_in(plan.commits, name)
-    return StateView(readers, snapshot, name, now, gate, check, columns, free, results)
+    readers, results = readers_of(plan, config, name, partitions), results_in(plan.commits, name)
+    return StateView(readers, snapshot, name, columns_of(node), node.free_keys, results, log, gate)

@@ -1,78 +1,272 @@
-"""Which partition of a state is asked for what (R16), and the rows of all keys at a snapshot."""
+"""StatePartitions: the partitions of a state as one, read at committed snapshots; which of them is asked for a key (R16)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, TypeVar
 
-from trident.errors import KeyConflictError, UnsupportedOperation
+from trident.coordination.log_state import LogState
+from trident.errors import KeyConflictError, StaleTransactionError, UnsupportedOperation
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
 from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import Key, State
+from trident.state.reader_check import compare_stores
+from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot
+
+R = TypeVar("R")
+Row = tuple[Any, ...]
+
+ROUNDS = 100
+_FREE_ROUNDS = 1  # without the gate
+_MOST_S = 2.0
+_COMPARED_S = 0.1  # for so long the stores are not compared with the log again for the same snapshot
+
+
+class CommitGate:
+    """A lock that a reader holds to delay the next commit; a commit that has begun continues.
+
+    A read at the last committed batch is right if one commit happens meanwhile, and is repeated if two happen. If a batch
+    takes less time than a read, or the reader gets little processor time, two would happen each time. A commit waits for
+    a reader for 2 seconds at most, so a longer read may still be overtaken.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_held = self._lock.locked  # as it is, because each commit asks
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+    def pass_through(self) -> None:
+        """Wait for the reader that holds the gate; called before a commit begins."""
+        if self._lock.acquire(timeout=_MOST_S):
+            self._lock.release()
+
+
+def read_in_rounds(
+    read: Callable[[], R],
+    was_overtaken: Callable[[Exception], bool],
+    gate: AbstractContextManager[Any] | None,
+    rounds: int = ROUNDS,
+) -> R:
+    """Return what `read` gives, which takes a newer snapshot in each round; what the last round raises is raised.
+
+    `was_overtaken`: whether an error says that two batches were committed since the snapshot was taken; any other one is
+    raised.
+    `gate`: held from the second round on; None where commits are another process's.
+    """
+    for number in range(rounds):
+        try:
+            with gate if gate is not None and number >= _FREE_ROUNDS else nullcontext():
+                return read()
+        except Exception as error:
+            if number == rounds - 1 or not was_overtaken(error):
+                raise
+    raise AssertionError("the last round returns or raises")
 
 
 class StatePartitions:
-    """Reads the partitions of a state as one.
+    """Reads the partitions of a state as one. Threads take turns, because a store need not be thread-safe.
 
     A key is read in the partition of its hash, where aggregates write it. Where an updater chooses the keys, any partition
     may have written any key: then one is enough if each sees the keys of all, and otherwise all are asked.
 
     `instances`: by partition.
-    `free_keys`: whether an updater chooses the keys.
+    `snapshot`, `log`, `gate`, `free_keys`: as of `StateView`.
+    `has_keys`: whether the state has keys, not one value.
+    `txid`: the batch as of which the last read was made; None before the first.
     """
 
-    def __init__(self, instances: Sequence[State], name: str, free_keys: bool) -> None:
-        self._instances, self._name = instances, name
-        self.is_past = instances[0].offers("multi_get_at")
+    def __init__(
+        self,
+        instances: Sequence[State],
+        name: str,
+        snapshot: Callable[[], Snapshot] | None,
+        log: Callable[[], LogState] | None = None,
+        gate: AbstractContextManager[Any] | None = None,
+        free_keys: bool = False,
+        has_keys: bool = True,
+    ) -> None:
+        self.instances, self.name, self.has_keys = instances, name, has_keys
+        self.txid: int | None = None
+        self.lock = threading.Lock()
+        self._given, self._log, self._gate, self._free_keys = snapshot, log, gate, free_keys
+        self._is_past = instances[0].offers("multi_get_at")
         self._asks_all = free_keys and len(instances) > 1 and not instances[0].facts.shares_keys
+        self._compared, self._until = -1, 0.0
 
-    def multi_get(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
+    def of(self, instances: Sequence[State]) -> StatePartitions:
+        """Return the same state with other partitions."""
+        return StatePartitions(instances, self.name, self._given, self._log, self._gate, self._free_keys, self.has_keys)
+
+    # ---- at a snapshot ----------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return the snapshot to read at."""
+        if self._given is not None:
+            return self._given()
+        assert self._log is not None, "there is a snapshot, or a log that has one"
+        return self._log().snapshot(self.name)
+
+    def read(self, read: Callable[[Snapshot], R], rounds: int = ROUNDS) -> R:
+        """Return what `read` gives at a snapshot. A read that commits overtake is made again at a newer one.
+
+        The stores are compared with the log once per snapshot, and again after a tenth of a second: after the values were
+        read, so that a store which was replaced before or meanwhile is found.
+        """
+        with self.lock:
+            if self._given is not None and self._log is not None:  # the snapshot is of all that is read together
+                return self._once(read)
+            return read_in_rounds(partial(self._once, read), _was_overtaken, self._gate, rounds)
+
+    def _once(self, read: Callable[[Snapshot], R]) -> R:
+        snapshot = self.snapshot()
+        try:
+            found = read(snapshot)
+        except StaleTransactionError:
+            self.compare()  # a store that is ahead of its log looks as if its commits overtook the reader
+            raise
+        if self._log is not None and (snapshot.txid != self._compared or time.monotonic() >= self._until):
+            self.compare()
+            self._compared, self._until = snapshot.txid, time.monotonic() + _COMPARED_S
+        self.txid = snapshot.txid
+        return found
+
+    def compare(self) -> None:
+        """Compare the stores with the log; `StateReadError` if they do not belong together."""
+        if self._log is not None:
+            compare_stores(self.name, self.instances, self._log)
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read keys: a value per key, None where absent."""
-        if self._asks_all:
-            return [value for value, _ in self._found(keys, snapshot)]
-        values: list[Any] = [None] * len(keys)
-        for partition, places in partitions_of(keys, len(self._instances)).items():
-            wanted = OneForm(keys[at] for at in places) if type(keys) is OneForm else [keys[at] for at in places]
-            found = self._read(partition, wanted, snapshot)
-            for at, value in zip(places, found, strict=True):
-                values[at] = value
-        return values
+        return self.read(partial(self._values, keys))
 
     def total(self, snapshot: Snapshot) -> Any:
         """Read the one value of a state without keys."""
         if not self._asks_all:
-            return self._read_total(partition_of_total(len(self._instances)), snapshot)
-        totals = [self._read_total(partition, snapshot) for partition in range(len(self._instances))]
-        return _only(totals, self._name, "its value")[0]
+            return self._total_of(partition_of_total(len(self.instances)), snapshot)
+        totals = [self._total_of(partition, snapshot) for partition in range(len(self.instances))]
+        return _only(totals, self.name, "its value")[0]
 
-    def own(self, page: Sequence[Key], partition: int, snapshot: Snapshot) -> list[Key]:
-        """Return those keys of a page of a partition that are listed there: partitions may each list the keys of all."""
+    def _values(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
         if self._asks_all:
-            found = self._found(page, snapshot)
-            return [key for key, (_, holder) in zip(page, found, strict=True) if holder == partition]
-        places = partitions_of(page, len(self._instances))
-        return [page[at] for at in places.get(partition, ())]
+            values = [value for value, _ in self._found(keys, snapshot)]
+        elif len(self.instances) == 1:
+            found = self._ask(0, keys, snapshot) if keys else []
+            values = [value for _, value in zip(keys, found, strict=True)]
+        else:
+            values = [None] * len(keys)
+            for partition, places in partitions_of(keys, len(self.instances)).items():
+                wanted = OneForm(keys[at] for at in places) if type(keys) is OneForm else [keys[at] for at in places]
+                for at, value in zip(places, self._ask(partition, wanted, snapshot), strict=True):
+                    values[at] = value
+        if None in values:
+            self._refuse_late(snapshot)
+        return values
+
+    def _refuse_late(self, snapshot: Snapshot) -> None:
+        """Refuse a snapshot so old that keys of it may have been removed and deleted during this read."""
+        now = self._log().txid if self._log is not None else self.snapshot().txid
+        if now >= snapshot.txid + REMOVAL_LAG:
+            raise StaleTransactionError(self.name, "an absent key", snapshot.txid, now)
 
     def _found(self, keys: Sequence[Key], snapshot: Snapshot) -> list[tuple[Any, int]]:
         """Ask all partitions: for each key its value, and the first partition that has it; None and -1 where absent."""
-        answers = [self._read(partition, keys, snapshot) for partition in range(len(self._instances))]
+        answers = [self._ask(partition, keys, snapshot) for partition in range(len(self.instances))]
         return [
-            _only(of_key, self._name, repr(key)) for key, of_key in zip(keys, zip(*answers, strict=True), strict=True)
+            _only(of_key, self.name, repr(key)) for key, of_key in zip(keys, zip(*answers, strict=True), strict=True)
         ]
 
-    def _read(self, partition: int, keys: Sequence[Key], snapshot: Snapshot) -> Sequence[Any]:
-        state = self._instances[partition]
-        found: Sequence[Any] = state.multi_get_at(keys, snapshot) if self.is_past else state.multi_get(keys)
-        return found
+    def _ask(self, partition: int, keys: Sequence[Key], snapshot: Snapshot) -> Sequence[Any]:
+        state = self.instances[partition]
+        return state.multi_get_at(keys, snapshot) if self._is_past else state.multi_get(keys)
 
-    def _read_total(self, partition: int, snapshot: Snapshot) -> Any:
-        state = self._instances[partition]
-        if self.is_past and state.offers("get_at"):
+    def _total_of(self, partition: int, snapshot: Snapshot) -> Any:
+        state = self.instances[partition]
+        if self._is_past and state.offers("get_at"):
             return state.get_at(snapshot)
         if not state.offers("get"):
-            raise UnsupportedOperation(f"state {self._name!r} is not snapshottable; read it with multi_get(keys)")
+            raise UnsupportedOperation(f"state {self.name!r} is not snapshottable; read it with multi_get(keys)")
         return state.get()
+
+    # ---- rows: the key's fields, then the value -------------------------------------------------------------------------
+
+    @property
+    def has_pages(self) -> bool:
+        """Whether the keys come in pages."""
+        # Asked here, because a view is made for each query of a batch, and most of them list nothing.
+        return self.instances[0].offers("key_pages")
+
+    def rows(self, snapshot: Snapshot, only: int | None = None) -> list[Row]:
+        """Return all rows, or the rows of one partition; for a state without keys its value, if there is one."""
+        chosen = range(len(self.instances)) if only is None else [only]
+        if not self.has_keys:
+            holds = partition_of_total(len(self.instances)) in chosen
+            return with_values([()], [self.total(snapshot)]) if holds else []
+        if self.instances[0].offers("at"):
+            return [row for index in chosen for row in self.instances[index].at(snapshot).get_tuples()]
+        if not self.has_pages:
+            return self.rows_of_user(chosen)
+        pages = ((index, page) for index in chosen for page in self.instances[index].key_pages())
+        own = (self._own(page, index, None, snapshot) for index, page in pages)
+        return [row for keys in own for row in with_values(keys, self._values(keys, snapshot))]
+
+    def rows_of_one_page(self, snapshot: Snapshot, prefix: Any, limit: int | None) -> list[Row] | None:
+        """Return the rows at a snapshot that was taken before the keys were listed; None if a partition has several pages."""
+        keys: list[Key] = []
+        for index, state in enumerate(self.instances):
+            pages = state.key_pages()
+            keys += self._own(next(pages, ()), index, prefix, snapshot)
+            if next(pages, None) is not None:
+                return None
+        rows: list[Row] = []
+        step = len(keys) if limit is None else max(limit, 1000)  # removed keys are listed too, and have no row
+        while keys and (limit is None or len(rows) < limit):
+            read, keys = keys[:step], keys[step:]
+            rows += with_values(read, self._values(read, snapshot))
+        return rows
+
+    def pages(self, partition: int, prefix: Any = None) -> Iterator[list[Row]]:
+        """Iterate over the rows of a partition, page by page, each at a snapshot of its own."""
+        pages = self.instances[partition].key_pages()
+        while True:
+            with self.lock:
+                page = next(pages, None)
+            if page is None:
+                return
+            keys = self.read(partial(self._own, page, partition, prefix))
+            yield with_values(keys, self.multi_get(keys))
+
+    def rows_of_user(self, chosen: Sequence[int] | None = None) -> list[Row]:
+        """Return the rows of a state that is not one of our maps."""
+        if not self.instances[0].offers("get_tuples"):
+            raise UnsupportedOperation(
+                f"the store of state {self.name!r} cannot list its keys; read those that you know"
+            )
+        partitions = self.instances if chosen is None else [self.instances[index] for index in chosen]
+        return [row for state in partitions for row in state.get_tuples()]
+
+    def _own(self, page: Sequence[Key], partition: int, prefix: Any, snapshot: Snapshot) -> list[Key]:
+        """Return the keys of a page that are a partition's own: several that share a store may each list the keys of all."""
+        page = [key for key in page if begins(key, prefix)]
+        if self._asks_all:
+            found = self._found(page, snapshot)
+            return [key for key, (_, holder) in zip(page, found, strict=True) if holder == partition]
+        places = partitions_of(page, len(self.instances))
+        return [page[at] for at in places.get(partition, ())]
+
+
+def _was_overtaken(error: Exception) -> bool:
+    # What different partitions say of a key may also be of different batches, where values hold no `prev`.
+    return isinstance(error, (StaleTransactionError, KeyConflictError))
 
 
 def state_for_query(instances: Sequence[State], name: str, free_keys: bool) -> Any:
@@ -102,79 +296,6 @@ def _only(answers: Sequence[Any], name: str, key: str) -> tuple[Any, int]:
         if holder < 0:
             value, holder = answer, partition
     return value, holder
-
-
-Row = tuple[Any, ...]
-
-
-class RowListing:
-    """Lists the rows of a state's partitions: the key's fields, then the value.
-
-    `partitions`, `name`: as of `StateView`.
-    `has_keys`: whether the state has keys, not one value.
-    `all_of_them`: the partitions, to be asked for keys.
-    `read_at`: reads keys at a snapshot: a value per key, None where absent.
-    """
-
-    def __init__(
-        self,
-        partitions: Sequence[State],
-        all_of_them: StatePartitions,
-        name: str,
-        has_keys: bool,
-        read_at: Callable[[Sequence[Key], Snapshot], list[Any]],
-    ) -> None:
-        self._partitions, self._all, self._name = partitions, all_of_them, name
-        self.has_keys, self._read_at = has_keys, read_at
-
-    @property
-    def has_pages(self) -> bool:
-        """Whether the keys come in pages."""
-        # Asked here, because a view is made for each query of a batch, and most of them list nothing.
-        return self._partitions[0].offers("key_pages")
-
-    def at(self, snapshot: Snapshot, only: int | None = None) -> list[Row]:
-        """Return all rows, or the rows of one partition; for a state without keys its value, if there is one."""
-        chosen = range(len(self._partitions)) if only is None else [only]
-        state = self._partitions[0]
-        if not self.has_keys:
-            holds = partition_of_total(len(self._partitions)) in chosen
-            return with_values([()], [self._all.total(snapshot)]) if holds else []
-        if state.offers("at"):
-            return [row for index in chosen for row in self._partitions[index].at(snapshot).get_tuples()]
-        if not self.has_pages:
-            return self.of_user(chosen)
-        pages = ((index, page) for index in chosen for page in self._partitions[index].key_pages())
-        own = (self.own(page, index, snapshot) for index, page in pages)
-        return [row for keys in own for row in with_values(keys, self._read_at(keys, snapshot))]
-
-    def in_one_page(self, snapshot: Snapshot, prefix: Any, limit: int | None) -> list[Row] | None:
-        """Return the rows at a snapshot that was taken before the keys were listed; None if a partition has several pages."""
-        keys: list[Key] = []
-        for index, state in enumerate(self._partitions):
-            pages = state.key_pages()
-            keys += self.own(next(pages, ()), index, snapshot, prefix)
-            if next(pages, None) is not None:
-                return None
-        rows: list[Row] = []
-        step = len(keys) if limit is None else max(limit, 1000)  # removed keys are listed too, and have no row
-        while keys and (limit is None or len(rows) < limit):
-            read, keys = keys[:step], keys[step:]
-            rows += with_values(read, self._read_at(read, snapshot))
-        return rows
-
-    def own(self, page: Sequence[Key], partition: int, snapshot: Snapshot, prefix: Any = None) -> list[Key]:
-        """Return the keys of this partition: partitions that share a store may each list the keys of all."""
-        return self._all.own([key for key in page if begins(key, prefix)], partition, snapshot)
-
-    def of_user(self, chosen: Sequence[int] | None = None) -> list[Row]:
-        """Return the rows of a state that is not one of our maps."""
-        if not self._partitions[0].offers("get_tuples"):
-            raise UnsupportedOperation(
-                f"the store of state {self._name!r} cannot list its keys; read those that you know"
-            )
-        partitions = self._partitions if chosen is None else [self._partitions[index] for index in chosen]
-        return [row for state in partitions for row in state.get_tuples()]
 
 
 class RankedRow:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from heapq import nlargest
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from trident.errors import (
-    EnvironmentProblem,
-    KeyConflictError,
-    StaleTransactionError,
-    StateError,
-    UnsupportedOperation,
-    WrongKeyError,
-)
+from trident.coordination.log_state import LogState
+from trident.errors import EnvironmentProblem, StaleTransactionError, StateError, UnsupportedOperation, WrongKeyError
 from trident.fields import Fields, is_nested
-from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
+from trident.graph import StateNode
 from trident.runtime.reading.state_frames import (
     SHOWN_ROWS,
+    columns_of,
     columns_of_rows,
     frame_of,
     html_of_state,
@@ -30,21 +24,10 @@ from trident.runtime.reading.state_frames import (
     table_of_state,
     with_results,
 )
-from trident.runtime.reading.state_partitions import (
-    RankedRow,
-    Row,
-    RowListing,
-    StatePartitions,
-    begins,
-    state_for_query,
-    with_values,
-)
-from trident.runtime.reading.store_check import StoreCheck
-from trident.state.encoding.declared_keys import declared_keys, declared_prefix, keys_of_list
-from trident.state.encoding.equal_keys import OneForm
-from trident.state.interfaces import Key, State, state_of
+from trident.runtime.reading.state_partitions import RankedRow, Row, StatePartitions, begins, state_for_query
+from trident.state.encoding.equal_keys import OneForm, declared_keys, declared_prefix, keys_of_list
+from trident.state.interfaces import State, state_of
 from trident.state.kinds import KeptChanges
-from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot
 
 if TYPE_CHECKING:
@@ -62,59 +45,53 @@ class StateView:
     kinds hold no `prev`, so a read shows their latest write.
 
     `partitions`: the state's instances, by partition.
-    `snapshot`: returns the snapshot to read at; called again if a key is newer.
-    `gate`: holding it delays the next commit, for reads that commits overtake again and again.
-    `now`: returns the newest snapshot, for readers whose `snapshot` does not change for a while. They get
-    `StaleTransactionError` when it is too old, and take another one for all that they read together.
-    `check`: compares the stores with the log, once per snapshot; None: they are not compared.
+    `snapshot`: returns the snapshot to read at; called again if a key is newer. None: it is the newest one of `log`.
     `columns`: names and types of the rows: the key's fields, then the value.
     `free_keys`: whether a user's updater chooses the keys.
     `results`: of several aggregates in one value, the fields of their results: `to_pandas` shows these, and not what is
     remembered.
-    `txid`: the batch whose state the last call read; None before the first.
+    `log`: returns the state of the log, which the stores are compared with; None: they are not. Readers with both get
+    `StaleTransactionError` when their `snapshot` is too old, and take another one for all that they read together.
+    `gate`: holding it delays the next commit, for reads that commits overtake again and again.
     """
 
     def __init__(
         self,
         partitions: Sequence[State],
-        snapshot: Callable[[], Snapshot],
+        snapshot: Callable[[], Snapshot] | None,
         name: str = "state",
-        now: Callable[[], Snapshot] | None = None,
-        gate: AbstractContextManager[Any] | None = None,
-        check: StoreCheck | None = None,
         columns: Fields = Fields(),
         free_keys: bool = False,
         results: Fields = Fields(),
+        log: Callable[[], LogState] | None = None,
+        gate: AbstractContextManager[Any] | None = None,
     ) -> None:
-        self.txid: int | None = None
-        self._columns, self._results = columns, results
+        self._name, self._columns, self._results, self._free_keys = name, columns, results, free_keys
         self._key = Fields.of(columns.names[:-1], columns.types[:-1])
-        self._check = check
-        self._gate = gate
-        self._partitions, self._snapshot, self._name = partitions, snapshot, name
-        self._now, self._renews = now or snapshot, now is None
-        self._free_keys, self._all = free_keys, StatePartitions(partitions, name, free_keys)
         # A window has no columns, and the keys of an updater are not declared.
         self._is_total = len(columns) == 1 and columns.types[0] is not None and not free_keys
         has_keys = len(columns) != 1 or free_keys
-        self._listing = RowListing(partitions, self._all, name, has_keys, self._read_at)
-        # Threads share the instances of a running topology, and a store need not be thread-safe.
-        self._lock = threading.Lock()
+        self._parts = StatePartitions(partitions, name, snapshot, log, gate, free_keys, has_keys)
+
+    @property
+    def txid(self) -> int | None:
+        """The batch whose state the last call read; None before the first."""
+        return self._parts.txid
+
+    def _current(self) -> StatePartitions:
+        return self._parts
 
     @staticmethod
     def for_query(
         partitions: Sequence[State],
         snapshot: Callable[[], Snapshot],
-        name: str = "state",
-        now: Callable[[], Snapshot] | None = None,
-        check: StoreCheck | None = None,
-        free_keys: bool = False,
-        columns: Fields = Fields(),
+        node: StateNode,
+        log: Callable[[], LogState] | None = None,
     ) -> Any:
         """Return what a query function gets: a view, or the user's own state itself."""
         if partitions[0].offers("multi_get") or partitions[0].offers("multi_get_at"):
-            return StateView(partitions, snapshot, name, now, check=check, free_keys=free_keys, columns=columns)
-        return state_for_query(partitions, name, free_keys)
+            return StateView(partitions, snapshot, node.name, columns_of(node), node.free_keys, log=log)
+        return state_for_query(partitions, node.name, node.free_keys)
 
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:
         """Read many keys, all at the same snapshot: one entry per key, in the order asked, None where absent.
@@ -125,31 +102,28 @@ class StateView:
         Raises `WrongKeyError`: a key has too many parts or too few, or one that is no value of its field's type; or the state
         has no keys.
         """
-        given = keys_of_list(keys, self._name)
-        if not len(self._key):
+        given, parts = keys_of_list(keys, self._name), self._current()
+        if not self._key.names:
             if self._is_total:
                 raise WrongKeyError(f"state {self._name!r} holds a single value, and no keys; read it with get()")
-            return self._read(given)
+            return parts.multi_get(given)
         wanted = declared_keys(given, self._key, self._name)
-        there = OneForm(key for key in wanted if key is not None)
-        values = self._read(there)
-        if len(there) < len(wanted):
-            found = iter(values)
-            values = [None if key is None else next(found) for key in wanted]
-        return values
-
-    def _read(self, keys: Sequence[Any]) -> list[Any]:
-        values: list[Any] = self._retried(lambda snapshot: self._read_at(keys, snapshot))
-        return values
+        there = OneForm(filter(None, wanted))
+        values = parts.multi_get(there)
+        if len(there) == len(wanted):
+            return values
+        found = iter(values)
+        return [None if key is None else next(found) for key in wanted]
 
     def get(self) -> Any:
         """Read the single value of a snapshottable state."""
+        parts = self._current()
         if len(self._key):
             raise WrongKeyError(
                 f"state {self._name!r} has a value per key ({', '.join(self._key.names)}), and no single one; read it with "
                 "multi_get(keys)"
             )
-        return self._retried(self._all.total)
+        return parts.read(parts.total)
 
     def get_tuples(self, prefix: Any = None, limit: int | None = None) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows: the key's fields, then the value. No order is promised.
@@ -160,7 +134,7 @@ class StateView:
         `prefix`: only these keys: a text that the first field begins with, or a tuple of the first fields.
         `limit`: the most rows to return; None: all.
         """
-        return self._tuples(self._prefix(prefix), limit)
+        return self._tuples(self._current(), self._prefix(prefix), limit)
 
     def top(self, count: int, by: str | None = None, prefix: Any = None) -> list[Row]:
         """Return the rows with the greatest values, the greatest first, of equal ones that with the smallest key first.
@@ -179,7 +153,7 @@ class StateView:
         if self._is_total:
             raise WrongKeyError(f"state {self._name!r} holds a single value; read it with get()")
         member = self._ordered_by(by)
-        rows = self._tuples(self._prefix(prefix), None)
+        rows = self._tuples(self._current(), self._prefix(prefix), None)
         try:
             return nlargest(count, rows, lambda row: RankedRow(row[:-1], row[-1][member] if member else row[-1]))
         except TypeError as error:
@@ -201,14 +175,18 @@ class StateView:
             )
         return wanted if len(self._results) else None
 
-    def _tuples(self, prefix: Any, limit: int | None) -> Iterator[tuple[Any, ...]]:
+    def _tuples(self, parts: StatePartitions, prefix: Any, limit: int | None) -> Iterator[tuple[Any, ...]]:
+        rows: Iterable[Row] | None
         if self._is_total:
-            rows = iter(self._retried(self._listing.at))
-        elif self._listing.has_pages:
-            rows = self._rows(prefix, limit)
+            rows = parts.read(parts.rows)
+        elif parts.has_pages:
+            rows = parts.read(lambda snapshot: parts.rows_of_one_page(snapshot, prefix, limit))
+            if rows is None:
+                pages = (parts.pages(partition, prefix) for partition in range(len(parts.instances)))
+                rows = chain.from_iterable(chain.from_iterable(pages))
         else:
-            with self._lock:
-                rows = iter([row for row in self._listing.of_user() if begins(row, prefix)])
+            with parts.lock:
+                rows = [row for row in parts.rows_of_user() if begins(row, prefix)]
         yield from islice(rows, limit)
 
     def _prefix(self, prefix: Any) -> Any:
@@ -225,25 +203,13 @@ class StateView:
             )
         return prefix
 
-    def _rows(self, prefix: Any, limit: int | None) -> Iterator[tuple[Any, ...]]:
-        rows = self._retried(lambda snapshot: self._listing.in_one_page(snapshot, prefix, limit))
-        if rows is not None:
-            yield from rows
-            return
-        for index, state in enumerate(self._partitions):
-            for page in self._locked(state.key_pages()):
-                keys = self._own(page, index, prefix)
-                yield from with_values(keys, self.multi_get(keys))
-
     def pages_of(self, partition: int) -> Iterator[list[Row]]:
         """Iterate over the rows of one partition, in pages of a size that suits the store."""
-        state = self._partitions[partition]
-        if not (self._listing.has_keys and self._listing.has_pages) or state.offers("at"):
-            yield self._retried(lambda snapshot: self._listing.at(snapshot, partition))
-            return
-        for page in self._locked(state.key_pages()):
-            keys = self._own(page, partition)
-            yield with_values(keys, self.multi_get(keys))
+        parts = self._current()
+        if not (parts.has_keys and parts.has_pages) or parts.instances[0].offers("at"):
+            yield parts.read(lambda snapshot: parts.rows(snapshot, partition))
+        else:
+            yield from parts.pages(partition)
 
     def at(self, txid: int) -> StateView:
         """Return the state as it was after batch `txid`, where the store keeps earlier batches (Delta).
@@ -251,21 +217,19 @@ class StateView:
         Raises `StateError`: the batch is not committed yet, or is not retained any more; the message names those that are.
         Raises `UnsupportedOperation`: the store keeps no earlier batches.
         """
-        snapshot = self._snapshot()
+        parts = self._current()
+        snapshot = parts.snapshot()
         if txid > snapshot.txid:
             raise StateError(f"read state {self._name!r} as of batch {txid}: {snapshot.txid} is the last one committed")
         then = Snapshot(txid, snapshot.winners)
-        with self._lock:
-            self.compare()
-            partitions = [state_of(self._time_travelling(state).at(then)) for state in self._partitions]
-        return StateView(
-            partitions,
-            lambda: then,
-            self._name,
-            columns=self._columns,
-            free_keys=self._free_keys,
-            results=self._results,
-        )
+        with parts.lock:
+            parts.compare()
+            if not parts.instances[0].offers("at"):
+                raise UnsupportedOperation(
+                    f"state {self._name!r} cannot be read as of an earlier batch: its store is not a Delta table"
+                )
+            past = [state_of(state.at(then)) for state in parts.instances]
+        return StateView(past, lambda: then, self._name, self._columns, self._free_keys, self._results)
 
     def to_arrow(self) -> pa.Table:
         """Return the key fields and the value of all keys as an Arrow table, all as of one committed batch.
@@ -311,96 +275,49 @@ class StateView:
         Raises `StateError`: commits overtook the reading again and again.
         Raises `UnsupportedOperation`: the store cannot list its keys (Memcached).
         """
-        if self._partitions[0].offers("to_dataframe"):
+        if self._current().instances[0].offers("to_dataframe"):
             with suppress(EnvironmentProblem):
-                return self._frame_of_table(spark, self._partitions[0])
+                return self._frame_of_table(spark)
         rows = self.rows_at_once()
         return frame_of(
             spark, self._name, columns_of_rows(self._name, rows) if self._free_keys else self._columns, rows
         )
 
-    def _frame_of_table(self, spark: SparkSession, table: State) -> DataFrame:
-        with self._lock:
-            self.compare()
-            snapshot = self._snapshot()
-            frame: DataFrame = table.to_dataframe(spark, snapshot)
+    def _frame_of_table(self, spark: SparkSession) -> DataFrame:
+        parts = self._parts
+        with parts.lock:
+            parts.compare()
+            snapshot = parts.snapshot()
+            frame: DataFrame = parts.instances[0].to_dataframe(spark, snapshot)
             keys = frame.columns[:-1] if self._free_keys else self._columns.names[:-1]
             frame = frame.toDF(*keys, self._columns.names[-1])
-            self.txid = snapshot.txid
+            parts.txid = snapshot.txid
             return frame
 
     def rows_at_once(self) -> list[Row]:
         """Return all rows as of one committed batch: the key's fields, then the value; only the value if there is no key."""
+        parts = self._current()
         try:
-            rows: list[Row] = self._retried(self._listing.at, LISTING_ROUNDS)
+            return parts.read(parts.rows, LISTING_ROUNDS)
         except StaleTransactionError as error:
             raise StateError(
                 f"list state {self._name!r} as of one batch: its topology commits batches faster than its keys can be listed. "
                 "List it page by page with get_tuples(), stop the topology meanwhile, or keep the state in Delta"
             ) from error
-        return rows
 
     @property
     def kept_changes(self) -> KeptChanges:
         """What commits have changed in all partitions. Raises `UnsupportedOperation`: that is not kept."""
-        found = self._partitions[0].kept_changes
+        found = self._parts.instances[0].kept_changes
         if found is None:
             raise UnsupportedOperation(f"state {self._name!r} keeps no changes: declare it with changes=")
         return found
 
-    def _time_travelling(self, state: State) -> State:
-        if not state.offers("at"):
-            raise UnsupportedOperation(
-                f"state {self._name!r} cannot be read as of an earlier batch: its store is not a Delta table"
-            )
-        return state
+    def compare(self) -> None:
+        """Compare the stores with the log; `StateReadError` if they do not belong together."""
+        self._parts.compare()
 
     def close(self) -> None:
         """Close the instances."""
-        for state in self._partitions:
+        for state in self._parts.instances:
             state.close()
-
-    def _retried(self, read: Callable[[Snapshot], Any], rounds: int = ROUNDS) -> Any:
-        def once() -> Any:
-            snapshot = self._snapshot()
-            try:
-                found = read(snapshot)
-            except StaleTransactionError:
-                self.compare()  # a store that is ahead of its log looks as if its commits overtook the reader
-                raise
-            if self._check is not None:
-                self._check.after_reading(snapshot.txid)
-            self.txid = snapshot.txid
-            return found
-
-        with self._lock:
-            return read_in_rounds(once, _was_overtaken, self._gate, rounds) if self._renews else once()
-
-    def compare(self) -> None:
-        """Compare the stores with the log; `StateReadError` if they do not belong together."""
-        if self._check is not None:
-            self._check.compare()
-
-    def _own(self, page: Sequence[Key], partition: int, prefix: Any = None) -> list[Key]:
-        keys: list[Key] = self._retried(lambda snapshot: self._listing.own(page, partition, snapshot, prefix))
-        return keys
-
-    def _locked(self, pages: Iterator[Sequence[Key]]) -> Iterator[Sequence[Key]]:
-        while True:
-            with self._lock:
-                page = next(pages, None)
-            if page is None:
-                return
-            yield page
-
-    def _read_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
-        values = self._all.multi_get(keys, snapshot)
-        if None in values and (now := self._now().txid) >= snapshot.txid + REMOVAL_LAG:
-            # Keys of the snapshot may have been removed and deleted during this read.
-            raise StaleTransactionError(self._name, "an absent key", snapshot.txid, now)
-        return values
-
-
-def _was_overtaken(error: Exception) -> bool:
-    # What different partitions say of a key may also be of different batches, where values hold no `prev`.
-    return isinstance(error, (StaleTransactionError, KeyConflictError))

@@ -26,17 +26,17 @@ from trident.graph import Graph
 from trident.planner import make_plan
 from trident.planner.evolution import MEMBERS, SINCE, goes_on
 from trident.roles import Closes
-from trident.runtime.commit.committed import Committed
+from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.runners import processed
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Order
 from trident.runtime.loop.batch import Batch, Clock
 from trident.runtime.loop.execution import txids_of
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.state_reader import ForeignLog, log_place
-from trident.runtime.replaying.aside import Below, KeyWatch, aside_of
+from trident.runtime.replaying.replay_graph import Below, KeyWatch, replay_graph
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import StepFailed
-from trident.runtime.windows.shares import Now
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import Key
 from trident.state.txid import Txid
@@ -72,7 +72,7 @@ class Replay(Closes):
         self._place = log_place(graph.name, config)
         with closing(ForeignLog(graph.name, config, [], "")) as log:
             recorded = log.now()
-        graph, self._values, self.left_out = aside_of(graph, config, watch, below)
+        graph, self._values, self.left_out = replay_graph(graph, config, watch, below)
         self.unsure: dict[str, str] = {}
         self._begun: set[str] = set()  # states that a batch has written
         self._means: dict[str, Mapping[str, Any]] = {}
@@ -156,10 +156,11 @@ class Replay(Closes):
             )
         captures = bool(record.counts.get("dead_letters"))
         batch = Batch(attempt, definitions, opened.runner, captures)
-        output = processed(opened.runner, attempt, self._sources.cut(batch))
+        order = Order(attempt, captures, now=batch.now)
+        output = processed(opened.runner, self._sources.cut(batch), order)
         if output.tuples != record.counts.get("tuples", output.tuples):
             raise self._other_count(record, "tuples", output.tuples)
-        committed = self._commit(record, output, batch.now, captures)
+        committed = self._commit(record, output, order)
         if self._is_exact:
             self._check_letters(record, len(output.captured) + len(committed.captured))
         return committed
@@ -169,9 +170,9 @@ class Replay(Closes):
         attempt = TransactionAttempt(record.txid, record.attempt)
         return txids_of(attempt, self._opened.log.state, self._opened.plan.partitions)
 
-    def _commit(self, record: CommitRecord, output: TaskOutput, now: Now | None, captures: bool) -> Committed:
-        """Apply a processed batch to the states."""
-        return self._opened.committer.commit(self._txids(record), output, now, captures)
+    def _commit(self, record: CommitRecord, output: TaskOutput, order: Order) -> Committed:
+        """Apply a processed batch to the states; `order` gets its txids."""
+        return self._opened.committer.commit(replace(order, txids=self._txids(record)), output)
 
     def _definitions(self, record: CommitRecord) -> dict[str, Any]:
         """Return what the sources gave a batch; what was a dead letter, and is none in this replay, is not put back."""

@@ -11,9 +11,9 @@ from trident.config import Config
 from trident.coordination.records import CommitRecord
 from trident.errors import UnsupportedOperation, WrongKeyError
 from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
-from trident.runtime.replaying.aside import TOTAL, KeyWatch
 from trident.runtime.replaying.batch_replay import Replay
-from trident.state.encoding.declared_keys import declared_keys, keys_of_list
+from trident.runtime.replaying.replay_graph import TOTAL, KeyWatch
+from trident.state.encoding.equal_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
 
 

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from trident.config import Config
@@ -33,15 +34,15 @@ from trident.errors import (
 )
 from trident.graph import Graph, PersistNode, QueryNode
 from trident.planner.meaning import Meaning
-from trident.runtime.commit.committed import Committed
+from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Order
 from trident.runtime.loop.retrying import is_given_up
 from trident.runtime.reading.state_reader import log_place
-from trident.runtime.replaying.aside import without_states
 from trident.runtime.replaying.batch_replay import Replay
-from trident.runtime.replaying.lacking_batches import Lacking, RecordedPast, check_states_fit, reached, span_of
+from trident.runtime.replaying.missing_batches import Lacking, RecordedPast, check_states_fit, reached, span_of
+from trident.runtime.replaying.replay_graph import without_states
 from trident.runtime.start.accidents import Found
-from trident.runtime.windows.shares import Now
 from trident.state.interfaces import Key
 from trident.state.map_commits import CommittedMap
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap, committed_map
@@ -169,14 +170,14 @@ class _RewindReplay(Replay):
                 self.close()
                 raise UnsupportedOperation(f"state {one.name!r}: {why}")
 
-    def _commit(self, record: CommitRecord, output: TaskOutput, now: Now | None, captures: bool) -> Committed:
+    def _commit(self, record: CommitRecord, output: TaskOutput, order: Order) -> Committed:
         self._log.check_owner()
         if len(output.captured) != record.counts.get(
             "dead_letters", 0
         ):  # they may have been put back since, by another batch
             raise self._other_count(record, "dead letters", len(output.captured))
         txids = self._txids(record)
-        committed = self._opened.committer.commit(txids, output, now, captures)
+        committed = self._opened.committer.commit(replace(order, txids=txids), output)
         for one, partition in self._written(record.txid):
             if partition in committed.touched.get(one.name, ()):
                 if record.txid > one.laid_out_after and partition not in record.touched.get(one.name, ()):

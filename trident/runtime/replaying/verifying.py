@@ -17,7 +17,7 @@ from trident.runtime.reading.state_reader import ForeignLog, StateReader
 from trident.runtime.replaying.batch_replay import Replay
 from trident.runtime.start.moving import Side
 from trident.state.encoding.codec import decode, encode, encode_keys
-from trident.state.encoding.declared_keys import declared_keys, keys_of_list
+from trident.state.encoding.equal_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue, TransactionalValue
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 import logging
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from trident.arrow import UNFIT, row_of, table_of
+from trident.arrow import TableEmitter, TablePart, cut_table, row_of
 from trident.config import Config
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields
 from trident.planner import Plan
 from trident.planner.guarantees import spout_type_of
 from trident.roles import adapted
-from trident.runtime.spouts.partitioned_spouts import PartitionedTridentSpoutExecutor
+from trident.runtime.spouts.partitioned_spouts import PartitionedTridentSpoutExecutor, read_said, table_of_emitted
 from trident.spout.interfaces import (
     Away,
     BatchCoordinator,
@@ -90,7 +90,31 @@ class _Rows:
         self.rows.append(row_of(values))  # a copy, because the spout may reuse its list
 
 
-class BatchSpoutExecutor(BatchCoordinator):
+class _DriverBatches(BatchCoordinator):
+    """A spout whose rows the driver collects, and its coordinator: the rows of a batch are a table, shipped with the job."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        self._tables: dict[int, pa.Table] = {}  # by batch, until it is committed
+
+    def get_output_fields(self) -> Fields:
+        return self._fields
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
+        """Return the worker's side; parts are tables already."""
+        return TableEmitter()
+
+    def size(self, definition: Definition) -> int:
+        """Say how many bytes the rows of a batch take."""
+        return int(definition["bytes"])
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
+        """Return the rows of a batch in slices, none if it has no rows."""
+        table = self._tables[attempt.txid]
+        return cut_table(table, parallelism, fewest=1) if table.num_rows else []
+
+
+class BatchSpoutExecutor(_DriverBatches):
     """Runs an `IBatchSpout` in the driver: the rows of a batch are collected there and shipped with the job.
 
     Different from Storm: a batch without rows is one only if `emit_batch` returns True, so an idle spout costs no empty
@@ -99,47 +123,32 @@ class BatchSpoutExecutor(BatchCoordinator):
     """
 
     def __init__(self, spout: IBatchSpout) -> None:
-        self._spout = spout
-        self.spout_type = spout_type_of(spout)
-        self._rows: dict[int, pa.Table] = {}
-        self._has_warned = False
-
-    def get_output_fields(self) -> Fields:
-        return self._spout.get_output_fields()
+        super().__init__(spout.get_output_fields())
+        self._spout, self.spout_type, self._has_warned = spout, spout_type_of(spout), False
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> BatchSpoutExecutor:
         """Open the spout."""
         self._spout.open(conf)
         return self
 
-    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
-        """Return the worker's side; parts are tables already."""
-        return TableEmitter()
-
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         table, said = self._emitted(txid)
         if not table.num_rows and said is not True:
             self._warn(txid, said)
             return None
-        self._rows[txid] = table
+        self._tables[txid] = table
         return self._definition(table)
 
-    def size(self, definition: Definition) -> int | None:
-        """Say how many bytes the rows of a batch take."""
-        size: int = definition["bytes"]
-        return size
-
-    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
         """Return the batch's rows in slices; after a restart the spout is asked to emit the batch again."""
-        if attempt.txid not in self._rows:
+        if attempt.txid not in self._tables:
             again, _ = self._emitted(attempt.txid)
             self._check_replay(attempt.txid, definition, self._definition(again))
-            self._rows[attempt.txid] = again
-        table = self._rows[attempt.txid]
-        return slices(table, parallelism)
+            self._tables[attempt.txid] = again
+        return super().parts(attempt, definition, parallelism)
 
     def success(self, txid: int, definition: Definition) -> None:
-        self._rows.pop(txid, None)
+        self._tables.pop(txid, None)
         self._spout.ack(txid)
 
     def close(self) -> None:
@@ -161,7 +170,7 @@ class BatchSpoutExecutor(BatchCoordinator):
         collector = _Rows()
         said = self._spout.emit_batch(txid, collector)
         call = f"{type(self._spout).__name__}.emit_batch({txid})"
-        return table_of_emitted(call, self.get_output_fields(), collector.rows), said
+        return table_of_emitted(call, self._fields, collector.rows), said
 
     def _definition(self, table: pa.Table) -> dict[str, int]:
         counted = {"rows": table.num_rows, "bytes": table.nbytes if table.num_rows else 0}
@@ -170,15 +179,12 @@ class BatchSpoutExecutor(BatchCoordinator):
     def _check_replay(self, txid: int, defined: dict[str, int], found: dict[str, int]) -> None:
         if any(found[each] != defined[each] for each in ("rows", "crc") if each in found):
             call = f"{type(self._spout).__name__}.emit_batch({txid})"
+            now, then = (read_said(each["rows"], each.get("crc")) for each in (found, defined))
             raise ReplayMismatchError(
-                f"{call} gave other rows than when the batch was defined: {_said(found)} in place of {_said(defined)}. A "
+                f"{call} gave other rows than when the batch was defined: {now} in place of {then}. A "
                 "transactional spout gives the same again. Let it do so and start again, or declare it as what it is: "
                 "spout_type = SpoutType.OPAQUE"
             )
-
-
-def _said(definition: dict[str, int]) -> str:
-    return f"{definition['rows']} rows" + (f" with checksum {definition['crc']:08x}" if "crc" in definition else "")
 
 
 class _Emitted(NamedTuple):
@@ -186,12 +192,7 @@ class _Emitted(NamedTuple):
     message_id: Any
 
 
-class _Batch(NamedTuple):
-    table: pa.Table
-    ids: list[Any]
-
-
-class RichSpoutBatchExecutor(BatchCoordinator):
+class RichSpoutBatchExecutor(_DriverBatches):
     """Runs an `IRichSpout` in the driver. At-least-once: a tuple of a batch that failed is emitted again and counted again.
 
     Message ids are acknowledged after the record of their batch, and failed when an attempt at it has ended: before the next
@@ -205,27 +206,20 @@ class RichSpoutBatchExecutor(BatchCoordinator):
 
     def __init__(self, spout: IRichSpout, stream: str) -> None:
         self._spout, self._stream, self._name = spout, stream, type(spout).__name__
-        self._fields = fields_of_rich_spout(spout)
+        super().__init__(fields_of_rich_spout(spout))
         self._besides: RichSpoutDefaults = adapted(RichSpoutDefaults, spout)
         self._most = self._besides.max_batch_size
         if self._most < 1:
             raise TopologyError(f"{self._name}.max_batch_size is {self._most}; it must be at least 1")
         self._share, self._active = 1.0, False
         self._waiting: deque[_Emitted] = deque()  # emitted beyond the end of a batch
-        self._batches: dict[int, _Batch] = {}
-
-    def get_output_fields(self) -> Fields:
-        return self._fields
+        self._ids: dict[int, list[Any]] = {}  # of the messages of a batch
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> RichSpoutBatchExecutor:
         """Open the spout."""
         self._spout.open(conf, TopologyContext(self._stream), self)
         self.activate()
         return self
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
-        """Return the worker's side; parts are tables already."""
-        return TableEmitter()
 
     def emit(self, values: Sequence[Any], message_id: Any = None, stream_id: str = "default") -> None:
         if stream_id != "default":
@@ -246,13 +240,15 @@ class RichSpoutBatchExecutor(BatchCoordinator):
         if not self._waiting:
             return None
         emitted = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        self._batches[txid] = batch = self._batch(emitted)
-        return {"rows": batch.table.num_rows, "bytes": batch.table.nbytes}
-
-    def size(self, definition: Definition) -> int | None:
-        """Say how many bytes the rows of a batch take."""
-        size: int = definition["bytes"]
-        return size
+        ids = [one.message_id for one in emitted if one.message_id is not None]
+        try:
+            table = table_of_emitted(f"{self._name}.next_tuple()", self._fields, [one.values for one in emitted])
+        except SpoutError:
+            for message_id in ids:
+                self._spout.fail(message_id)
+            raise
+        self._tables[txid], self._ids[txid] = table, ids
+        return {"rows": table.num_rows, "bytes": table.nbytes}
 
     def look_now(self) -> None:
         self._besides.look_now()
@@ -266,11 +262,9 @@ class RichSpoutBatchExecutor(BatchCoordinator):
     def throttle(self, share: float) -> None:
         self._share = share
 
-    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
-        return slices(self._batches[attempt.txid].table, parallelism)
-
     def success(self, txid: int, definition: Definition) -> None:
-        for message_id in self._batches.pop(txid).ids:
+        del self._tables[txid]
+        for message_id in self._ids.pop(txid):
             self._spout.ack(message_id)
 
     def activate(self) -> None:
@@ -298,43 +292,11 @@ class RichSpoutBatchExecutor(BatchCoordinator):
         finally:
             self._spout.close()
 
-    def _batch(self, emitted: Sequence[_Emitted]) -> _Batch:
-        ids = [one.message_id for one in emitted if one.message_id is not None]
-        try:
-            table = table_of_emitted(f"{self._name}.next_tuple()", self._fields, [one.values for one in emitted])
-        except SpoutError:
-            for message_id in ids:
-                self._spout.fail(message_id)
-            raise
-        return _Batch(table, ids)
-
     def _fail_from(self, txid: int) -> None:
-        for ended in sorted(each for each in self._batches if each >= txid):
-            for message_id in self._batches.pop(ended).ids:
+        for ended in sorted(each for each in self._ids if each >= txid):
+            self._tables.pop(ended, None)
+            for message_id in self._ids.pop(ended):
                 self._spout.fail(message_id)
-
-
-class TableEmitter:
-    """Gives parts that are tables already."""
-
-    is_quick = True  # it never waits, so the loop may call it
-
-    def emit(self, part: pa.Table) -> Iterator[pa.Table]:
-        yield part
-
-
-def slices(table: pa.Table, parallelism: int) -> list[pa.Table]:
-    """Cut a table into at most `parallelism` slices, none if it has no rows."""
-    size = max(1, -(-table.num_rows // max(1, parallelism)))
-    return [table.slice(start, size) for start in range(0, table.num_rows, size)]
-
-
-def table_of_emitted(call: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Build a table from the rows that a spout's call has emitted; `SpoutError` if they do not fit the fields."""
-    try:
-        return table_of(fields, rows)
-    except UNFIT as error:
-        raise SpoutError(f"{call} emitted rows that do not fit its fields ({fields}): {error}") from error
 
 
 def checksum(table: pa.Table) -> int:

@@ -16,7 +16,7 @@ reads all partitions, and what it finds is shipped as the next batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -24,18 +24,25 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from trident.arrow import UNFIT, cast_table, ipc_of, row_of, schema_of, table_of, table_of_ipc
+from trident.arrow import UNFIT, TablePart, cast_table, row_of, schema_of, table_of
 from trident.errors import PartitionLostError, ReplayMismatchError, SpoutError, TopologyError, TridentError, describe
 from trident.fields import Fields
 from trident.roles import adapted, lacking, missing
-from trident.spout.completing import PartitionRead
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, Quick, SpoutType, TransactionAttempt
+from trident.spout.interfaces import (
+    BatchCoordinator,
+    BatchTraits,
+    Definition,
+    Lag,
+    PartitionRead,
+    Quick,
+    SpoutType,
+    TransactionAttempt,
+)
 from trident.spout.partitioned import (
-    IOpaquePartitionedTridentSpout,
-    IPartitionedTridentSpout,
     OpaquePartitionedEmitter,
     PartitionedCoordinator,
     PartitionedEmitter,
+    PartitionedSpout,
 )
 
 _LOOK = 0
@@ -55,7 +62,7 @@ class PartitionedTridentSpoutExecutor:
     attempt that reads; tasks are given partitions batch by batch, so nothing has to be refreshed.
     """
 
-    def __init__(self, spout: IPartitionedTridentSpout | IOpaquePartitionedTridentSpout) -> None:
+    def __init__(self, spout: PartitionedSpout) -> None:
         self._spout, self._name = spout, type(spout).__name__
         self.spout_type = spout.spout_type
 
@@ -68,7 +75,7 @@ class PartitionedTridentSpoutExecutor:
         if lacks := ", ".join(lacking(PartitionedCoordinator, coordinator)):
             raise self._lacks("get_coordinator", coordinator, PartitionedCoordinator, lacks)
         own: PartitionedCoordinator = adapted(PartitionedCoordinator, coordinator)
-        return PartitionsCoordinator(self._name, own, self.get_emitter(conf), _looks(conf))
+        return PartitionsCoordinator(self._name, own, self.get_emitter(conf), conf)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> PartitionReader:
         """Return the worker's side."""
@@ -85,35 +92,18 @@ class PartitionedTridentSpoutExecutor:
         )
 
 
-class _Looking:
-    """Whether the driver reads the next batch.
-
-    `most_bytes`: how large a batch may be for the driver to read the next one too.
-    """
-
-    def __init__(self, most_bytes: int, begins: bool) -> None:
-        self._most_bytes, self.now = most_bytes, begins
-
-    def read(self, size: int) -> None:
-        """Note the size of what was read, 0 if that was nothing."""
-        self.now = size <= self._most_bytes
-
-
-def _looks(conf: Mapping[str, Any]) -> _Looking:
-    """Look where a worker's look would cost a Spark job; with `engine="auto"`, read all small batches, which need no Spark."""
-    if conf.get("engine") == "auto":
-        return _Looking(conf["auto_bytes"], begins=True)
-    return _Looking(0 if conf.get("engine") == "spark" else -1, begins=False)
-
-
 class PartitionsCoordinator(BatchCoordinator):
     """The driver's side of any partitioned spout; runs the user's. Completed by processing."""
 
     def __init__(
-        self, name: str, coordinator: PartitionedCoordinator, reader: PartitionReader, looking: _Looking
+        self, name: str, coordinator: PartitionedCoordinator, reader: PartitionReader, conf: Mapping[str, Any]
     ) -> None:
-        self._name, self._coordinator, self._reader, self._looking = name, coordinator, reader, looking
-        self._share = 1.0
+        self._name, self._coordinator, self._reader, self._share = name, coordinator, reader, 1.0
+        # The driver reads the next batch where the one before was not larger: where a worker's look would cost a Spark job,
+        # after nothing; with `engine="auto"`, all small ones, which need no Spark.
+        engine = conf.get("engine")
+        self._looks_up_to = conf["auto_bytes"] if engine == "auto" else 0 if engine == "spark" else -1
+        self._looks = engine == "auto"
         self._tables: dict[int, dict[str, pa.Table]] = {}  # what the driver has read, by batch and partition
 
     def offers(self, method: str) -> bool:
@@ -132,10 +122,10 @@ class PartitionsCoordinator(BatchCoordinator):
         if not partitions:
             return None
         begun = {"partitions": partitions, "last": last_metadata(previous)}
-        return self._look(txid, begun) if self._looking.now else begun
+        return self._look(txid, begun) if self._looks else begun
 
-    def is_complete(self, definition: Definition) -> bool:
-        return "read" in definition
+    def traits(self, definition: Definition) -> BatchTraits:
+        return BatchTraits(is_complete="read" in definition)
 
     def complete(self, definition: Definition, read: Mapping[str, PartitionRead]) -> Definition | None:
         """Return the definition with the metadata of all partitions; None if there are neither rows nor new metadata."""
@@ -145,7 +135,7 @@ class PartitionsCoordinator(BatchCoordinator):
             raise SpoutError(f"{self._name}: the workers returned no metadata of the partitions {unread}")
         given = [read[name] for name in definition["partitions"]]
         size = sum(one.size for one in given)
-        self._looking.read(size)
+        self._looks = size <= self._looks_up_to
         if not any(one.rows or one.metadata != last.get(one.partition) for one in given):
             return None
         entries = {one.partition: _entry(one) for one in given if one.rows}
@@ -155,11 +145,11 @@ class PartitionsCoordinator(BatchCoordinator):
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
         """Return a part for each partition, so that one task reads it in order."""
-        if not self.is_complete(definition):
+        if "read" not in definition:
             last = definition["last"]
             return [NewPart(attempt, name, last.get(name), self._share) for name in definition["partitions"]]
         if attempt.txid in self._tables:
-            return [RowsPart(table) for table in self._tables[attempt.txid].values()]
+            return [TablePart(table) for table in self._tables[attempt.txid].values()]
         entries = definition["read"]
         there = self._partitions() if entries else []
         lost = [name for name in entries if name not in there]
@@ -253,22 +243,7 @@ class ReplayedPart(NamedTuple):
     crc: int | None
 
 
-class RowsPart:
-    """Rows of a partition that the driver has read."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-
-    def __reduce__(self) -> tuple[Callable[[bytes], RowsPart], tuple[bytes]]:
-        # A pickled table may take along buffers that it shows only a part of.
-        return _rows_of_ipc, (ipc_of(self.table),)
-
-
-def _rows_of_ipc(data: bytes) -> RowsPart:
-    return RowsPart(table_of_ipc(data))
-
-
-Part = NewPart | ReplayedPart | RowsPart
+Part = NewPart | ReplayedPart | TablePart
 
 
 class PartitionReader:
@@ -289,7 +264,7 @@ class PartitionReader:
     def emit(self, part: Part) -> Iterator[pa.Table | PartitionRead]:
         """Read a part: its tables, then, of a new one, what the reading returned."""
         match part:
-            case RowsPart():
+            case TablePart():
                 yield part.table
             case NewPart():
                 tables, read = self.read(part)
@@ -389,7 +364,7 @@ class _Collector:
             )
         if table.num_rows:
             # As in a row, a value that does not fit raises. The types must be those of the fields for the checksum too.
-            self._tables.append(self._typed(table))
+            self._tables.append(table_of_emitted(self._call, self._fields, table))
 
     def tables(self) -> list[pa.Table]:
         """Return all that was emitted."""
@@ -397,17 +372,17 @@ class _Collector:
         return self._tables
 
     def _flush(self) -> None:
-        if not self._rows:
-            return
-        rows, self._rows = self._rows, []
-        self._tables.append(self._typed(rows))
+        if self._rows:
+            rows, self._rows = self._rows, []
+            self._tables.append(table_of_emitted(self._call, self._fields, rows))
 
-    def _typed(self, rows: Any) -> pa.Table:
-        try:
-            return cast_table(rows, self._fields) if isinstance(rows, pa.Table) else table_of(self._fields, rows)
-        except UNFIT as error:
-            said = f"{self._call} emitted rows that do not fit its fields ({self._fields})"
-            raise SpoutError(f"{said}: {error}") from error
+
+def table_of_emitted(call: str, fields: Fields, rows: pa.Table | Sequence[Sequence[Any]]) -> pa.Table:
+    """Return what a spout's call has emitted as a table of its fields; `SpoutError` if it does not fit them."""
+    try:
+        return cast_table(rows, fields) if isinstance(rows, pa.Table) else table_of(fields, rows)
+    except UNFIT as error:
+        raise SpoutError(f"{call} emitted rows that do not fit its fields ({fields}): {error}") from error
 
 
 def _checksum(tables: Sequence[pa.Table]) -> int:
@@ -420,22 +395,16 @@ def _checksum(tables: Sequence[pa.Table]) -> int:
 
 def _not_plain(value: Any, place: str) -> str:
     """Say what in a value is not plain data; empty if all of it is."""
-    if isinstance(value, int) and type(value) is int:
+    if type(value) is int:
         return "" if -(1 << 63) <= value < 1 << 64 else f"{place} is an int of more than 64 bits"
     if type(value) in _PLAIN:
         return ""
     if type(value) is list:
-        return next(filter(None, (_not_plain(one, f"{place}[{at}]") for at, one in enumerate(value))), "")
-    if type(value) is dict:
-        return _not_plain_dict(value, place)
-    return f"{place} is a {type(value).__name__}"
-
-
-def _not_plain_dict(value: Mapping[Any, Any], place: str) -> str:
-    for key, one in value.items():
-        if type(key) is not str:
-            return f"{place} has the key {key!r}, a {type(key).__name__}"
-        wrong = _not_plain(one, f"{place}[{key!r}]")
-        if wrong:
-            return wrong
-    return ""
+        inner = [(one, f"{place}[{at}]") for at, one in enumerate(value)]
+    elif type(value) is dict:
+        if odd := [key for key in value if type(key) is not str]:
+            return f"{place} has the key {odd[0]!r}, a {type(odd[0]).__name__}"
+        inner = [(one, f"{place}[{key!r}]") for key, one in value.items()]
+    else:
+        return f"{place} is a {type(value).__name__}"
+    return next(filter(None, (_not_plain(*one) for one in inner)), "")

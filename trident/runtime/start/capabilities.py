@@ -98,8 +98,9 @@ def _check_pairings(plan: Plan, graph: Graph, states: States, kinds: Kinds) -> N
 def _check_reads(plan: Plan, graph: Graph, states: States, kinds: Kinds) -> None:
     """Refuse a query that may read what a failed attempt wrote, if its answers flow into a state that is to be exact."""
     for query, state, into in early_reads(graph, plan.commits):
-        if _reads_the_past(states[state][0]):
-            continue
+        read = states[state][0]
+        if read.offers("multi_get_at") and (read.offers("get_at") or not read.offers("get")):
+            continue  # a view reads it as of a batch, by whatever method the query uses
         for fed in into:
             if kinds[fed] is not None:
                 kind = kinds[state]
@@ -123,11 +124,6 @@ def lasting_states(plan: Plan, states: States) -> set[str]:
 def is_all_in_memory(plan: Plan) -> bool:
     """Whether every state that a plan updates is in this process's memory."""
     return all(plan.states[node.state].spec.facts.in_memory for node in _persists(plan))
-
-
-def _reads_the_past(state: State) -> bool:
-    """Whether a view reads the state as of a batch, by whatever method a query uses."""
-    return state.offers("multi_get_at") and (state.offers("get_at") or not state.offers("get"))
 
 
 def _persists(plan: Plan) -> Iterator[PersistNode]:

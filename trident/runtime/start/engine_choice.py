@@ -13,7 +13,6 @@ from trident.errors import ConfigError
 from trident.extras import needs_package
 from trident.planner import Plan
 from trident.planner.placing import commit_loads
-from trident.runtime.commit.committing import Committing
 from trident.runtime.engine.runners import AutoRunner, InProcessRunner, Runner, cores
 from trident.runtime.engine.worker import Program
 from trident.runtime.spouts.batch_spouts import SpoutHandle
@@ -32,25 +31,25 @@ def open_runner(
     program: Program,
     config: Config,
     memory_mb: float,
-    in_executors: Committing | None = None,
+    on_spark: Program | None = None,
     spouts: Mapping[str, SpoutHandle] | None = None,
     awaits_batch: bool = False,
 ) -> Runner:
     """Open the runner that the settings ask for.
 
     `memory_mb`: how many MiB the steps of one task ask for.
-    `in_executors`: what Spark runs in place of `program`, if executors commit states.
+    `on_spark`: what Spark runs in place of `program`, if executors commit states.
     `spouts`: those that may need Spark to say whether they have a batch.
     `awaits_batch`: start Spark when there is a batch: there may be none.
     """
     if config.engine == "in_process":
         return InProcessRunner(program)
-    spark = in_executors or Committing(program, frozenset())
+    spark = on_spark or program
     is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
     if config.engine == "spark":
         if is_there or not awaits_batch or _is_spark_asked(config, spouts or {}):
             return _spark_runner(spark, config, memory_mb)
-        return AutoRunner(spark.program, 1, lambda: _spark_runner(spark, config, memory_mb), spark.commits)
+        return AutoRunner(spark, 1, lambda: _spark_runner(spark, config, memory_mb), spark.commits)
     # What is there is used at once, and says how many cores there are; a session of Spark Connect is that of this thread.
     opened = _spark_runner(spark, config, memory_mb) if is_there else None
     parallelism = config.parallelism or cores() if opened is None else opened.parallelism
@@ -60,7 +59,7 @@ def open_runner(
 
 def _is_spark_asked(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
     """Whether something asks Spark before there is a batch."""
-    return bool(config.verify_replays) or any(spout.coordinator.runs_spark_jobs() for spout in spouts.values())
+    return bool(config.verify_replays) or any(spout.coordinator.runs_spark_jobs for spout in spouts.values())
 
 
 def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
@@ -78,7 +77,7 @@ def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
     elif server_of(config.master, config.spark_conf) is not None:
         why = "Spark Connect has no tasks that the driver can send messages to. Use a classic session"
     for name, spout in spouts.items():
-        if spout.coordinator.runs_spark_jobs():
+        if spout.coordinator.runs_spark_jobs:
             why = (
                 f"stream {name!r} is read by Spark jobs of its own, which would wait for ever for the cores that the workers "
                 "keep. Read the data by another spout"
@@ -102,15 +101,15 @@ def log_idle_loads(plan: Plan, config: Config, in_executors: Collection[str]) ->
         )  # fmt: skip
 
 
-def _spark_runner(committing: Committing, config: Config, memory_mb: float) -> Runner:
+def _spark_runner(program: Program, config: Config, memory_mb: float) -> Runner:
     server = server_of(config.master, config.spark_conf)
     if server is not None:
-        return _connect_runner(committing.program, config, memory_mb, server)
+        return _connect_runner(program, config, memory_mb, server)
     from trident.runtime.engine.spark_runner import SparkRunner
     from trident.spark.session import spark_session
     from trident.spark.worker_slots import check_free_slots
 
-    owned, program = not is_spark_on(), committing.program
+    owned = not is_spark_on()
     resident = config.workers == "resident" or (config.workers == "auto" and owned)
     spare = _SPARE if owned and resident and not on_cluster(config) else 0
     name, memory = f"trident-{program.topology}", memory_settings(memory_mb, config.spark_conf)
@@ -123,9 +122,9 @@ def _spark_runner(committing: Committing, config: Config, memory_mb: float) -> R
     if resident:
         with needs_package('workers="resident"', "spark", "pyzmq", "zmq"):
             from trident.runtime.engine.resident_runner import ResidentRunner
-        return ResidentRunner(spark, program, config.parallelism, owned, committing.commits, spare)
+        return ResidentRunner(spark, program, config.parallelism, owned, spare)
     check_free_slots(context, program.topology)
-    return SparkRunner(spark, program, config.parallelism, owned, committing.commits)
+    return SparkRunner(spark, program, config.parallelism, owned)
 
 
 def _connect_runner(program: Program, config: Config, memory_mb: float, server: str) -> Runner:

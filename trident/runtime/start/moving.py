@@ -33,13 +33,13 @@ from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_o
 from trident.runtime.reading.conversion import Conversion
 from trident.runtime.reading.open_partitions import graph_to_read, make_state, with_evolutions
 from trident.runtime.reading.state_reader import ForeignLog, log_place
-from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.start.changes import check_meaning
 from trident.runtime.start.recovery import empty, lay, owning
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
 from trident.state.interfaces import FormerTypes, Key, State
 from trident.state.map_commits import CommittedMap
 from trident.state.opaque_map import migrated
+from trident.state.reader_check import compare_stores
 from trident.state.sentinel import move_note, noted
 from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
@@ -71,21 +71,9 @@ class Moved:
 def move_state(
     source: Graph, target: Graph, name: str, to: str, config: Config, progress: Progress = lambda *_: None
 ) -> Moved:
-    """Move a state from where one declaration of its topology has it to where another one has it.
+    """Move a state from where one declaration of its topology has it to where another one has it; see `trident.move_state`.
 
-    Parameters
-    ----------
-    to
-        How the new declaration is called, for the refusal of the former one.
-
-    Raises
-    ------
-    LogHeldError
-        A driver runs on the log.
-    TopologyError
-        The two declare different things.
-    StateError
-        The target holds something else, the source does not belong to the log, or a store cannot do it.
+    `to`: how the new declaration is called, for the refusal of the former one.
     """
     _check_names(source, target, name)
     ForeignLog(source.name, config, [source.state(name), target.state(name)], "Move it to a store").close()
@@ -273,7 +261,7 @@ class _Move:
         """Open the source, which must be what the log expects."""
         log = self._log.state
         source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
-        StoreCheck(self._name, source.states, lambda: log).compare()
+        compare_stores(self._name, source.states, lambda: log)
         if source.states[0].keeps_attempts() and not self._target.states[0].keeps_attempts():
             raise UnsupportedOperation(
                 f"move state {self._name!r}: the target's serializer does not store which attempt wrote a value, so what a "
@@ -349,7 +337,7 @@ class _Move:
         if not total == compared == copied:
             raise self._differs(f"{total} keys were to be moved, {compared} were compared, {copied} are in the target")
         log = self._log.state
-        StoreCheck(self._name, source.states, lambda: log).compare()
+        compare_stores(self._name, source.states, lambda: log)
 
     def _differs(self, how: str) -> StateError:
         return StateError(

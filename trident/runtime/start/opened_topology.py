@@ -23,20 +23,14 @@ from trident.planner.meaning import Meaning, TopologyChanges, meaning_of
 from trident.planner.placing import stage_memory
 from trident.retention import Retention
 from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
-from trident.runtime.commit.committing import Committing, committing_program
+from trident.runtime.commit.committing import committing_program
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.worker import Program, WorkerProgram
-from trident.runtime.reading.commit_gate import CommitGate
-from trident.runtime.reading.open_partitions import (
-    graph_to_read,
-    make_state,
-    readers_of,
-    view_of,
-    with_evolutions,
-)
+from trident.runtime.reading.open_partitions import graph_to_read, make_state, view_of, with_evolutions
+from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.start.accidents import Found
@@ -60,7 +54,7 @@ logger = logging.getLogger(__name__)
 _MOST_THREADS = 16  # of one state's commit
 
 States = Mapping[str, Sequence[Any]]
-RunnerOf = Callable[[Program, Config, float, Committing | None, Mapping[str, SpoutHandle]], Runner]
+RunnerOf = Callable[[Program, Config, float, Program, Mapping[str, SpoutHandle]], Runner]
 Rewinder = Callable[[Graph, Config, TransactionLog, Meaning, Sequence[Found], bool], None]
 Close = Callable[[], Any]
 
@@ -133,10 +127,8 @@ class OpenedTopology:
         if name not in plan.states:
             raise TridentError(f"topology {plan.topology!r} has no state {name!r}; it has {list(plan.states)}")
         if name not in self._views:
-            log, count = self.log, plan.partitions.get(name, 1)
-            snapshot = lambda: log.state.snapshot(name)  # noqa: E731
-            readers = readers_of(plan, self.config, name, count)
-            self._views[name] = view_of(plan, name, readers, snapshot, lambda: log.state, self.gate)
+            now, count = partial(getattr, self.log, "state"), plan.partitions.get(name, 1)
+            self._views[name] = view_of(plan, self.config, name, None, count, now, self.gate)
             self.closers.add("views", self._views[name].close)
         return self._views[name]
 
@@ -219,8 +211,8 @@ class OpenedTopology:
         before = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
         settings = config.as_mapping()
         program = Program(plan.topology, before, emitters, static, settings, plan.exchanges, plan.levels)
-        in_executors = committing_program(program, plan, executors)
-        self.runner = runner_of(program, config, max(stage_memory(plan, executors)), in_executors, self.spouts)
+        on_spark = committing_program(program, plan, executors)
+        self.runner = runner_of(program, config, max(stage_memory(plan, executors)), on_spark, self.spouts)
         closers.add("runner", self.runner.close)
         threads = self._open_threads() if in_threads else None
         self.commit_threads: Callable[[], Sequence[int]] = list if threads is None else threads.idents

@@ -116,8 +116,7 @@ def _unfit(plan: Plan, config: Config, name: str, partitions: Sequence[Any]) -> 
 
 
 def _sees_its_batch(plan: Plan, name: str) -> bool:
-    queries = (node for node in plan.commits if isinstance(node, QueryNode))
-    return any(query.state == name and query.sees_batch for query in queries)
+    return any(isinstance(node, QueryNode) and node.state == name and node.sees_batch for node in plan.commits)
 
 
 def on_cluster(config: Config) -> bool:
@@ -167,7 +166,7 @@ def _why_apart(plan: Plan, name: str, log: Database, executors: Collection[str])
         return f"executors commit state {name!r}, and the driver the record"
     if plan.partitions[name] > 1:
         return f"state {name!r} has {plan.partitions[name]} partitions, each with a connection of its own"
-    if any(isinstance(node, QueryNode) and node.state == name and node.sees_batch for node in plan.commits):
+    if _sees_its_batch(plan, name):
         return f"a query of state {name!r} sees its own batch, so that must be written before the record"
     differs = database.differs_from(log)
     return differs and f"state {name!r} is reached otherwise than the log ({differs}): give both the same address"

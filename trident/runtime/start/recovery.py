@@ -28,7 +28,7 @@ from trident.runtime.start.capabilities import kinds_of
 from trident.spout.interfaces import OnNewLog, SaysWhereItBegins
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel, is_foreign, move_note
-from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
+from trident.state.txid import RETRY_BITS, Sentinel, epoch_of
 
 logger = logging.getLogger(__name__)
 
@@ -96,22 +96,17 @@ def _as_recorded(log: TransactionLog, name: str, wanted: Sequence[Any], make: Ma
 def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any]) -> Found:
     instances = [*laid_out, *wanted[len(laid_out) :]]
     found = Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
+    # The next commit, to be compared with what drivers of earlier epochs left behind.
+    commits = log.state.commits(name, len(instances), attempt=_ABOVE_ALL)
     for partition, (instance, sentinel) in enumerate(zip(instances, found.sentinels, strict=True)):
         # The log expects nothing of an added partition; a sentinel of an earlier layout may be there.
         if partition >= found.known and sentinel is not None and _knows(log, sentinel):
             sentinel = sentinel._replace(txid=0)
         try:
-            check_sentinel(name, partition, sentinel, _next_txid(log, name, partition), instance.place)
+            check_sentinel(name, partition, sentinel, commits[partition], instance.place)
         except StateMismatchError as mismatch:
             found.mismatches[partition] = mismatch
     return found
-
-
-def _next_txid(log: TransactionLog, name: str, partition: int) -> Txid:
-    """Return the next commit, to be compared with what drivers of earlier epochs left behind."""
-    state = log.state
-    expected = state.expected(name, partition)
-    return Txid(state.txid + 1, _ABOVE_ALL, state.winners_of(name), state.incarnation, expected, state.epochs)
 
 
 def _begins(plan: Plan) -> dict[str, OnNewLog]:

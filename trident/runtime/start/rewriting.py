@@ -23,33 +23,23 @@ from trident.graph import Graph
 from trident.planner.evolution import REWRITTEN
 from trident.planner.meaning import Meaning
 from trident.runtime.commit.dead_letters import dead_letters_of
-from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.start.changes import NewMeaning
 from trident.runtime.start.moving import Moved, Progress, StatePlace, opened_place
-from trident.state.encoding.declared_keys import declared_keys, keys_of_list
+from trident.state.encoding.equal_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
-from trident.state.txid import RETRY_BITS, Txid
+from trident.state.reader_check import compare_stores
+from trident.state.txid import RETRY_BITS
 from trident.state.winners import FORMER
 
 _UNKNOWN = "as the store keeps what was deleted"
 
 
 def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = lambda *_: None) -> Moved:
-    """Migrate all values of a state that are of former types; return how many rows there are, and how many it wrote.
-
-    Raises
-    ------
-    LogHeldError
-        A driver runs on the log.
-    TopologyChangedError
-        The state means something else that its log does not go on with.
-    StateError
-        A value cannot be migrated: those before it are.
-    """
+    """Migrate all values of a state that are of former types; see `trident.migrate_state`."""
     with opened_place(graph, name, config, "migrate") as (log, place, compared):
         if name not in compared.evolutions:
             return Moved(log.state.txid, 0, 0)
-        StoreCheck(name, place.states, lambda: log.state).compare()
+        compare_stores(name, place.states, lambda: log.state)
         log.append(StartRecord.now(log.epoch, log.state.executors))
         meaning = NewMeaning(log, Meaning({name: compared.recorded.states[name]}, {}), [name])
         if meaning.lasts:
@@ -65,8 +55,7 @@ def _migrate(log: TransactionLog, name: str, place: StatePlace, progress: Progre
         former = [key for key, one in stored.items() if one.attempt < winners.types[-1][0]]
         for partition, some in place.by_partition(former).items() if former else ():
             attempt += 1
-            expected = state.expected(name, partition)
-            commit = Txid(state.txid + 1, attempt, winners, state.incarnation, expected, state.epochs)
+            commit = state.commits(name, len(place.states), attempt=attempt)[partition]
             place.states[partition].begin_commit(commit)
             place.states[partition].multi_put(some, place.states[partition].multi_get(some))
             place.states[partition].commit(commit)
@@ -93,19 +82,7 @@ class Forgotten:
 
 
 def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config) -> Forgotten:
-    """Remove keys of a state for good.
-
-    Raises
-    ------
-    LogHeldError
-        A driver runs on the log.
-    WrongKeyError
-        One cannot be a key of the state.
-    UnsupportedOperation
-        The store cannot delete keys, or the state has none.
-    StateError
-        The store does not belong to the log.
-    """
+    """Remove keys of a state for good; see `trident.forget_keys`."""
     node = graph.state(name)
     given = keys_of_list(keys, name)
     if not len(node.key_fields) and not node.free_keys:
@@ -120,7 +97,7 @@ def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config)
     with opened_place(graph, name, config, "forget keys of") as (log, place, _):
         if not place.maps[0].backing.offers("multi_delete"):
             raise UnsupportedOperation(f"forget keys of state {name!r}: its store cannot delete keys")
-        StoreCheck(name, place.states, lambda: log.state).compare()
+        compare_stores(name, place.states, lambda: log.state)
         log.append(StartRecord.now(log.epoch, log.state.executors))
         there = _delete(log, name, place, wanted)
     letters = dead_letters_of(config, graph.name).forget(wanted)
@@ -131,8 +108,7 @@ def _delete(log: TransactionLog, name: str, place: StatePlace, keys: Sequence[Ke
     state, attempt, there = log.state, log.epoch << RETRY_BITS, 0
     for partition, some in place.by_partition(keys).items():
         attempt += 1
-        expected = state.expected(name, partition)
-        commit = Txid(state.txid + 1, attempt, state.winners_of(name), state.incarnation, expected, state.epochs)
+        commit = state.commits(name, len(place.states), attempt=attempt)[partition]
         there += len(place.stored(some))
         one, backing = place.states[partition], place.maps[partition].backing
         one.begin_commit(commit)

@@ -116,7 +116,7 @@ def _aggregated(aggregation: Aggregation, table: pa.Table, function: str) -> lis
 
 def _counts_one_field(aggregation: Aggregation) -> bool:
     group = aggregation.group
-    return type(aggregation.aggregator) is Count and len(group) == 1 and is_plain_key(group.types[0])
+    return type(aggregation.aggregator) is Count and len(group.names) == 1 and is_plain_key(group.types[0])
 
 
 def _value_counts(column: pa.ChunkedArray) -> list[pa.Array]:

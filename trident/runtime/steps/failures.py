@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from threading import get_ident
 from types import CodeType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -94,19 +94,24 @@ class StepFailed(Exception):
         self.failure = failure
 
 
-class AtStep(NamedTuple):
+class AtStep:
     """The running thread is at a step while this is entered. Nothing may be yielded meanwhile: the thread might go elsewhere.
 
+    `step`: may become another one meanwhile.
     `row`: returns the tuple that the step is at; another thread asks. None: there is no single one.
     `given`: returns how much a call has given so far, if one call gives many objects.
     """
 
-    step: str
-    row: Callable[[], object] = lambda: None
-    given: Callable[[], object] = lambda: None
+    __slots__ = ("given", "row", "step")
 
-    def __enter__(self) -> None:
+    def __init__(
+        self, step: str, row: Callable[[], object] = lambda: None, given: Callable[[], object] = lambda: None
+    ) -> None:
+        self.step, self.row, self.given = step, row, given
+
+    def __enter__(self) -> Self:
         ENTERED[get_ident()].append(self)
+        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         ENTERED[get_ident()].pop()
@@ -116,7 +121,9 @@ ENTERED: defaultdict[int, list[AtStep]] = defaultdict(list)
 """By the number of a thread, what it has entered, the innermost last. It is no context variable, as other threads read it."""
 
 
-class _FailingAt(AtStep):
+class FailingAt(AtStep):
+    """Turns an exception inside into a failure of the step, too; a `StepFailed` passes unchanged."""
+
     __slots__ = ()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -126,9 +133,9 @@ class _FailingAt(AtStep):
 
 
 @lru_cache(maxsize=1024)
-def failing_at(step: str) -> AtStep:
-    """Turn an exception inside into a failure of `step`, too; a `StepFailed` passes unchanged."""
-    return _FailingAt(step)
+def failing_at(step: str) -> FailingAt:
+    """Return what is entered at a step again and again, by several threads: so `step` stays what it is."""
+    return FailingAt(step)
 
 
 def failure_of(step: str, error: BaseException, row: object = None, retry: bool = True) -> Failure:

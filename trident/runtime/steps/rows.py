@@ -154,7 +154,7 @@ def wrong_arity(values: object, fields: Fields) -> WrongResult:
 def without_impossible(step: str, fields: Fields, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     """Return a table without the rows of a time that Python has none for; each is as one for which user code raised."""
     wrong: dict[int, str] = {}
-    for name in _timed(fields):
+    for name in timed(fields):
         beyond = beyond_python(table.column(name))
         for at in () if beyond is None else np.flatnonzero(beyond.to_numpy(zero_copy_only=False)).tolist():
             wrong.setdefault(at, name)
@@ -167,7 +167,7 @@ def without_impossible(step: str, fields: Fields, table: pa.Table, on_error: Tup
 
 
 @lru_cache(maxsize=1024)
-def _timed(fields: Fields) -> tuple[str, ...]:
+def timed(fields: Fields) -> tuple[str, ...]:
     """Return the fields whose values are, or hold, dates or times."""
     timed = zip(fields.names, fields.types, strict=True)
     return tuple(name for name, type_ in timed if "date" in str(type_) or "timestamp" in str(type_))

@@ -7,9 +7,7 @@ panes up to the last exist, without a gap, so they need no numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -19,11 +17,12 @@ from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.graph import WindowNode
-from trident.operations.windows import WindowConfig
-from trident.runtime.steps.key_columns import Ints, group_ids, one_form
+from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
+from trident.runtime.windows.due_keys import keys_together
 from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid
+from trident.runtime.windows.key_records import ID, KeyRecords
 from trident.runtime.windows.worker_input import (
     NOTHING,
     PANE,
@@ -33,25 +32,28 @@ from trident.runtime.windows.worker_input import (
     with_column,
     with_nothing,
 )
-from trident.state.encoding.codec import decode_found, encode_many
-from trident.state.interfaces import Key
-
-_KEY = "$key"
-_VERSION = 1
 
 
 def update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) -> pa.Table:
     """Add a batch, which has tuples, to the state; return the rows of the windows that are complete."""
-    values = value_fields(node)
-    if values is NOTHING:
+    if value_fields(node) is NOTHING:
         table = with_nothing(table)
-    ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
-    keys = one_form(table.select(list(node.group.names)).take(pa.array(firsts)), node.group.names)
-    names: list[Key] = list(zip(repeat("key"), *(keys.column(name).to_pylist() for name in keys.column_names)))
-    before, stored = _read(state, names, values, node.config)
-    held = _held(node, with_column(table, _KEY, ids), before, stored, run)
-    _write(state, names, held, node)
+    keys, names, ids = keys_together(node.group, [table])
+    records = KeyRecords(state, "the records of a window", [*_size(node), 0], value_fields(node))
+    (lengths, slides, counts), (stored,) = records.read(names)
+    for length, slide in set(zip(lengths, slides, strict=True)) - {_size(node)}:
+        raise CorruptValueError(
+            f"read the records of a window: one is of length {length} and slide {slide}, this topology has "
+            f"{node.config.length} and {node.config.slide}. Give the window another state_name"
+        )
+    before = np.array(counts, np.int64)
+    held = _held(node, with_column(table, ID, ids), before, stored, run)
+    records.write(names, [lengths, slides, held.after.tolist()], None, _needed(node, held))
     return _results(node, held, keys, run)
+
+
+def _size(node: WindowNode) -> tuple[int, int]:
+    return node.config.length, node.config.slide
 
 
 @dataclass(frozen=True)
@@ -78,40 +80,22 @@ class _Held:
         return rows
 
 
-def _read(state: Any, names: Sequence[Key], values: Fields, config: WindowConfig) -> tuple[Ints, list[list[list[Any]]]]:
-    """Return the count of each key (int64, one per key), and its columns."""
-    empty = [_VERSION, config.length, config.slide, 0, *([] for _ in values)]
-    records: list[list[Any]] = decode_found(state.multi_get(names), empty)
-    for version, width in {(record[0], len(record)) for record in records}:
-        if version != _VERSION or width != len(empty):
-            raise CorruptValueError(
-                f"read the records of a window: one is of version {version!r} with {width - 4} columns, this topology keeps "
-                f"version {_VERSION} with {list(values.names)}; another version of the topology wrote it. Give the window "
-                "another state_name"
-            )
-    for length, slide in {(record[1], record[2]) for record in records}:
-        if (length, slide) != (config.length, config.slide):
-            raise CorruptValueError(
-                f"read the records of a window: one is of length {length} and slide {slide}, this topology has "
-                f"{config.length} and {config.slide}. Give the window another state_name"
-            )
-    return np.array([record[3] for record in records], np.int64), [record[4:] for record in records]
-
-
-def _held(node: WindowNode, table: pa.Table, before: Ints, stored: list[list[list[Any]]], run: StepRun) -> _Held:
+def _held(node: WindowNode, table: pa.Table, before: Ints, stored: pa.Table, run: StepRun) -> _Held:
     """Put the stored rows and the batch's together."""
-    values, width = value_fields(node), Grid.of(node.config).width if node.combines else 1
-    ids = table.column(_KEY).to_numpy()
+    width = Grid.of(node.config).width if node.combines else 1
+    ids, owners = table.column(ID).to_numpy(), stored.column(ID).to_numpy()
+    first_panes = (before - 1) // width + 1 - np.bincount(owners, minlength=len(before))
+    stored = with_column(stored, PANE, first_panes[owners] + _ranks(owners))
     new = with_column(table, PANE, (before[ids] + _ranks(ids)) // width)
-    key = Fields.of([_KEY, PANE], ["bigint", "bigint"])
+    key = Fields.of([ID, PANE], ["bigint", "bigint"])
     if node.combines:
         new = partials(node, new, key, run)
-    rows = pa.concat_tables([_stored(values, stored, before, width), new.select([_KEY, PANE, *values.names])])
+    rows = pa.concat_tables([stored, new.select(stored.column_names).cast(stored.schema)])
     if node.combines:
         rows = merged(node, rows, key, run)
-    rows = rows.sort_by([(_KEY, "ascending"), (PANE, "ascending")])
+    rows = rows.sort_by([(ID, "ascending"), (PANE, "ascending")])
     after = before + np.bincount(ids, minlength=len(before))
-    starts = np.searchsorted(rows.column(_KEY).to_numpy(), np.arange(len(before) + 1))
+    starts = np.searchsorted(rows.column(ID).to_numpy(), np.arange(len(before) + 1))
     return _Held(rows, width, before, after, starts, rows.column(PANE).to_numpy()[starts[:-1]])
 
 
@@ -125,31 +109,17 @@ def _ranks(ids: Ints) -> Ints:
     return ranks
 
 
-def _stored(values: Fields, stored: list[list[list[Any]]], counts: Ints, width: int) -> pa.Table:
-    """The stored rows, each with the number of its key and its pane."""
-    sizes = np.array([len(columns[0]) for columns in stored], np.int64)
-    ids = np.repeat(np.arange(len(stored)), sizes)
-    last = (counts - 1) // width
-    panes = np.repeat(last - sizes + 1, sizes) + _ranks(ids)
-    schema = schema_of(Fields.of([_KEY, PANE], ["bigint", "bigint"]).concat(values))
-    columns = zip(schema.types[2:], zip(*stored, strict=True), strict=True)
-    arrays = [pa.array(list(chain.from_iterable(of_keys)), type_) for type_, of_keys in columns]
-    return pa.table([pa.array(ids, pa.int64()), pa.array(panes, pa.int64()), *arrays], schema=schema)
-
-
-def _write(state: Any, names: Sequence[Key], held: _Held, node: WindowNode) -> None:
-    """Store for each key what a later window needs."""
-    length, slide = node.config.length, node.config.slide
-    firsts = held.at(slice(None), (held.after // slide + 1) * slide - length).tolist()
-    stops = held.starts[1:].tolist()
-    columns = [held.rows.column(name).to_pylist() for name in value_fields(node).names]
-    stored = [[column[first:stop] for first, stop in zip(firsts, stops, strict=True)] for column in columns]
-    records = [[_VERSION, length, slide, *record] for record in zip(held.after.tolist(), *stored, strict=True)]
-    state.multi_put(names, encode_many(records))
+def _needed(node: WindowNode, held: _Held) -> pa.Table:
+    """Return the rows that a later window of their key needs."""
+    length, slide = _size(node)
+    firsts = held.at(slice(None), (held.after // slide + 1) * slide - length)
+    owners = held.rows.column(ID).to_numpy()
+    needed = held.rows.filter(pa.array(np.arange(len(owners)) >= firsts[owners]))
+    return needed.select([ID, *value_fields(node).names])
 
 
 def _results(node: WindowNode, held: _Held, keys: pa.Table, run: StepRun) -> pa.Table:
-    length, slide = node.config.length, node.config.slide
+    length, slide = _size(node)
     fires = np.nonzero(held.before // slide != held.after // slide)[0]
     counts = held.after[fires] // slide - held.before[fires] // slide
     owners = np.repeat(fires, counts)
@@ -161,5 +131,5 @@ def _results(node: WindowNode, held: _Held, keys: pa.Table, run: StepRun) -> pa.
     if not len(owners):
         return schema_of(node.fields).empty_table()
     for name in node.group.names:
-        rows = rows.append_column(keys.schema.field(name), keys.column(name).take(rows.column(_KEY)))
+        rows = rows.append_column(keys.schema.field(name), keys.column(name).take(rows.column(ID)))
     return results(node, rows, [Complete(*window) for window in windows], run)

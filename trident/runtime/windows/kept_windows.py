@@ -26,7 +26,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.fields import Fields
-from trident.runtime.windows.shares import ONE, PartitionPlace, rows_of
+from trident.runtime.windows.shares import ONE, PartitionPlace, later, rows_of
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key
 
@@ -37,6 +37,9 @@ _FAN_IN = 8
 _LARGE = MAX_CHUNK_BYTES // _FAN_IN
 DIRECTORY = ONE.key("windows")
 """The key of the directory of a window that has one partition; else it holds their number."""
+
+Frontier = int | list[int | None] | None
+"""How far time has come, or of a join how far that of each side has; None: there was none yet."""
 
 _VERSION = 1
 _ELSEWHERE = 2
@@ -67,7 +70,7 @@ class Directory:
     """
 
     content: str = ""
-    frontier: int | None = None
+    frontier: Any = None
     next_slot: int = 0
     panes: dict[int, list[TupleRun]] = field(default_factory=dict)
     elsewhere: int = 0
@@ -233,8 +236,7 @@ class WindowStore:
             self._take_over(self._directory(other), other, key)
 
     def _take_over(self, before: Directory, other: PartitionPlace, key: Fields) -> None:
-        frontiers = [one for one in (self.directory.frontier, before.frontier) if one is not None]
-        self.directory.frontier = max(frontiers, default=None)
+        self.directory.frontier = later(self.directory.frontier, before.frontier)
         for pane, runs in before.panes.items():
             read = self._read(runs, other)
             rows = pa.Table.from_batches([some for run in runs for some in read[run]], self.schema)

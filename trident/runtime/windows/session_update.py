@@ -20,14 +20,12 @@ and gets another one. So a key is noted once in the time of a gap, however many 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.operations.metrics import count_again
@@ -36,6 +34,7 @@ from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.due_keys import NEVER, DueKeys, keys_together
 from trident.runtime.windows.fired_rows import late_rows, session_results
 from trident.runtime.windows.grid import Spans, sessions_of
+from trident.runtime.windows.key_records import ID, KeyRecords
 from trident.runtime.windows.shares import ONE, PartitionPlace, Share
 from trident.runtime.windows.worker_input import (
     AT,
@@ -51,13 +50,7 @@ from trident.runtime.windows.worker_input import (
     with_column,
     with_nothing,
 )
-from trident.state.encoding.codec import decode_found, encode_many
 from trident.state.interfaces import Key
-
-ID = "$id"
-"""The column with the number of a row's key."""
-
-_VERSION = 1
 
 
 class KeptSessions:
@@ -68,11 +61,11 @@ class KeptSessions:
     """
 
     def __init__(self, node: WindowNode, state: Any, place: PartitionPlace = ONE) -> None:
-        self._state, self._values = state, value_fields(node)
+        fields = Fields.of([START, AT], ["bigint"] * 2).concat(value_fields(node))
+        self._records = KeyRecords(state, "the sessions of a window", [NEVER], fields)
         self._due = DueKeys(state, node.group, place, node.config.times)
-        self.schema = schema_of(Fields.of([ID, START, AT], ["bigint"] * 3).concat(self._values))
+        (self.schema,) = self._records.schemas
         self.watermark = self._due.frontier
-        self._found: list[bool] = []
         self._looks = np.empty(0, np.int64)
 
     def must_write(self, given: int) -> bool:
@@ -85,45 +78,18 @@ class KeptSessions:
 
     def read(self, names: Sequence[Key]) -> pa.Table:
         """Return the rows of some keys; `ID` is the place of the key in `names`."""
-        if not names:
-            return self.schema.empty_table()
-        data = self._state.multi_get(names)
-        empty = [_VERSION, NEVER, *([] for _ in self.schema.names[1:])]
-        records: list[list[Any]] = decode_found(data, empty)
-        for version, width in {(record[0], len(record)) for record in records}:
-            if version != _VERSION or width != len(empty):
-                raise CorruptValueError(
-                    f"read the sessions of a window: one is of version {version!r} with {width - 4} columns, this topology "
-                    f"keeps version {_VERSION} with {list(self._values.names)}; another version of the topology wrote it. "
-                    "Give the window another state_name"
-                )
-        self._found = [one is not None for one in data]
-        self._looks = np.array([record[1] for record in records], np.int64)
-        sizes = [len(record[2]) for record in records]
-        columns = zip(self.schema.types[1:], zip(*(record[2:] for record in records), strict=True), strict=True)
-        arrays = [pa.array(list(chain.from_iterable(of_keys)), type_) for type_, of_keys in columns]
-        return pa.table([pa.array(np.repeat(np.arange(len(records)), sizes), pa.int64()), *arrays], schema=self.schema)
+        (looks,), (rows,) = self._records.read(names)
+        self._looks = np.array(looks, np.int64)
+        return rows
 
     def write(self, names: Sequence[Key], keys: pa.Table, rows: pa.Table, due: Ints, watermark: int) -> None:
-        """Store the rows of the keys that were read in place of theirs, ordered by `ID`, and the watermark.
+        """Store the rows of the keys that were read in place of theirs, and the watermark.
 
         `keys`: the grouping fields, a row for each name.
         `due`: when each key is due: one number per key, `NEVER` if it has no session any more.
         """
-        looks = self._due.note(keys, due, self._looks, watermark - 1).tolist()
-        bounds = np.searchsorted(rows.column(ID).to_numpy(), np.arange(len(names) + 1)).tolist()
-        columns = [column.to_pylist() for column in rows.columns[1:]]
-        puts: dict[Key, list[Any]] = {}
-        emptied = []
-        for name, look, found, (start, stop) in zip(names, looks, self._found, pairwise(bounds), strict=True):
-            if start < stop:
-                puts[name] = [_VERSION, look, *(column[start:stop] for column in columns)]
-            elif found:
-                emptied.append(name)
-        if puts:
-            self._state.multi_put(list(puts), encode_many(list(puts.values())))
-        if emptied:
-            self._state.multi_remove(emptied)
+        looks = self._due.note(keys, due, self._looks, watermark - 1)
+        self._records.write(names, [looks.tolist()], (due == NEVER).tolist(), rows)
         self._due.write(watermark)
 
 

@@ -79,7 +79,10 @@ class Moment:
     def watermark(self, before: int | None, times: EventTime) -> int | None:
         """Return the watermark of a window after the batch: its latest time less the delay; it never goes back."""
         reached = self.reached[0]
-        return before if reached is None else _later(before, max(reached - times.delay, FIRST_MS * times.per_ms))
+        found: int | None = (
+            before if reached is None else later(before, max(reached - times.delay, FIRST_MS * times.per_ms))
+        )
+        return found
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def moment_of(node: OverTime, tables: Iterable[pa.Table], now: Now | None = None
             continue
         side = 0 if event_time is not None else MARKS.index(table.column_names[0])
         latest = int(table.column(MARKS[side] if event_time is None else AT).to_numpy().max())
-        reached[side] = _later(reached[side], None if latest == NOWHERE else latest)
+        reached[side] = later(reached[side], None if latest == NOWHERE else latest)
         if isinstance(node, WindowNode) and event_time is not None and event_time.lateness_ms:
             panes.update(np.unique(panes_of(node, table)).tolist())
     return Moment(given, (reached[0], reached[1]), now, tuple(sorted(panes)))
@@ -122,14 +125,17 @@ def together(moments: Iterable[Moment]) -> Moment:
     """Return the moment of a batch from the moments of its pieces; there is at least one."""
     first, *others = moments
     for one in others:
-        reached = tuple(map(_later, first.reached, one.reached))
+        reached = tuple(map(later, first.reached, one.reached))
         panes = tuple(sorted({*first.panes, *one.panes}))
         first = Moment(first.given + one.given, (reached[0], reached[1]), first.now, panes)
     return first
 
 
-def _later(one: int | None, other: int | None) -> int | None:
-    return max(one, other) if one is not None and other is not None else other if one is None else one
+def later(one: Any, other: Any) -> Any:
+    """Return the later one of two times, either of which may be None, or of two times of each side."""
+    if one is None or other is None:
+        return other if one is None else one
+    return list(map(later, one, other)) if isinstance(one, list) else max(one, other)
 
 
 def rows_by_partition(node: OverTime, tables: Sequence[pa.Table], partitions: int) -> Mapping[int, Sequence[pa.Table]]:

@@ -34,13 +34,11 @@ from trident.runtime.steps.failures import AtStep, Failure, StepFailed, calls_us
 from trident.runtime.steps.key_columns import Ints, keys_of
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate
 from trident.runtime.windows.due_keys import NEVER, DueKeys, keys_together
+from trident.runtime.windows.key_records import KeyRecords
 from trident.runtime.windows.shares import Moment, Share
-from trident.state.encoding.codec import decode_found, encode, encode_many, encode_tuples
+from trident.state.encoding.codec import encode, encode_tuples
 from trident.state.interfaces import Key
 from trident.tuples import TridentTuple
-
-_VERSION = 1
-_NOTHING: list[Any] = [_VERSION, NEVER, None, []]
 
 
 class Kept(NamedTuple):
@@ -58,23 +56,15 @@ class KeptTimers:
     """
 
     def __init__(self, step: str, state: Any, due: DueKeys) -> None:
-        self._step, self._state, self._due = step, state, due
-        self._found: list[bool] = []
-        self._looks: list[int] = []
+        self._step, self._due = step, due
+        self._records = KeyRecords(state, "the timers of a process", [NEVER, None, []])
+        self._looks = np.empty(0, np.int64)
 
     def read(self, names: Sequence[Key]) -> list[Kept]:
         """Read some keys, in the order asked; one that is not there has no value and no timers."""
-        data = self._state.multi_get(names) if names else []
-        records: list[list[Any]] = decode_found(data, _NOTHING)
-        for version in {record[0] for record in records}:
-            if version != _VERSION:
-                raise CorruptValueError(
-                    f"read the timers of a process: those of a key are of version {version!r}, this program knows {_VERSION}; "
-                    "another version of the topology wrote them. Give the process another state_name"
-                )
-        self._found = [one is not None for one in data]
-        self._looks = [record[1] for record in records]
-        return [Kept(value, set(times)) for _, _, value, times in records]
+        (looks, values, times), _ = self._records.read(names)
+        self._looks = np.array(looks, np.int64)
+        return [Kept(value, set(of_key)) for value, of_key in zip(values, times, strict=True)]
 
     def write(self, names: Sequence[Key], keys: pa.Table, kept: Sequence[Kept], now: int) -> None:
         """Write the keys that were read, and how far time has come.
@@ -82,31 +72,23 @@ class KeptTimers:
         `keys`: the grouping fields, a row for each name.
         """
         due = np.array([min(one.times, default=NEVER) for one in kept], np.int64)
-        looks = self._due.note(keys, due, np.array(self._looks, np.int64), now).tolist()
-        puts: dict[Key, list[Any]] = {}
-        emptied = []
-        for name, look, found, (value, times) in zip(names, looks, self._found, kept, strict=True):
-            if value is not None or times:
-                puts[name] = [_VERSION, look, value, sorted(times)]
-            elif found:
-                emptied.append(name)
-        if puts:
-            self._state.multi_put(list(puts), self._encoded(puts))
-        if emptied:
-            self._state.multi_remove(emptied)
+        looks = self._due.note(keys, due, self._looks, now).tolist()
+        noted = [looks, [one.value for one in kept], [sorted(one.times) for one in kept]]
+        try:
+            self._records.write(names, noted, [one.value is None and not one.times for one in kept])
+        except (CorruptValueError, TypeError):
+            self._check_values(names, kept)
+            raise
         self._due.write(now)
 
-    def _encoded(self, puts: dict[Key, list[Any]]) -> list[bytes]:
-        try:
-            return encode_many(list(puts.values()))
-        except (CorruptValueError, TypeError) as error:
-            for name, record in puts.items():
-                try:
-                    encode(record)
-                except (CorruptValueError, TypeError) as own:
-                    cause = f"the value {shown(record[2])} of key {name[1:]!r} cannot be stored: {own}"
-                    raise StepFailed(Failure(self._step, None, cause, retry=False)) from own
-            raise StepFailed(Failure(self._step, None, str(error), retry=False)) from error
+    def _check_values(self, names: Sequence[Key], kept: Sequence[Kept]) -> None:
+        """Say which value cannot be stored."""
+        for name, (value, _) in zip(names, kept, strict=True):
+            try:
+                encode([value])  # as deep as in its record
+            except (CorruptValueError, TypeError) as error:
+                cause = f"the value {shown(value)} of key {name[1:]!r} cannot be stored: {error}"
+                raise StepFailed(Failure(self._step, None, cause, retry=False)) from error
 
 
 def update_timers(node: WindowNode, state: Any, share: Share) -> pa.Table:

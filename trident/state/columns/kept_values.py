@@ -68,12 +68,9 @@ class KeptValues:
     def find(self, keys: Sequence[Key]) -> NumberColumns | None:
         """Return the values of keys; None while this is a dict, or if the keys do not fit."""
         if self.columns is None and type(keys) is KeyColumns and len(keys.parts[0]) > _FEW_KEYS:
-            self._to_columns(len(keys.parts))
-        return None if self.columns is None else self.columns.find(keys)
-
-    def _to_columns(self, width: int) -> None:
-        if self.may_be_columns:
-            columns = NumberTable(width, self._form)
-            self.may_be_columns = columns.put(list(self.entries), list(self.entries.values()))
+            columns = NumberTable(len(keys.parts), self._form) if self.may_be_columns else None
+            if columns is not None:
+                self.may_be_columns = columns.put(list(self.entries), list(self.entries.values()))
             if self.may_be_columns:
                 self.columns, self.entries = columns, {}
+        return None if self.columns is None else self.columns.find(keys)

@@ -147,7 +147,7 @@ def decode_found(data: Sequence[bytes | None], absent: Any) -> list[Any]:
 
 def decode_columns(data: Sequence[bytes], width: int) -> list[list[Any]] | None:
     """Decode lists of `width` items and return them as columns; None if not every value is such a list, undamaged."""
-    return _decode_together(data, encode([None] * width)[:-width], width) if 0 < width < 16 else None
+    return _decode_together(data, _VERSION_BYTE + bytes([_EMPTY_LIST + width]), width) if 0 < width < 16 else None
 
 
 def encode_keys(keys: Sequence[Key], prefix: bytes = b"") -> list[bytes]:

@@ -52,25 +52,9 @@ def type_name(obj: object) -> str:
 # ---- encoding --------------------------------------------------------------------------------------------------------
 
 
-def _ext_int(obj: int) -> bytes:
-    return obj.to_bytes(obj.bit_length() // 8 + 1, "big", signed=True)
-
-
-def _ext_date(obj: dt.date) -> bytes:
-    return pack([obj.year, obj.month, obj.day])
-
-
-def _ext_datetime(obj: dt.datetime) -> bytes:
-    day = [obj.year, obj.month, obj.day]
+def _ext_time(obj: dt.datetime | dt.time) -> bytes:
+    day = [obj.year, obj.month, obj.day] if isinstance(obj, dt.datetime) else []
     return pack([*day, obj.hour, obj.minute, obj.second, obj.microsecond, obj.fold, _zone(obj)])
-
-
-def _ext_time(obj: dt.time) -> bytes:
-    return pack([obj.hour, obj.minute, obj.second, obj.microsecond, obj.fold, _zone(obj)])
-
-
-def _ext_timedelta(obj: dt.timedelta) -> bytes:
-    return pack([obj.days, obj.seconds, obj.microseconds])
 
 
 def _ext_set(obj: set[Any] | frozenset[Any]) -> bytes:
@@ -97,12 +81,12 @@ def _zone(obj: dt.datetime | dt.time) -> object:
 
 
 _ENCODERS: dict[type[Any], tuple[int, Callable[[Any], bytes]]] = {
-    int: (_BIG_INT, _ext_int),
+    int: (_BIG_INT, lambda obj: obj.to_bytes(obj.bit_length() // 8 + 1, "big", signed=True)),
     Decimal: (_DECIMAL, lambda obj: str(obj).encode("ascii")),
-    dt.date: (_DATE, _ext_date),
-    dt.datetime: (_DATETIME, _ext_datetime),
+    dt.date: (_DATE, lambda obj: pack([obj.year, obj.month, obj.day])),
+    dt.datetime: (_DATETIME, _ext_time),
     dt.time: (_TIME, _ext_time),
-    dt.timedelta: (_TIMEDELTA, _ext_timedelta),
+    dt.timedelta: (_TIMEDELTA, lambda obj: pack([obj.days, obj.seconds, obj.microseconds])),
     tuple: (TUPLE, lambda obj: pack(list(obj))),
     set: (_SET, _ext_set),
     frozenset: (_FROZENSET, _ext_set),
@@ -125,16 +109,12 @@ def _default(obj: object) -> object:
     return number
 
 
-def new_packer() -> msgpack.Packer:
-    """Make a packer for many values; one thread at a time may use it."""
-    # strict_types: a subclass would come back as its base class, so it is refused (except for tuples, see above).
-    # buf_size: allocating the default buffer of 256 KB takes longer than packing a value.
-    return msgpack.Packer(default=_default, strict_types=True, buf_size=512)
-
-
-def new_row_packer() -> msgpack.Packer:
-    """Make a packer of rows, tuples or lists alike, whose items are of types that have no other form, and not nested."""
-    return msgpack.Packer(default=_default, buf_size=512)
+# buf_size: allocating the default buffer of 256 KB takes longer than packing a value.
+new_row_packer = partial(msgpack.Packer, default=_default, buf_size=512)
+"""Makes a packer of rows, tuples or lists alike, whose items are of types that have no other form, and not nested."""
+# strict_types: a subclass would come back as its base class, so it is refused (except for tuples, see above).
+new_packer = partial(new_row_packer, strict_types=True)
+"""Makes a packer for many values; one thread at a time may use it."""
 
 
 def pack(obj: object) -> bytes:
@@ -155,22 +135,17 @@ def _tzinfo(zone: Any) -> dt.tzinfo | None:
     return dt.timezone(dt.timedelta(microseconds=micros), *name)
 
 
-def _datetime(data: bytes) -> dt.datetime:
+def _time(kind: Callable[..., Any], data: bytes) -> Any:
     *parts, fold, zone = unpack(data)
-    return dt.datetime(*parts).replace(tzinfo=_tzinfo(zone), fold=fold)
-
-
-def _time(data: bytes) -> dt.time:
-    *parts, fold, zone = unpack(data)
-    return dt.time(*parts).replace(tzinfo=_tzinfo(zone), fold=fold)
+    return kind(*parts).replace(tzinfo=_tzinfo(zone), fold=fold)
 
 
 _DECODERS: dict[int, Callable[[bytes], object]] = {
     _BIG_INT: lambda data: int.from_bytes(data, "big", signed=True),
     _DECIMAL: lambda data: Decimal(data.decode("ascii")),
     _DATE: lambda data: dt.date(*unpack(data)),
-    _DATETIME: _datetime,
-    _TIME: _time,
+    _DATETIME: partial(_time, dt.datetime),
+    _TIME: partial(_time, dt.time),
     _TIMEDELTA: lambda data: dt.timedelta(*unpack(data)),
     TUPLE: lambda data: tuple(unpack(data)),
     _SET: lambda data: set(unpack(data)),

@@ -1,5 +1,7 @@
 """Serializers: turn what the maps store (`OpaqueValue`, `TransactionalValue` or the bare value) into bytes and back.
 
+An error names the key.
+
 ========  =======================  ==================================================================================
 name      classes                  for
 ========  =======================  ==================================================================================
@@ -7,14 +9,26 @@ name      classes                  for
 `json`    `JSONOpaqueSerializer`…  other programs that read the store
 ========  =======================  ==================================================================================
 
-Turns the stored values of many keys into bytes and back; an error names the key.
+What JSON loses: a tuple comes back as a list, a key of a dict as text; a Decimal, a time, bytes or a set is refused,
+and so are NaN and the infinities, which JSON does not have. int and float stay different, and an int keeps all of its
+digits here (other programs may read it as a double).
+
+What is written, as a list in either of them:
+
+======================  ===================================================
+opaque                  `[txid, attempt, prev, curr]`
+transactional           `[txid, value]`
+non-transactional       the bare value
+sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`, or its first five or three
+======================  ===================================================
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,20 +42,11 @@ from trident.state.encoding.codec import (
     encode_lists,
     encode_many,
 )
-from trident.state.encoding.json_serializers import (
-    STORED_FORMS,
-    JSONNonTransactionalSerializer,
-    JSONOpaqueSerializer,
-    JSONTransactionalSerializer,
-    StoredForm,
-    are_ints,
-    fields_of,
-    from_fields,
-)
 from trident.state.interfaces import Key, StateType, kind_of
 from trident.state.table import OpaqueColumns
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
+from trident.types import plain_number
 
 __all__ = [
     "CodecSerializer",
@@ -90,6 +95,60 @@ class DeserializesMany(Protocol):
         """Return the object of each."""
 
 
+@dataclass(frozen=True)
+class StoredForm:
+    """The stored form of a kind: its class, the number of fields, and how many of them, from the first on, are ints."""
+
+    stored: type[Any]
+    width: int
+    ints: int
+    text: str
+
+
+STORED_FORMS: dict[StateType, StoredForm] = {
+    StateType.OPAQUE: StoredForm(OpaqueValue, 4, 2, "[txid, attempt, prev, curr] of an opaque state"),
+    StateType.TRANSACTIONAL: StoredForm(TransactionalValue, 2, 1, "[txid, value] of a transactional state"),
+}
+"""The kinds that store more than the bare value."""
+
+
+def fields_of(obj: Any, kind: StateType) -> Any:
+    """Return what is encoded: the list of the fields, or the bare value."""
+    if isinstance(obj, Sentinel):
+        return obj.fields
+    if isinstance(obj, (OpaqueValue, TransactionalValue)):
+        return list(obj)
+    if kind in STORED_FORMS:
+        raise _misfit(obj, STORED_FORMS[kind].stored.__name__)
+    return obj
+
+
+def from_fields(fields: Any, kind: StateType) -> Any:
+    """Return the object of what was decoded; raise `CorruptValueError` if it is of another kind."""
+    form = STORED_FORMS.get(kind)
+    if form is None:
+        return fields
+    if isinstance(fields, list):
+        if len(fields) == form.width and are_ints(fields[: form.ints]):
+            return form.stored(*fields)
+        if len(fields) == len(Sentinel._fields) and isinstance(fields[0], str) and are_ints(fields[1:3]):
+            return Sentinel(*fields)
+    raise _misfit(fields, form.text)
+
+
+def are_ints(fields: Sequence[Any]) -> bool:
+    """Whether all fields are ints (a bool is not)."""
+    return {int}.issuperset(map(type, fields))
+
+
+def _misfit(found: Any, wanted: str) -> CorruptValueError:
+    text = repr(found)
+    return CorruptValueError(
+        f"a stored value is {text if len(text) <= 80 else text[:80] + '…'}, not {wanted}: it was written by a state of "
+        "another kind or by another program; use the kind it was written with, or another key prefix"
+    )
+
+
 class CodecSerializer:
     """The type-faithful codec (`trident.state.encoding.codec`) for one kind of map.
 
@@ -125,10 +184,6 @@ class CodecSerializer:
         # tuple.__new__: a NamedTuple's own __new__ takes twice as long, and this runs once per key of a batch.
         return list(map(tuple.__new__, repeat(form.stored), zip(*columns, strict=True)))
 
-    def deserialize_columns(self, data: Sequence[bytes]) -> Sequence[list[Any]] | None:
-        """Decode the four fields of each opaque value, column by column; None if one does not have the usual form."""
-        return _columns(data, STORED_FORMS[StateType.OPAQUE])
-
 
 def _columns(data: Sequence[bytes], form: StoredForm) -> list[Any] | None:
     """Return the fields of many stored values, column by column; None if one of them does not have the usual form."""
@@ -143,6 +198,63 @@ def _encoded_columns(values: OpaqueColumns) -> list[bytes]:
         return encode_columns(heads.pop(), (values.prevs, values.currs))
     return encode_columns((), values.columns)
 
+
+class _JSONSerializer:
+    kind: StateType
+
+    def serialize(self, obj: Any) -> bytes:
+        """Write a stored value or a sentinel as UTF-8 JSON."""
+        fields = fields_of(obj, self.kind)
+        try:
+            return _ENCODER.encode(fields).encode("utf-8")
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CorruptValueError(
+                f"write {type(obj).__name__} as JSON: {error}. JSON has None, bool, int, finite float, text, list and "
+                "dict; use CodecSerializer to store any other type"
+            ) from error
+
+    def deserialize(self, data: bytes) -> Any:
+        """Read a stored value or a sentinel from UTF-8 JSON."""
+        try:
+            fields = _DECODER.decode(data.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise CorruptValueError(
+                f"read {bytes(data[:32])!r} as JSON: {error}; the value is damaged, or another serializer wrote it"
+            ) from error
+        return from_fields(fields, self.kind)
+
+
+class JSONOpaqueSerializer(_JSONSerializer):
+    """`[txid, attempt, prev, curr]`."""
+
+    kind = StateType.OPAQUE
+
+
+class JSONTransactionalSerializer(_JSONSerializer):
+    """`[txid, value]`."""
+
+    kind = StateType.TRANSACTIONAL
+
+
+class JSONNonTransactionalSerializer(_JSONSerializer):
+    """The bare value."""
+
+    kind = StateType.NON_TRANSACTIONAL
+
+
+def _plain(obj: object) -> object:
+    number = plain_number(obj)
+    if number is None:
+        raise TypeError(f"JSON has no {type(obj).__name__}")
+    return number
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 _WITH_FIELDS = (OpaqueValue, TransactionalValue, Sentinel)
 
@@ -205,9 +317,8 @@ class StoredValues:
         self._serializer = serializer
         self._serialize_many = serializer.serialize_many if isinstance(serializer, SerializesMany) else None
         self._deserialize_many = serializer.deserialize_many if isinstance(serializer, DeserializesMany) else None
-        self.decode_opaque: DecodeOpaque | None = None
-        if type(serializer) is CodecSerializer and serializer.kind is StateType.OPAQUE:
-            self.decode_opaque = partial(self._decoded_columns, serializer.deserialize_columns)
+        is_codec = type(serializer) is CodecSerializer and serializer.kind is StateType.OPAQUE
+        self.decode_opaque: DecodeOpaque | None = self._decoded_columns if is_codec else None
 
     def encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[bytes]:
         """Serialize; a value that cannot be serialized raises `CorruptValueError` with its key."""
@@ -215,20 +326,19 @@ class StoredValues:
 
     def decode(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
         """Deserialize, None stays None; a value that cannot be read raises `CorruptValueError` with its key."""
-        return _decoded(self._serializer.deserialize, self._deserialize_many, keys, stored)
+        if None in stored:
+            there = [(key, data) for key, data in zip(keys, stored, strict=True) if data is not None]
+            values = iter(self.decode([key for key, _ in there], [data for _, data in there]))
+            return [None if data is None else next(values) for data in stored]
+        return _each("read", keys, stored, self._serializer.deserialize, self._deserialize_many)
 
     def keeps_attempts(self) -> bool:
         """Whether the serializer gives an opaque value back with its attempt."""
         return keeps_attempts(self._serializer)
 
-    def _decoded_columns(
-        self,
-        decoded: Callable[[Sequence[bytes]], Sequence[list[Any]] | None],
-        keys: Sequence[Key],
-        stored: Sequence[bytes | None],
-    ) -> OpaqueColumns:
+    def _decoded_columns(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> OpaqueColumns:
         there = [at for at, data in enumerate(stored) if data is not None] if None in stored else None
-        columns = decoded(stored if there is None else [stored[at] for at in there])  # type: ignore[arg-type, misc]
+        columns = _columns(stored if there is None else [stored[at] for at in there], STORED_FORMS[StateType.OPAQUE])  # type: ignore[arg-type, misc]
         if columns is None:  # a few values, or some that are not as usual
             return OpaqueColumns.of(self.decode(keys, stored))
         if there is None:
@@ -236,19 +346,6 @@ class StoredValues:
         found = OpaqueColumns.absent(len(stored))
         found.put(there, columns)
         return found
-
-
-def _decoded(
-    one: Callable[[bytes], Any],
-    many: Callable[[Sequence[bytes]], list[Any]] | None,
-    keys: Sequence[Key],
-    stored: Sequence[bytes | None],
-) -> list[Any]:
-    if None not in stored:
-        return _each("read", keys, stored, one, many)
-    there = [(key, data) for key, data in zip(keys, stored, strict=True) if data is not None]
-    values = iter(_each("read", [key for key, _ in there], [data for _, data in there], one, many))
-    return [None if data is None else next(values) for data in stored]
 
 
 def _each(

@@ -12,9 +12,9 @@ task, plus one. So a tree without its beginning (lost, or not here yet) has noth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from trident.storm.execution.executor import Setting
+from trident.storm.execution.counts import TaskCounts
+from trident.storm.execution.executor import Executor, Setting
 from trident.storm.execution.messages import Delivery, Outcomes, Tracking
 from trident.storm.execution.task_layout import ExecutorPlace
 
@@ -125,27 +125,14 @@ def _of(outcomes: dict[int, Outcomes], task: int) -> Outcomes:
     return answers
 
 
-class AckerExecutor:
+class AckerExecutor(Executor):
     """One thread of ackers."""
 
     def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
-        self.place = place
-        self.active = True
-        self._setting = setting
+        super().__init__(place, setting)
         self.ackers: dict[int, Acker] = {}
-        self.instances: dict[int, Any] = {}
-        self.handled = 0
-        self.busy_s = self.call_since = self.uncounted_since = 0.0
+        self._handled = self.counts.setdefault(place.tasks[0], TaskCounts[str]())[""]
         self._next_rotation = setting.clock() + setting.conf.message_timeout_s
-
-    @property
-    def at_rest(self) -> bool:
-        """What waits for it is in its inbox."""
-        return True
-
-    @property
-    def pending(self) -> int:
-        return 0
 
     def open(self) -> None:
         """Begin with no trees: the trees of an acker that died time out at their spouts."""
@@ -157,13 +144,10 @@ class AckerExecutor:
         for task, tracking in deliveries:
             self.ackers[task].handle(tracking)  # type: ignore[arg-type]
         now = self._setting.clock()
-        self.handled += len(deliveries)
-        self.busy_s += now - began
+        self._handled.executed += len(deliveries)
+        self._handled.execute_s += now - began
         if now >= self._next_rotation:
             self._next_rotation = now + self._setting.conf.message_timeout_s
             for acker in self.ackers.values():
                 acker.rotate()
         return self._next_rotation - now
-
-    def close(self) -> None:
-        """There is nothing to release."""

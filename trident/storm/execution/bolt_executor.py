@@ -10,7 +10,7 @@ from trident.errors import FailedException, ReportedFailedException
 from trident.fields import Fields
 from trident.storm.checks import is_basic
 from trident.storm.execution.collectors import BasicCollector, BoltCollector
-from trident.storm.execution.executor import Setting, TaskError
+from trident.storm.execution.executor import Executor, Setting, TaskError
 from trident.storm.execution.messages import Delivery
 from trident.storm.execution.task_layout import ExecutorPlace
 from trident.storm.interfaces import IBasicBolt, IRichBolt, TopologyContext
@@ -24,50 +24,32 @@ _HELD_BACK_S = 0.01  # nothing waits for longer than this to be sent, unless one
 _SAMPLED = 20  # one tuple in so many is timed from its execution to its answer, as in Storm
 
 
-class BoltExecutor:
+class BoltExecutor(Executor):
     """One thread of a bolt."""
 
     def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
-        self.place = place
-        self.active = True
-        self._setting = setting
+        super().__init__(place, setting)
         self._conf = setting.conf_of(place.component)
-        self._outbox = setting.outbox(place)
-        self.instances: dict[int, Any] = {}
         self._bolts: dict[int, IRichBolt] = {}
-        self.collectors: dict[int, BoltCollector] = {}
         self._until_sample = 1
-        self.call_since = self.uncounted_since = 0.0
         now = setting.clock()
         self._tick_s: float | None = self._conf["tick_tuple_freq_s"]
         self._next_tick = now + (self._tick_s or 0)
         self._next_look = now + setting.conf.message_timeout_s
         self._answered_before: dict[int, int] = {}
 
-    @property
-    def at_rest(self) -> bool:
-        """What waits for it is in its inbox."""
-        return True
-
-    @property
-    def pending(self) -> int:
-        return 0
-
     def open(self) -> None:
-        setting, component = self._setting, self.place.component
+        component = self.place.component
         for task in self.place.tasks:
-            random = setting.random()
-            context = setting.context(self.place, task)
-            streams = setting.streams(context, random)
-            report, debug = self._reporter(task), self._conf["debug"]
-            collector = BoltCollector(context, streams, self._outbox, random, setting.clock, report, debug)
-            bolt = setting.instance(component, task)
+            collector = BoltCollector(*(given := self._given(task)))
+            bolt = self._setting.instance(component, task)
             made: Any = RichBoltOfBasic(bolt) if is_basic(bolt) else bolt
             try:
-                made.prepare(self._conf, context, collector)
+                made.prepare(self._conf, given[0], collector)
             except Exception as error:
                 raise TaskError(component, task, "prepare") from error
-            self.instances[task], self._bolts[task], self.collectors[task] = bolt, made, collector
+            self.instances[task], self._bolts[task], self._ends[task] = bolt, made, made.cleanup
+            self.collectors[task], self.counts[task] = collector, collector.counts
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
         """Execute the tuples of deliveries; return the seconds until the next tick."""
@@ -84,18 +66,9 @@ class BoltExecutor:
             self._look_for_answers(now)
         return min(self._next_look, self._next_tick if self._tick_s is not None else self._next_look) - now
 
-    def close(self) -> None:
-        for task, bolt in self._bolts.items():
-            try:
-                bolt.cleanup()
-            except Exception as error:  # noqa: BLE001  the other instances are cleaned up too
-                self._setting.report(self.place.component, task, error)
-            self.collectors[task].close()
-        self._outbox.flush()
-
     def _execute(self, task: int, tuples: list[SentTuple], flush_at: float) -> float:
         """Execute tuples, and send what resulted from them by a certain time; return the time by which to send the next."""
-        counts, execute, clock = self.collectors[task].counts, self._bolts[task].execute, self._setting.clock
+        counts, execute, clock = self.counts[task], self._bolts[task].execute, self._setting.clock
         began = now = self.uncounted_since = clock()
         started = began if self._is_sample(tuples) else 0.0
         each, origin = None, tuples[0][1]
@@ -140,9 +113,10 @@ class BoltExecutor:
         """Warn of a bolt that answers nothing: every message behind its tuples times out."""
         timeout = self._setting.conf.message_timeout_s
         self._next_look = now + timeout
-        for task, collector in self.collectors.items():
-            unanswered = collector.counts.unanswered
-            answered = collector.counts.answered
+        for task, counts in self.counts.items():
+            given = [each for origin, each in counts.items() if origin.component != SYSTEM]  # ticks need no answer
+            answered = sum(each.acked + each.failed for each in given)
+            unanswered = sum(each.executed for each in given) - answered
             if unanswered and answered == self._answered_before.get(task, 0):
                 logger.warning(
                     "bolt %s (task %d) holds %d tuples and has answered none for %g s; call collector.ack or fail for each, "
@@ -153,9 +127,6 @@ class BoltExecutor:
                     timeout,
                 )
             self._answered_before[task] = answered
-
-    def _reporter(self, task: int) -> Any:
-        return lambda error: self._setting.report(self.place.component, task, error)
 
 
 # Basic bolts run as rich ones: anchored to the tuple that is executed, which is answered when `execute` returns.

@@ -12,12 +12,12 @@ from random import Random
 from typing import Any, NoReturn
 
 from trident.errors import TopologyError
-from trident.storm.execution.counts import ANSWERED, BoltCounts
+from trident.storm.execution.counts import ANSWERED, TaskCounts
 from trident.storm.execution.out_streams import OutStream
 from trident.storm.execution.outbox import BATCH, Outbox
 from trident.storm.execution.pending import Pending
 from trident.storm.interfaces import TopologyContext
-from trident.storm.storm_tuples import Tuple, ids_of, sent_tuple
+from trident.storm.storm_tuples import Origin, Tuple, ids_of, sent_tuple
 from trident.storm.streams import DEFAULT_STREAM
 
 logger = logging.getLogger("trident.storm")
@@ -128,7 +128,7 @@ class BoltCollector(_Collector):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.counts = BoltCounts(self)
+        self.counts = TaskCounts[Origin](self)
         self._outgoing = self.outbox.tuples
 
     def emit(

@@ -2,105 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Generic, TypeVar
 
-from trident.storm.storm_tuples import Origin
-from trident.storm.streams import SYSTEM
+_MEASURES = (
+    "executed", "acked", "failed", "execute_s", "process_s", "process_samples", "complete_s", "complete_samples",
+)  # fmt: skip
+_measures_of = attrgetter(*_MEASURES)
 
 
 @dataclass(slots=True, eq=False)
-class InputCounts:
-    """Totals of what one bolt task got from one origin.
+class Counts:
+    """Totals of what one bolt task got from one origin, or of the messages that one spout task emitted to one stream.
 
-    `collector`: the collector of the task; None in `ANSWERED`.
+    `collector`: the collector of the bolt's task that must answer; None in `ANSWERED`.
+    `failed`: of a spout with those that timed out.
     `execute_s`: seconds within `execute`.
     `process_s`, `process_samples`: seconds from the start of `execute` to the ack, summed over some of the tuples, and of how
     many.
+    `complete_s`, `complete_samples`: seconds from the emit to the acknowledgement, summed over all acked messages that were
+    tracked, and of how many.
     """
 
-    collector: object
+    collector: object = None
     executed: int = 0
     acked: int = 0
     failed: int = 0
     execute_s: float = 0.0
     process_s: float = 0.0
     process_samples: int = 0
-
-    def totals(self) -> dict[str, float]:
-        """Return them by name."""
-        return {
-            "executed": self.executed,
-            "acked": self.acked,
-            "failed": self.failed,
-            "execute_s": self.execute_s,
-            "process_s": self.process_s,
-            "process_samples": self.process_samples,
-        }
-
-
-ANSWERED = InputCounts(None)
-"""The holder of every tuple that was acked or failed."""
-
-
-class BoltCounts(dict[Origin, InputCounts]):
-    """Totals of one bolt task, by origin."""
-
-    def __init__(self, collector: object) -> None:
-        super().__init__()
-        self._collector = collector
-
-    def __missing__(self, origin: Origin) -> InputCounts:
-        counts = self[origin] = InputCounts(self._collector)
-        return counts
-
-    @property
-    def answered(self) -> int:
-        """How many tuples are acked or failed; ticks do not count."""
-        return sum(each.acked + each.failed for each in self._without_ticks())
-
-    @property
-    def unanswered(self) -> int:
-        """How many executed tuples are neither acked nor failed; ticks need no answer."""
-        return sum(each.executed - each.acked - each.failed for each in self._without_ticks())
-
-    def _without_ticks(self) -> list[InputCounts]:
-        return [each for origin, each in self.items() if origin.component != SYSTEM]
-
-
-@dataclass(slots=True, eq=False)
-class OutputCounts:
-    """Totals of the messages that one spout task emitted to one stream.
-
-    `failed`: those that timed out among them.
-    `complete_s`, `complete_samples`: seconds from the emit to the acknowledgement, summed over all acked messages that were
-    tracked, and of how many.
-    """
-
-    acked: int = 0
-    failed: int = 0
     complete_s: float = 0.0
     complete_samples: int = 0
 
     def totals(self) -> dict[str, float]:
-        """Return them by name."""
-        return {
-            "acked": self.acked,
-            "failed": self.failed,
-            "complete_s": self.complete_s,
-            "complete_samples": self.complete_samples,
-        }
+        """Return those that are not 0, by name."""
+        return {name: value for name, value in zip(_MEASURES, _measures_of(self), strict=True) if value}
 
 
-class SpoutCounts(dict[str, OutputCounts]):
-    """Totals of one spout task, by stream.
+ANSWERED = Counts()
+"""The holder of every tuple that was acked or failed."""
 
-    `busy_s`: seconds within `next_tuple`, `ack` and `fail`.
+K = TypeVar("K", bound=Hashable)
+
+
+class TaskCounts(dict[K, Counts], Generic[K]):
+    """Totals of one task: of a bolt by the origin of tuples, of a spout by stream, of an acker by "".
+
+    `busy_s`: seconds within a spout's `next_tuple`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, collector: object = None) -> None:
         super().__init__()
+        self._collector = collector
         self.busy_s = 0.0
 
-    def __missing__(self, stream: str) -> OutputCounts:
-        counts = self[stream] = OutputCounts()
+    def __missing__(self, source: K) -> Counts:
+        counts = self[source] = Counts(self._collector)
         return counts

@@ -11,8 +11,7 @@ from typing import Any
 from trident.errors import CorruptValueError, TopologyError
 from trident.fields import fields_of_struct, split_commas, struct_fields
 from trident.state.encoding.codec import encode
-from trident.state.encoding.declared_keys import declared_form
-from trident.state.encoding.equal_keys import canonical
+from trident.state.encoding.equal_keys import canonical, declared_form
 from trident.storm.execution.routes import Chooser, chooser_of
 from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.interfaces import TopologyContext

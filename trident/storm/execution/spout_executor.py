@@ -8,8 +8,8 @@ from typing import Any
 
 from trident.spout.rich import Activated
 from trident.storm.execution.collectors import SpoutCollector
-from trident.storm.execution.counts import SpoutCounts
-from trident.storm.execution.executor import Setting, TaskError
+from trident.storm.execution.counts import TaskCounts
+from trident.storm.execution.executor import Executor, Setting, TaskError
 from trident.storm.execution.messages import Delivery, Outcomes
 from trident.storm.execution.pending import Pending, PendingMessage
 from trident.storm.execution.task_layout import ExecutorPlace
@@ -26,7 +26,7 @@ class SpoutTask:
         self.spout = spout
         self.pending = pending
         self.collector = collector
-        self.counts = SpoutCounts()
+        self.counts = TaskCounts[str]()
         self.max_pending = max_pending
         self._acks_untracked = False
 
@@ -63,20 +63,15 @@ class SpoutTask:
             self._acks_untracked = False
 
 
-class SpoutExecutor:
+class SpoutExecutor(Executor):
     """One thread of a spout. It asks for no tuples while a queue is full, and goes on to take acks."""
 
     def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
-        self.place = place
-        self.active = True
-        self._setting = setting
+        super().__init__(place, setting)
         self._clock = setting.clock
         self._conf = setting.conf_of(place.component)
-        self._outbox = setting.outbox(place)
         self._readers = tuple(setting.read_by(place.component))
         self.tasks: dict[int, SpoutTask] = {}
-        self.instances: dict[int, Any] = {}
-        self.call_since = self.uncounted_since = 0.0
         self._notified_active: bool | None = None
         self._next_rotation = setting.clock() + setting.conf.message_timeout_s
 
@@ -90,18 +85,15 @@ class SpoutExecutor:
         return sum(len(each.pending) for each in list(self.tasks.values()))
 
     def open(self) -> None:
-        setting = self._setting
         for task in self.place.tasks:
-            random, context = setting.random(), setting.context(self.place, task)
-            streams = setting.streams(context, random)
-            pending = Pending(setting.clock)
-            report, debug = self._reporter(task), self._conf["debug"]
-            collector = SpoutCollector(pending, context, streams, self._outbox, random, setting.clock, report, debug)
-            spout: IRichSpout = setting.instance(self.place.component, task)
-            self.instances[task] = spout
+            pending = Pending(self._clock)
+            collector = SpoutCollector(pending, *(given := self._given(task)))
+            spout: IRichSpout = self._setting.instance(self.place.component, task)
             made = self.tasks[task] = SpoutTask(spout, pending, collector, self._conf["max_spout_pending"])
+            self.collectors[task], self.counts[task] = collector, made.counts
+            self.instances[task], self._ends[task] = spout, spout.close
             collector.ack_untracked = partial(self._call, task, "ack", made.ack_untracked)
-            self._call(task, "open", spout.open, self._conf, context, collector)
+            self._call(task, "open", spout.open, self._conf, given[0], collector)
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
         """Tell the spouts what became of their messages, then ask them for more."""
@@ -117,16 +109,6 @@ class SpoutExecutor:
         self._ack_untracked()
         self._outbox.flush()
         return 0.0 if emitted else self._setting.conf.spout_wait_ms / 1000
-
-    def close(self) -> None:
-        """Close the spouts; their unanswered messages go back to where they came from."""
-        for task, each in self.tasks.items():
-            try:
-                each.spout.close()
-            except Exception as error:  # noqa: BLE001  the other instances are closed too
-                self._setting.report(self.place.component, task, error)
-            each.collector.close()
-        self._outbox.flush()
 
     def _ask(self) -> bool:
         """Call `next_tuple` of each task until nothing comes, or for a millisecond; whether anything was emitted last."""
@@ -205,6 +187,3 @@ class SpoutExecutor:
             raise
         except Exception as error:
             raise TaskError(self.place.component, task, what) from error
-
-    def _reporter(self, task: int) -> Any:
-        return lambda error: self._setting.report(self.place.component, task, error)

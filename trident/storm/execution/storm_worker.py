@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -49,6 +49,14 @@ def make_executor(place: ExecutorPlace, setting: Setting) -> Executor:
         return AckerExecutor(place, setting)
     kind = SpoutExecutor if place.component in setting.topology.spouts else BoltExecutor
     return kind(place, setting)
+
+
+def inboxes_of(places: Iterable[ExecutorPlace], capacity: int) -> dict[int, Inbox]:
+    """Return an inbox for each executor, by its tasks."""
+    inboxes: dict[int, Inbox] = {}
+    for each in places:
+        inboxes |= dict.fromkeys(each.tasks, Inbox(capacity))
+    return inboxes
 
 
 class Worker:

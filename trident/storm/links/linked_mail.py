@@ -11,7 +11,8 @@ from time import monotonic
 import zmq
 
 from trident.spark.link_keys import Keys, new_context
-from trident.storm.execution.messages import Body, Inbox
+from trident.storm.execution.messages import Body
+from trident.storm.execution.storm_worker import inboxes_of
 from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.links.frames import Decoder, Encoder, encode_marks, is_marks, marks_of
 from trident.storm.storm_topology import StormTopology
@@ -34,9 +35,7 @@ class LinkedMail:
     def __init__(
         self, number: int, topology: StormTopology, layout: TaskLayout, keys: Keys, capacity: int, host: str
     ) -> None:
-        self.inboxes: dict[int, Inbox] = {}
-        for each in layout.in_worker(number):
-            self.inboxes |= dict.fromkeys(each.tasks, Inbox(capacity))
+        self.inboxes = inboxes_of(layout.in_worker(number), capacity)
         self.ended = threading.Event()
         self.corrupt = 0
         self.unknown = 0
@@ -52,8 +51,8 @@ class LinkedMail:
         self._receiver = threading.Thread(target=self._receive, args=(socket,), name="links", daemon=True)
         self._receiver.start()
 
-    def set_peers(self, places: Mapping[int, tuple[str, int]]) -> None:
-        """Connect to the other workers at their addresses and incarnations; those that are not named are away."""
+    def set_peers(self, places: Mapping[int, tuple[str, str]]) -> None:
+        """Connect to the other workers at their addresses, as what runs there; those that are not named are away."""
         for worker, peer in self._peers.items():
             peer.move(places.get(worker))
 
@@ -181,8 +180,8 @@ class Peer:
         self._socket: zmq.Socket[bytes] | None = None
         self._overflow: deque[bytes] = deque()
         self._full: dict[int, float] = {}
-        self.place: tuple[str, int] | None = None
-        """Its address and its incarnation; None while it is away."""
+        self.place: tuple[str, str] | None = None
+        """Its address and its run; None while it is away."""
         self.dropped = 0
 
     def takes(self, task: int) -> bool:
@@ -219,7 +218,7 @@ class Peer:
         else:
             self._full = {task: ends for task, ends in self._full.items() if task not in tasks}
 
-    def move(self, place: tuple[str, int] | None) -> None:
+    def move(self, place: tuple[str, str] | None) -> None:
         """Connect to where the worker is now. What was on its way to where it was is dropped."""
         with self._lock:
             if place == self.place:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Mapping
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from trident.errors import EnvironmentProblem, TopologyError
+from trident.errors import EnvironmentProblem, TopologyError, describe
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.spark.environment import is_spark_on
 from trident.spark.session import stop_session
-from trident.spark.worker_slots import Slots, addresses_of
-from trident.storm.execution.pickles import pickled_components
-from trident.storm.execution.task_layout import lay_out
+from trident.spark.worker_slots import Slots
+from trident.storm.execution.executor import Launch
 from trident.storm.spark.slots import open_spark, rebalanced
 from trident.storm.spark.supervisor import Supervisor
-from trident.storm.spark.worker_registry import Launch
 from trident.storm.statistics import TopologyMonitor
 from trident.storm.storm_config import StormConfig
+from trident.storm.storm_errors import DeathWatch
 from trident.storm.storm_topology import StormTopology
 
 logger = logging.getLogger("trident.storm")
 
 _LOOK_S = 0.02
+_ERRORS = 100
 _PATIENCE_S = 10.0  # for executors of a cluster that are still on their way
 _RESTED_S = 0.3  # a delivery may be between two workers when they are asked, so what they say must hold for a while
 
@@ -39,9 +40,9 @@ class RunningStormTopology:
 
     def __init__(self, topology: StormTopology, conf: StormConfig, active: bool = True) -> None:
         self.conf = conf
-        layout = lay_out(topology, conf.workers, conf.ackers)
-        self._launch = Launch(topology, pickled_components(topology), layout, conf)
+        self._launch = Launch.of(topology, conf)
         self._error: BaseException | None = None
+        self._watch, self._errors = DeathWatch(conf), deque[ReportedError](maxlen=_ERRORS)
         self._ended = threading.Event()
         self._changing = threading.RLock()
         self._active = active
@@ -58,9 +59,11 @@ class RunningStormTopology:
                 lambda: self._active and self.is_active,
                 lambda: self.errors,
             )
-            self._supervisor = Supervisor(
-                self._context, self._launch, *addresses_of(self._context), self._monitor.take, self._over
-            )
+            try:
+                self._supervisor = self._supervise()
+            except BaseException:
+                self._monitor.close()
+                raise
         except BaseException:
             self._stop_spark()
             raise
@@ -117,22 +120,22 @@ class RunningStormTopology:
     @property
     def workers(self) -> list[dict[str, Any]]:
         """Each worker: what it does (`starting`, `opening`, `running`, `ended`), its host, process and links."""
-        return [each.as_status() for each in list(self._supervisor.crew.slots.values())]
+        return [each.as_status(not self.is_active) for each in self._supervisor.places]
 
     @property
     def deaths(self) -> int:
         """How often a worker has died."""
-        return self._supervisor.deaths
+        return self._watch.total
 
     @property
     def pending(self) -> int:
         """How many tracked messages are not answered, as of the workers' last beats."""
-        return sum(each.pending for each in list(self._supervisor.crew.slots.values()))
+        return sum(each.beat.get("pending", 0) for each in self._supervisor.places)
 
     @property
     def errors(self) -> list[ReportedError]:
         """The last errors that spouts and bolts reported, or died of."""
-        return list(self._supervisor.errors)
+        return list(self._errors)
 
     @property
     def metrics_url(self) -> str | None:
@@ -152,7 +155,7 @@ class RunningStormTopology:
         ends = monotonic() + (self.conf.drain_timeout_s if timeout_s is None else timeout_s)
         rested = 0.0
         while monotonic() < ends and not self._ended.wait(_LOOK_S):
-            rested = (rested or monotonic()) if self._supervisor.crew.all_at_rest else 0.0
+            rested = (rested or monotonic()) if self._supervisor.all_at_rest else 0.0
             if rested and monotonic() - rested > _RESTED_S:
                 return True
         return False
@@ -178,7 +181,12 @@ class RunningStormTopology:
             try:
                 self.drain(self.conf.message_timeout_s if wait_s is None else wait_s)
                 self._launch, self.conf = launch, launch.conf
-                self._supervisor.move(launch)
+                try:
+                    if self._supervisor.close():
+                        self._supervisor = self._supervise()
+                except BaseException as error:  # the workers are ending, and there are no others
+                    self._supervisor.end_soon(error)
+                    raise
                 self._wait_until_ready()
             finally:  # workers that are late get this when they are up, as restarted ones do
                 self._set_active(was_active)
@@ -199,10 +207,13 @@ class RunningStormTopology:
 
     # ---- inside -------------------------------------------------------------------------------------------------------
 
+    def _supervise(self) -> Supervisor:
+        return Supervisor(self._context, self._launch, self._watch, self._errors, self._monitor.take, self._over)
+
     def _set_active(self, active: bool) -> None:
         with self._changing:
             self._active = active
-            self._supervisor.set_active(active)
+            self._supervisor.order(active)
 
     def _wait_until_up(self) -> None:
         try:
@@ -215,7 +226,7 @@ class RunningStormTopology:
 
     def _wait_until_ready(self) -> None:
         began = monotonic()
-        while not self._supervisor.crew.all_ready:
+        while not self._supervisor.all_ready:
             if self._ended.wait(_LOOK_S):
                 raise self._error or EnvironmentProblem.of_now(
                     f"topology {self.name!r} was stopped while its workers started"
@@ -238,7 +249,7 @@ class RunningStormTopology:
     def _over(self, error: BaseException | None) -> None:
         self._error = error
         if error is not None:
-            logger.error("topology %s ended: %s", self.name, error)
+            logger.error("topology %s ended: %s", self.name, describe(error))
         self._monitor.close()
         self._stop_spark()
         self._ended.set()
@@ -247,8 +258,3 @@ class RunningStormTopology:
         self._slots.release()
         if self._owned:
             stop_session(self._spark)
-
-
-def start(topology: StormTopology, conf: StormConfig, active: bool = True) -> RunningStormTopology:
-    """Run a topology on Spark; return once all its workers are up."""
-    return RunningStormTopology(topology, conf, active)

@@ -11,8 +11,8 @@ from trident.errors import ConfigError, TopologyError
 from trident.spark.environment import is_spark_on, master_of
 from trident.spark.session import spark_session
 from trident.spark.shipping import ship_code
+from trident.storm.execution.executor import Launch
 from trident.storm.execution.task_layout import TaskLayout, lay_out
-from trident.storm.spark.worker_registry import Launch
 from trident.storm.storm_config import StormConfig
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 A worker's executors keep totals (`trident/storm/execution/counts.py`). `worker_snapshots.py` reads them once a second,
 `collected_totals.py` adds up the totals of all workers, and `topology_monitor.py` makes statuses, log lines and metrics of
-them (`trident/observe/topology_status.py`); `local_observer.py` does all that for workers of this process.
+them (`trident/observe/topology_status.py`).
 """
 
 from trident.storm.statistics.topology_monitor import TopologyMonitor

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from trident.observe.component_statistics import (
     ComponentDescription,
+    ComponentKind,
     ComponentStatistics,
     Edge,
     EdgeStatistics,
@@ -20,9 +21,9 @@ from trident.observe.component_statistics import (
 from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
 from trident.observe.time_series import TimeSpan
 from trident.storm.execution.task_layout import ExecutorPlace, TaskLayout
-from trident.storm.groupings import Grouping
+from trident.storm.groupings import Grouping, Subscription
 from trident.storm.statistics.worker_snapshots import CountKey, WorkerSnapshot
-from trident.storm.storm_topology import StormTopology
+from trident.storm.storm_topology import SpoutSpec, StormTopology
 
 _MILLISECONDS = 1000
 _CAPACITY_WINDOW_S = WINDOWS_S[0]
@@ -79,11 +80,62 @@ class Collected:
         with self._lock:
             differences = {window: self._windows.over(window, now) for window in (*WINDOWS_S, ALL_TIME)}
         capacities = _capacities(layout, differences[_CAPACITY_WINDOW_S], uncounted_s)
+        windows = differences.items()
         return TopologyStatistics(
-            tuple(
-                _Window(self._topology, layout, capacities).of(window, difference)
-                for window, difference in differences.items()
-            )
+            tuple(self._window(layout, capacities, window, difference) for window, difference in windows)
+        )
+
+    def _window(
+        self,
+        layout: TaskLayout,
+        capacities: Mapping[ExecutorPlace, float],
+        window: int,
+        difference: Difference[CountKey],
+    ) -> WindowStatistics:
+        whole: Sums = defaultdict(float)
+        sums: dict[int | str | tuple[str, str, str], Sums] = defaultdict(lambda: defaultdict(float))
+        for key, value in difference.added.items():
+            if key.component.startswith("__"):  # ticks are no tuples of the topology
+                continue
+            component = layout.component_of[key.task]
+            edge = (key.component, component, key.stream) if key.component else (component, "", key.stream)
+            for of in (component, key.task, edge):
+                sums[of][key.measure] += value
+            if component in self._topology.spouts or key.measure in ("emitted", "transferred"):
+                whole[key.measure] += value
+        components = {name: self._component(name, layout, capacities, sums) for name in layout.tasks}
+        return WindowStatistics(window, difference.seconds, _figures(whole), components)
+
+    def _component(
+        self,
+        name: str,
+        layout: TaskLayout,
+        capacities: Mapping[ExecutorPlace, float],
+        sums: Mapping[int | str | tuple[str, str, str], Sums],
+    ) -> ComponentStatistics:
+        component = self._topology.components.get(name)
+        kind: ComponentKind = "acker"
+        made: object = None
+        inputs: tuple[Subscription, ...] = ()
+        if isinstance(component, SpoutSpec):
+            kind, made = "spout", component.spout
+        elif component is not None:
+            kind, made, inputs = "bolt", component.bolt, component.inputs
+        read = [Edge(each.component, name, _text(each.grouping), stream=each.stream) for each in inputs]
+        sent = sorted(of for of in sums if isinstance(of, tuple) and of[:2] == (name, "") and of[2])
+        executors = tuple(
+            ExecutorStatistics(place.tasks, place.worker, _figures(_added(sums, place.tasks), capacities[place]))
+            for place in layout.executors
+            if place.component == name
+        )
+        return ComponentStatistics(
+            ComponentDescription(
+                name, kind, name, "" if made is None else type(made).__name__, len(layout.tasks[name])
+            ),
+            _figures(_added(sums, [name]), max(each.figures.capacity for each in executors)),
+            tuple(EdgeStatistics(e, _figures(_added(sums, [(e.source, e.target, e.stream)]))) for e in read),
+            tuple(EdgeStatistics(Edge(name, stream=of[2]), _figures(sums[of])) for of in sent),
+            executors,
         )
 
 
@@ -101,75 +153,12 @@ def _capacities(
     }
 
 
-class _Window:
-    """Groups what was added in one window."""
-
-    def __init__(self, topology: StormTopology, layout: TaskLayout, capacities: Mapping[ExecutorPlace, float]) -> None:
-        self._topology, self._layout, self._capacities = topology, layout, capacities
-        self._components: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
-        self._tasks: dict[int, Sums] = defaultdict(lambda: defaultdict(float))
-        self._inputs: dict[tuple[str, str, str], Sums] = defaultdict(lambda: defaultdict(float))
-        self._outputs: dict[tuple[str, str], Sums] = defaultdict(lambda: defaultdict(float))
-
-    def of(self, window: int, difference: Difference[CountKey]) -> WindowStatistics:
-        for key, value in difference.added.items():
-            if not key.component.startswith("__"):  # ticks are no tuples of the topology
-                self._add(key, value)
-        whole: Sums = defaultdict(float)
-        for component in self._topology.components:
-            spout = component in self._topology.spouts
-            for measure, value in self._components[component].items():
-                if spout or measure in ("emitted", "transferred"):
-                    whole[measure] += value
-        components = {component: self._component(component) for component in self._layout.tasks}
-        return WindowStatistics(window, difference.seconds, _figures(whole), components)
-
-    def _add(self, key: CountKey, value: float) -> None:
-        component = self._layout.component_of[key.task]
-        self._components[component][key.measure] += value
-        self._tasks[key.task][key.measure] += value
-        if key.component:
-            self._inputs[component, key.component, key.stream][key.measure] += value
-        elif key.stream:
-            self._outputs[component, key.stream][key.measure] += value
-
-    def _component(self, component: str) -> ComponentStatistics:
-        places = [place for place in self._layout.executors if place.component == component]
-        capacity = max(self._capacities[place] for place in places)
-        return ComponentStatistics(
-            self._described(component),
-            _figures(self._components[component], capacity),
-            tuple(
-                EdgeStatistics(edge, _figures(self._inputs[component, edge.source, edge.stream]))
-                for edge in self._edges(component)
-            ),
-            tuple(
-                EdgeStatistics(Edge(component, stream=stream), _figures(sums))
-                for (of, stream), sums in sorted(self._outputs.items())
-                if of == component
-            ),
-            tuple(self._executor(place) for place in places),
-        )
-
-    def _described(self, component: str) -> ComponentDescription:
-        spout, bolt = self._topology.spouts.get(component), self._topology.bolts.get(component)
-        tasks = len(self._layout.tasks[component])
-        if spout is not None:
-            return ComponentDescription(component, "spout", component, type(spout.spout).__name__, tasks)
-        detail = "" if bolt is None else type(bolt.bolt).__name__
-        return ComponentDescription(component, "acker" if bolt is None else "bolt", component, detail, tasks)
-
-    def _edges(self, component: str) -> list[Edge]:
-        bolt = self._topology.bolts.get(component)
-        inputs = () if bolt is None else bolt.inputs
-        return [Edge(each.component, component, _text(each.grouping), stream=each.stream) for each in inputs]
-
-    def _executor(self, place: ExecutorPlace) -> ExecutorStatistics:
-        sums: Sums = defaultdict(float)
-        for task in place.tasks:
-            for measure, value in self._tasks[task].items():
-                sums[measure] += value
-        return ExecutorStatistics(place.tasks, place.worker, _figures(sums, self._capacities[place]))
+def _added(sums: Mapping[Any, Sums], of: Iterable[Any]) -> Sums:
+    added: Sums = defaultdict(float)
+    for each in of:
+        for measure, value in sums.get(each, {}).items():
+            added[measure] += value
+    return added
 
 
 def _text(grouping: Grouping) -> str:

@@ -108,7 +108,7 @@ class TopologyMonitor:
                 snapshot["pid"],
                 snapshot["uptime_s"],
                 now - heard,
-                sum(count for _, count in snapshot["pending"]),
+                snapshot["pending"],
                 snapshot["port"],
             )
             for number, (heard, snapshot) in sorted(self._heard.copy().items())
@@ -134,7 +134,7 @@ class TopologyMonitor:
         )
 
     def _pending(self) -> int:
-        return sum(count for _, snapshot in self._heard.copy().values() for _, count in snapshot["pending"])
+        return sum(snapshot["pending"] for _, snapshot in self._heard.copy().values())
 
     def _present(self, layout: TaskLayout, now: float) -> list[tuple[int, float, Calls]]:
         """Return the calls of each worker that has been heard of lately, and how long ago that was."""

@@ -8,16 +8,12 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from random import SystemRandom
 from typing import NamedTuple, TypedDict
 
-from trident.storm.execution.acker import AckerExecutor
-from trident.storm.execution.bolt_executor import BoltExecutor
-from trident.storm.execution.counts import BoltCounts, SpoutCounts
 from trident.storm.execution.executor import Executor
-from trident.storm.execution.out_streams import OutStream
-from trident.storm.execution.spout_executor import SpoutExecutor
 from trident.storm.execution.storm_worker import PresentCall
 
 _random = SystemRandom()
@@ -53,7 +49,7 @@ class WorkerSnapshot(TypedDict):
     totals
         Lists of a `CountKey` and its value.
     pending
-        Lists of a spout's task and how many of its tracked messages are not answered.
+        How many tracked messages of its spouts are not answered.
     port
         Where other workers send to; 0 for one of the topology's own process.
     calls
@@ -68,7 +64,7 @@ class WorkerSnapshot(TypedDict):
     pid: int
     uptime_s: float
     totals: list[tuple[tuple[int, str, str, str], float]]
-    pending: list[tuple[int, int]]
+    pending: int
     port: int
     calls: Calls
 
@@ -109,54 +105,22 @@ class WorkerSnapshots:
             "pid": os.getpid(),
             "uptime_s": time.monotonic() - self._began,
             "totals": [total for each in self._executors for total in _totals_of(each)],
-            "pending": [
-                (task, each.collector.pending)
-                for executor in self._executors
-                if isinstance(executor, SpoutExecutor)
-                for task, each in list(executor.tasks.items())
-            ],
+            "pending": sum(each.pending for each in self._executors),
             "port": self._port,
             "calls": [(each.place.tasks, each.seconds, each.uncounted_s, each.where) for each in self._at_work()],
         }
 
 
-# Dicts that a thread writes are copied by `list(….items())`, which no other thread can interrupt.
-
-
 def _totals_of(executor: Executor) -> Iterator[tuple[CountKey, float]]:
-    if isinstance(executor, BoltExecutor):
-        for task, collector in list(executor.collectors.items()):
-            yield from _of_streams(task, collector.streams)
-            yield from _of_bolt(task, collector.counts)
-    elif isinstance(executor, SpoutExecutor):
-        for task, each in list(executor.tasks.items()):
-            yield from _of_streams(task, each.collector.streams)
-            yield from _of_spout(task, each.counts)
-    elif isinstance(executor, AckerExecutor):
-        task = executor.place.tasks[0]
-        yield CountKey(task, "executed", "", ""), executor.handled
-        yield CountKey(task, "execute_s", "", ""), executor.busy_s
-
-
-def _of_streams(task: int, streams: Mapping[str, OutStream]) -> Iterator[tuple[CountKey, float]]:
-    for name, stream in streams.items():
-        yield CountKey(task, "emitted", "", name), stream.emitted
-        yield CountKey(task, "transferred", "", name), stream.transferred
-
-
-def _of_bolt(task: int, counts: BoltCounts) -> Iterator[tuple[CountKey, float]]:
-    found: dict[CountKey, float] = {}
-    for origin, each in list(counts.items()):
-        for measure, value in each.totals().items():
-            if value:
-                key = CountKey(task, measure, origin.component, origin.stream)
-                found[key] = found.get(key, 0) + value  # several tasks emit to one stream
-    yield from found.items()
-
-
-def _of_spout(task: int, counts: SpoutCounts) -> Iterator[tuple[CountKey, float]]:
-    for stream, each in list(counts.items()):
-        for measure, value in each.totals().items():
-            if value:
-                yield CountKey(task, measure, "", stream), value
-    yield CountKey(task, "busy_s", "", ""), counts.busy_s
+    # Dicts that a thread writes are copied by `list(….items())`, which no other thread can interrupt.
+    for task, collector in list(executor.collectors.items()):
+        for name, stream in collector.streams.items():
+            yield CountKey(task, "emitted", "", name), stream.emitted
+            yield CountKey(task, "transferred", "", name), stream.transferred
+    for task, counts in list(executor.counts.items()):
+        found = defaultdict[CountKey, float](float, {CountKey(task, "busy_s", "", ""): counts.busy_s})
+        for source, each in list(counts.items()):
+            place = ("", source) if isinstance(source, str) else (source.component, source.stream)
+            for measure, value in each.totals().items():
+                found[CountKey(task, measure, *place)] += value  # several tasks emit to one stream
+        yield from found.items()

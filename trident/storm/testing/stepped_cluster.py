@@ -10,11 +10,9 @@ from typing import Any
 from trident.errors import TopologyError
 from trident.observe.reported_errors import ReportedError
 from trident.roles import Closes
-from trident.storm.execution.executor import Executor, Setting, TaskError
+from trident.storm.execution.executor import Executor, Launch, TaskError
 from trident.storm.execution.messages import Body
-from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.storm_worker import make_executor
-from trident.storm.execution.task_layout import TaskLayout, lay_out
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import Origin
@@ -70,19 +68,15 @@ class SteppedCluster(Closes):
         self.errors: list[ReportedError] = []
         self._random = Random(seed)
         self._link: Link = link or (lambda task, body: (body,))
-        self.layout: TaskLayout = lay_out(topology, self.conf.workers, self.conf.ackers)
+        launch = Launch.of(topology, self.conf)
+        self.layout = launch.layout
         self._queues: dict[int, deque[Body]] = {task: deque() for task in self.layout.component_of}
-        self._setting = Setting(
-            self.conf.name,
-            topology,
-            pickled_components(topology),
-            self.layout,
-            self.conf,
+        self._setting = launch.setting(
             self,
             lambda component, task, error: self.errors.append(ReportedError.of(component, task, error)),
-            lambda: self.now,
-            lambda: Random(self._random.getrandbits(64)),
-            watch,
+            clock=lambda: self.now,
+            random=lambda: Random(self._random.getrandbits(64)),
+            watch=watch,
         )
         self._executors: dict[int, Executor] = {}
         for place in self.layout.executors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from trident.errors import StateError
@@ -27,7 +28,7 @@ from trident.testing.checks.promises import Promise
 
 MANY = 10_000
 USUAL_SIZES = (4, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 250, 256, 500, 512, 1000, 1024, 2000, 2048)
-_KEY_OVERHEAD = 128  # a prefix, and what the store adds
+_OVERHEAD = 128  # a prefix, and what the store adds
 
 
 class BackingMapContract(MapSharing):
@@ -46,16 +47,14 @@ class BackingMapContract(MapSharing):
     @promise(Promise.ORDER)
     def test_answers_come_in_the_order_asked(self) -> None:
         """Keys are asked in another order than they were written in."""
-        writer, pairs = self.store.writer(), rows(300)
-        writer.commit(pairs, 1)
+        writer, pairs = self.written(300)
         self.random("order").shuffle(pairs)
         self.expect_rows(pairs, "read 300 keys in another order", writer)
 
     @promise(Promise.ORDER)
     def test_absent_keys_have_their_place_among_the_answers(self) -> None:
         """A server may answer with the keys that it has; the map puts None for the others."""
-        writer, pairs = self.store.writer(), rows(200)
-        writer.commit(pairs, 1)
+        writer, pairs = self.written(200)
         asked: list[tuple[Key, Any]] = []
         for pair, (absent, _) in zip(pairs, rows(200, 1000), strict=True):
             asked += [pair, (absent, None)]
@@ -102,10 +101,7 @@ class BackingMapContract(MapSharing):
     @promise(Promise.ABSENT)
     def test_zero_and_empty_values_are_there(self) -> None:
         """What counts as false in Python is a value."""
-        writer = self.store.writer()
-        pairs: list[tuple[Key, Any]] = [((f"{at}",), value) for at, value in enumerate([0, False, 0.0, "", [], {}])]
-        writer.commit(pairs, 1)
-        self.expect_rows(pairs, "read values that count as false", writer)
+        self._come_back([0, False, 0.0, "", [], {}])
 
     @promise(Promise.BULK)
     def test_every_key_of_a_put_is_written_at_the_borders_of_a_request(self) -> None:
@@ -120,8 +116,7 @@ class BackingMapContract(MapSharing):
     @promise(Promise.BULK)
     def test_every_key_of_a_large_put_is_written(self) -> None:
         """Ten thousand keys in one put and one read, then again in another order."""
-        writer, pairs = self.store.writer(), rows(MANY)
-        writer.commit(pairs, 1)
+        _, pairs = self.written(MANY)
         self.random("large").shuffle(pairs)
         self.expect_rows(pairs, f"read a put of {MANY} keys")
 
@@ -154,8 +149,7 @@ class BackingMapContract(MapSharing):
     @promise(Promise.BULK)
     def test_a_put_of_no_keys_changes_nothing(self) -> None:
         """A batch may have no key of a partition."""
-        writer, pairs = self.store.writer(), rows(3)
-        writer.commit(pairs, 1)
+        writer, pairs = self.written(3)
         writer.commit([], 2)
         self.expect_rows(pairs, "read after a put of no keys", writer)
 
@@ -194,29 +188,22 @@ class BackingMapContract(MapSharing):
         """Nothing is cut off, dropped, or said to be written when it is not."""
         most = self.claims.max_value_bytes
         size = 1 << 22 if most is None else most + 1
-        writer = self.store.writer()
-        pairs: list[tuple[Key, Any]] = [*rows(2), (("large",), "x" * size), *rows(2, 5)]
-        refused = self._refused_or_stored(writer, "state", pairs, 1)
-        if most is not None and not refused:
-            broken(f"a value of {size} bytes was put without an error; the limit is {most}")
+        self._refused_beyond(most, [*rows(2), (("large",), "x" * size), *rows(2, 5)], f"a value of {size} bytes")
 
     @promise(Promise.ERRORS)
     def test_a_key_that_is_too_long_is_refused(self) -> None:
         """Two keys that differ only after the limit are not one."""
         most = self.claims.max_key_bytes
         size = 1 << 16 if most is None else most
-        pairs: list[tuple[Key, Any]] = [*rows(2), (("k" * size + "a",), "a"), (("k" * size + "b",), "b")]
-        refused = self._refused_or_stored(self.store.writer(), "state", pairs, 1)
-        if most is not None and not refused:
-            broken(f"a key of {size + 1} bytes was put without an error; the limit is {most}")
+        keys = (("k" * size + "a",), "a"), (("k" * size + "b",), "b")
+        self._refused_beyond(most, [*rows(2), *keys], f"a key of {size + 1} bytes")
 
     @promise(Promise.ERRORS, "outage")
     def test_a_store_that_does_not_answer_raises(self) -> None:
         """Neither a read that says "absent" nor a put that says "done"."""
-        writer, pairs = self.store.writer(), rows(3)
-        writer.commit(pairs, 1)
+        writer, pairs = self.written(3)
         writer.begin(2)
-        with self.broken_store():
+        with self.given("outage")():
             with expect_error(StateError, what="read while the store does not answer"):
                 writer.read(keys_of(pairs))
             with expect_error(StateError, what="put while the store does not answer"):
@@ -231,36 +218,22 @@ class BackingMapContract(MapSharing):
     @promise(Promise.KEYS)
     def test_different_keys_are_different(self) -> None:
         """Compound, empty, numeric-looking, unicode in several forms, with separators and wildcards."""
-        self._all_apart([key for key in KEYS if self._fits(key)])
+        self._all_apart(KEYS)
 
     @promise(Promise.KEYS)
     def test_a_key_that_looks_like_another_one_is_absent(self) -> None:
         """Of the same keys, one half is written; the other half stays absent."""
+        keys = self._fitting(KEYS)
         for half in (0, 1):
-            writer, state = self.store.writer(f"half {half}"), f"half {half}"
-            written = [key for at, key in enumerate(KEYS) if at % 2 == half and self._fits(key)]
-            writer.commit([(key, "written") for key in written], 1)
-            wanted = ["written" if key in set(written) else None for key in KEYS if self._fits(key)]
-            found = self.reader(state).read([key for key in KEYS if self._fits(key)])
-            expect(found, wanted, f"read {len(KEYS)} keys, half of which were written")
+            self.store.writer(f"half {half}").commit([(key, "written") for key in keys[half::2]], 1)
+            wanted = ["written" if at % 2 == half else None for at in range(len(keys))]
+            expect(self.reader(f"half {half}").read(keys), wanted, f"read {len(keys)} keys, half of which were written")
 
     @promise(Promise.KEYS)
     def test_each_key_can_be_written_alone(self) -> None:
         """One key a put: the empty text, None, a number."""
         writer = self.store.writer()
-        keys: list[Key] = [
-            ("",),
-            (" ",),
-            ("\x00",),
-            (None,),
-            (0,),
-            ("0",),
-            ("", ""),
-            ("汉",),
-            ("a/b",),
-            (-1,),
-            (2**64,),
-        ]
+        keys: list[Key] = [*((one,) for one in ("", " ", "\x00", None, 0, "0", "汉", "a/b", -1, 2**64)), ("", "")]
         for txid, key in enumerate(keys, 1):
             writer.commit([(key, txid)], txid)
         expect(self.reader().read(keys), list(range(1, len(keys) + 1)), "read keys that were written one at a time")
@@ -268,14 +241,13 @@ class BackingMapContract(MapSharing):
     @promise(Promise.KEYS)
     def test_long_keys_that_differ_at_their_end_are_different(self) -> None:
         """Up to the limit of the store."""
-        keys: list[Key] = [("k" * length + end,) for length in LONG_KEY_PARTS for end in "ab"]
-        self._all_apart([key for key in keys if self._fits(key)])
+        self._all_apart([("k" * length + end,) for length in LONG_KEY_PARTS for end in "ab"])
 
     @promise(Promise.BINARY_KEYS)
     def test_bytes_in_keys_stay_apart(self) -> None:
         """Not UTF-8, not text, not each other. A store without them refuses them."""
         if self.claims.binary_keys:
-            self._all_apart(list(BINARY_KEYS))
+            self._read_back([(key, at) for at, key in enumerate(BINARY_KEYS)])
             return
         for at, key in enumerate(key for key in BINARY_KEYS if isinstance(key[0], bytes)):
             with expect_error(
@@ -297,28 +269,31 @@ class BackingMapContract(MapSharing):
     @promise(Promise.VALUES)
     def test_texts_and_collections_come_back(self) -> None:
         """Empty, nested, in several scripts, and a text of a million characters."""
-        self._come_back([value for value in PLAIN_VALUES if self._is_small(value)])
+        self._come_back(_within(self.claims.max_value_bytes, PLAIN_VALUES))
 
     @promise(Promise.VALUES)
     def test_other_types_come_back_or_are_refused(self) -> None:
         """Bytes, tuples, sets, dates and times with zones; a store without them refuses them."""
         if self.claims.all_types:
-            self._come_back([value for value in TYPED_VALUES if self._is_small(value)])
+            self._come_back(_within(self.claims.max_value_bytes, TYPED_VALUES))
             return
         for at, value in enumerate([b"bytes", {1}, float("nan"), TYPED_VALUES[-1]]):
             with expect_error(StateError, TypeError, ValueError, what=f"put {value!r}, which is claimed to be refused"):
                 self.store.writer(f"refused {at}").commit([(("key",), value)], 1)
 
+    def _refused_beyond(self, most: int | None, pairs: list[tuple[Key, Any]], what: str) -> None:
+        refused = self._refused_or_stored(self.store.writer(), "state", pairs, 1)
+        if most is not None and not refused:
+            broken(f"{what} was put without an error; the limit is {most}")
+
     def _refused_or_stored(self, writer: Writer, state: str, pairs: list[tuple[Key, Any]], txid: int) -> bool:
         keys = keys_of(pairs)
         before = self.reader(state).read(keys)
         writer.begin(txid)
-        try:
+        refused = True
+        with suppress(Exception):  # a user's store; any error is a refusal
             writer.put(pairs, txid)
             writer.end(txid)
-        except Exception:  # noqa: BLE001 - a user's store; any error is a refusal
-            refused = True
-        else:
             refused = False
         others = self.reader(state).read(keys)
         if refused and self.claims.atomic_put:
@@ -332,27 +307,25 @@ class BackingMapContract(MapSharing):
         again.end(txid, 1)
         return refused
 
-    def _all_apart(self, keys: Sequence[Key]) -> None:
-        writer, numbers = self.store.writer(), list(range(len(keys)))
-        writer.commit(zip(keys, numbers, strict=True), 1)
-        for each in (writer, self.reader()):
-            wrong = {key: found for key, found, at in zip(keys, each.read(keys), numbers, strict=True) if found != at}
-            expect(wrong, {}, "keys that read what was put to another key")
-
     def _come_back(self, values: Sequence[Any]) -> None:
-        writer, pairs = self.store.writer(), [((f"value {at}",), value) for at, value in enumerate(values)]
+        self._read_back([((f"value {at}",), value) for at, value in enumerate(values)])
+
+    def _read_back(self, pairs: Sequence[tuple[Key, Any]]) -> None:
+        writer = self.store.writer()
         writer.commit(pairs, 1)
         for each in (writer, self.reader()):
             for (key, value), found in zip(pairs, each.read(keys_of(pairs)), strict=True):
-                expect(found, value, f"read {key[0]!r}, a {type(value).__name__}")
+                expect(found, value, f"read {key!r}, a {type(value).__name__}")
 
-    def _fits(self, key: Key) -> bool:
-        most = self.claims.max_key_bytes
-        return most is None or len(encode(key)) + _KEY_OVERHEAD <= most
+    def _all_apart(self, keys: Sequence[Key]) -> None:
+        self._read_back([(key, at) for at, key in enumerate(self._fitting(keys))])
 
-    def _is_small(self, value: Any) -> bool:
-        most = self.claims.max_value_bytes
-        return most is None or not isinstance(value, str | bytes) or len(value) + _KEY_OVERHEAD <= most
+    def _fitting(self, keys: Sequence[Key]) -> list[Key]:
+        return _within(self.claims.max_key_bytes, keys)
+
+
+def _within(most: int | None, of: Sequence[Any]) -> list[Any]:
+    return [one for one in of if most is None or len(encode(one)) + _OVERHEAD <= most]
 
 
 def _is_json_number(value: Any) -> bool:

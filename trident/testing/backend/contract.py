@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 from trident.state.interfaces import Key, StateType
 from trident.state.txid import Txid
 from trident.testing.backend.limits import METHODS, Limits
+from trident.testing.backend.schedules import Schedule
 from trident.testing.backend.simulated_log import Append, Log
 from trident.testing.backend.store_under_test import Store, SuiteRun, Writer
 from trident.testing.checks.contract import Contract, broken, expect
@@ -65,16 +66,14 @@ class StoreContract(Contract):
         """Whether replays may change, and readers may read as of a batch."""
         return self.store.kind is StateType.OPAQUE
 
+    def run_schedule(self, number: int) -> None:
+        Schedule(self.store, f"{self.seed}/{self.store.kind.value}/{number}", self.store.partitions or 2).run()
+
     def unclaimed(self, claim: str) -> str:
         found = getattr(self.claims, claim) if hasattr(self.claims, claim) else getattr(self, claim)
         if found in (False, None, "no"):
             return f"{claim} is not claimed"
         return ""
-
-    def broken_store(self) -> AbstractContextManager[object]:
-        """Return a context in which the store does not answer."""
-        broken_store: AbstractContextManager[object] = self.given("outage")()
-        return broken_store
 
 
 def rows(number: int, start: int = 0) -> list[tuple[Key, int]]:
@@ -106,15 +105,20 @@ class MapContract(StoreContract):
         """Open an instance that only reads."""
         return Writer(self.store.map(state, reads=True), self.store.kind)
 
+    def written(self, number: int) -> tuple[Writer, list[tuple[Key, int]]]:
+        """Commit so many rows as batch 1; return what committed them, and the rows."""
+        writer, pairs = self.store.writer(), rows(number)
+        writer.commit(pairs, 1)
+        return writer, pairs
+
     def expect_rows(self, pairs: Sequence[tuple[Key, Any]], what: str, *readers: Writer) -> None:
         """Compare what each of the readers, and a new instance, reads with what was written."""
         for each in (*readers, self.reader()):
             expect(each.read(keys_of(pairs)), values_of(pairs), what)
 
 
-def append(state: Any, txid: Txid, *calls: dict[str, int]) -> None:
-    """Begin a commit and append a number to each named key, call by call; the commit is not ended."""
-    state.begin_commit(txid)
+def update(state: Any, *calls: dict[str, int]) -> None:
+    """Append a number to each named key, call by call."""
     for call in calls:
         state.multi_update([(name,) for name in call], [Append(number) for number in call.values()])
 
@@ -127,20 +131,26 @@ class StateContract(StoreContract):
         """The log of this check."""
         return Log()
 
-    def run(self, state: Any, *calls: dict[str, int]) -> None:
-        """Run one whole batch, record included."""
-        txid = self.log.next()
-        append(state, txid, *calls)
-        state.commit(txid)
-        self.log.record()
-
-    def remove(self, state: Any, *keys: Key) -> None:
-        """Run a batch that removes keys, without its record."""
+    @contextmanager
+    def batch(self, state: Any, recorded: bool = True) -> Iterator[Txid]:
+        """Begin a commit of the next batch, and end it; `recorded`: it is committed."""
         txid = self.log.next()
         state.begin_commit(txid)
-        state.multi_remove(list(keys))
-        expect(list(state.multi_get(list(keys))), [None] * len(keys), "read in the batch that removed the keys")
+        yield txid
         state.commit(txid)
+        if recorded:
+            self.log.record()
+
+    def run(self, state: Any, *calls: dict[str, int], recorded: bool = True) -> None:
+        """Run one whole batch; `recorded`: it is committed."""
+        with self.batch(state, recorded):
+            update(state, *calls)
+
+    def remove(self, state: Any, *keys: Key, recorded: bool = True) -> None:
+        """Run a batch that removes keys."""
+        with self.batch(state, recorded):
+            state.multi_remove(list(keys))
+            expect(list(state.multi_get(list(keys))), [None] * len(keys), "read in the batch that removed the keys")
 
     def read(self, state: Any, keys: Sequence[Key]) -> list[Any]:
         """Read as a topology does: as of the last committed batch, where the kind can."""

@@ -71,9 +71,11 @@ class MapSharing(MapContract):
     @promise(Promise.DURABLE, "durable")
     def test_another_process_reads_what_was_written(self) -> None:
         """It gets the factory as the workers of a cluster get it: pickled."""
-        writer, pairs = self.store.writer(), rows(50)
-        writer.commit(pairs, 1)
-        expect(read_in_another_process(self.store, keys_of(pairs)), values_of(pairs), "read in another process")
+        _, pairs = self.written(50)
+        given = self.store.factory, self.store.kind, self.claims
+        what = "the factory cannot be opened in another process"
+        found = answer_in_another_process(what, _read, given, self.store.topology, keys_of(pairs))
+        expect(found, values_of(pairs), "read in another process")
 
     @promise(Promise.PREFIX, "shared")
     def test_states_that_share_a_store_do_not_meet(self) -> None:
@@ -96,8 +98,7 @@ class MapSharing(MapContract):
     @promise(Promise.ATOMIC, "isolated")
     def test_no_other_instance_sees_puts_before_the_commit_ends(self) -> None:
         """A reader sees the commit before, then all of this one."""
-        writer, pairs = self.store.writer(), rows(20)
-        writer.commit(pairs, 1)
+        writer, pairs = self.written(20)
         changed = [(key, value + 1000) for key, value in pairs]
         writer.begin(2)
         for half in (changed[:10], changed[10:]):
@@ -109,8 +110,7 @@ class MapSharing(MapContract):
     @promise(Promise.ATOMIC, "atomic_commit")
     def test_puts_of_a_commit_that_never_ended_are_never_seen(self) -> None:
         """The next writer finds what was there before."""
-        writer, pairs = self.store.writer(), rows(20)
-        writer.commit(pairs, 1)
+        writer, pairs = self.written(20)
         writer.begin(2)
         writer.put([(key, -1) for key in keys_of(pairs)], 2)
         other = self.store.writer()
@@ -124,8 +124,7 @@ class MapSharing(MapContract):
     @promise(Promise.REMOVAL, "removes")
     def test_deleted_keys_are_gone_and_no_others(self) -> None:
         """Absent ones and none at all are no error; a key may come back."""
-        writer, pairs = self.store.writer(), rows(self.claims.chunk + 10)
-        writer.commit(pairs, 1)
+        writer, pairs = self.written(self.claims.chunk + 10)
         gone = keys_of(pairs)[: self.claims.chunk + 1]
         writer.delete([*gone, ("never written",)], 2)
         writer.delete([], 3)
@@ -151,8 +150,7 @@ class MapSharing(MapContract):
     @promise(Promise.LISTING, "lists")
     def test_keys_that_stay_are_listed_once_while_others_come(self) -> None:
         """A commit between two pages neither hides nor repeats a key."""
-        writer, pairs = self.store.writer(), rows(2 * self.claims.chunk + 1)
-        writer.commit(pairs, 1)
+        writer, pairs = self.written(2 * self.claims.chunk + 1)
         reader = self.store.map(reads=True)
         found: list[Key] = []
         for number, page in enumerate(reader.key_pages()):
@@ -202,16 +200,7 @@ class MapSharing(MapContract):
         return sorted(repr(key) for key in keys if key[0] != SENTINEL_KEY)
 
 
-def read_in_another_process(store: Store, keys: Sequence[Key]) -> list[Any]:
-    """Open the store in a new process and read."""
-    request = (store.factory, store.kind, store.topology, store.limits, list(keys))
-    what = "the factory cannot be opened in another process"
-    values: list[Any] = answer_in_another_process(_read_here, request, what)
-    return values
-
-
-def _read_here(request: tuple[Any, ...]) -> list[Any]:
-    factory, kind, topology, limits, keys = request
-    store = Store(factory, kind, limits)
-    store.topology = topology
-    return Writer(store.map(reads=True), kind).read(keys)
+def _read(store: tuple[Any, ...], topology: str, keys: Sequence[Key]) -> list[Any]:
+    opened = Store(*store)
+    opened.topology = topology
+    return Writer(opened.map(reads=True), opened.kind).read(keys)

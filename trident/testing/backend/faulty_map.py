@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 from trident.errors import BackendError
-from trident.state.interfaces import IBackingMap, Key
-from trident.state.txid import Sentinel, Txid
-from trident.state.wrappers.forwarding import MapWrapper
+from trident.state.backing_map import BackingMap
+from trident.state.interfaces import IBackingMap
+from trident.state.wrappers.forwarding import MapWrapper, passed_on
 
+P = ParamSpec("P")
+R = TypeVar("R")
 How = Literal["before", "middle", "after", "lost_reply"]
 _HOWS: tuple[How, ...] = get_args(How)
 _FARTHEST = 16
@@ -73,8 +75,35 @@ class Faults:
         return how
 
 
+def _failing(declared: Callable[Concatenate[Any, P], R], halves: bool = False) -> Callable[Concatenate[Any, P], R]:
+    """Return a method of a `FaultyMap` that calls the same method of its map, or fails.
+
+    `halves`: whether half of its lists are passed on if it fails in the middle.
+    """
+    name = declared.__name__
+    pass_on: Any = passed_on(declared)
+
+    def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        how = self.faults.next_call(name) if self.offers(name) else None
+        if how is None:
+            result: R = pass_on(self, *args, **kwargs)
+            return result
+        if how == "middle" and halves:
+            half: list[Any] = [one[: len(one) // 2] for one in args]  # type: ignore[index,arg-type]
+            if half[0]:
+                pass_on(self, *half)
+        elif how in ("after", "lost_reply"):
+            pass_on(self, *args, **kwargs)
+        if how == "lost_reply":
+            raise InjectedFault(f"{name}: no answer within the time allowed; the store may have done it")
+        raise InjectedFault(f"{name}: failed {how} the call" if how != "middle" else f"{name}: failed in the middle")
+
+    method.__name__, method.__doc__ = name, declared.__doc__
+    return method
+
+
 class FaultyMap(MapWrapper):
-    """Passes every call to a map and fails as `faults` says.
+    """Passes every call to a map and fails as `faults` says; in the middle of a put or a deletion half of the keys are done.
 
     It takes part in commits, keeps a sentinel, deletes, lists and is emptied exactly if the map can.
     """
@@ -83,60 +112,13 @@ class FaultyMap(MapWrapper):
         super().__init__(delegate)
         self.delegate, self.faults = delegate, faults
 
-    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
-        answer: Sequence[Any] = self._call("multi_get", self.delegate.multi_get, None, keys)
-        return answer
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write, or fail; in the middle means the first half of the keys."""
-        put = self.delegate.multi_put
-        self._call("multi_put", put, _half_of(put), keys, values)
-
-    def begin(self, txid: Txid) -> None:
-        self._call("begin", super().begin, None, txid)
-
-    def end(self, txid: Txid) -> None:
-        self._call("end", super().end, None, txid)
-
-    def read_sentinel(self) -> Sentinel | None:
-        sentinel: Sentinel | None = self._call("read_sentinel", super().read_sentinel, None)
-        return sentinel
-
-    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        self._call("move_sentinel", super().move_sentinel, None, sentinel, force)
-
-    def key_pages(self) -> Iterator[Sequence[Key]]:
-        pages: Iterator[Sequence[Key]] = self._call("key_pages", super().key_pages, None)
-        return pages
-
-    def reset(self) -> None:
-        self._call("reset", super().reset, None)
-
-    def keeps_attempts(self) -> bool:
-        return bool(self._call("keeps_attempts", super().keeps_attempts, None))
-
-    def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete, or fail; in the middle means the first half of the keys."""
-        delete = super().multi_delete
-        self._call("multi_delete", delete, _half_of(delete), keys)
-
-    def _call(self, name: str, method: Callable[..., Any], half: Callable[..., None] | None, *args: Any) -> Any:
-        how = self.faults.next_call(name) if self.offers(name) else None
-        if how is None:
-            return method(*args)
-        if how == "middle" and half is not None:
-            half(*args)
-        elif how in ("after", "lost_reply"):
-            method(*args)
-        if how == "lost_reply":
-            raise InjectedFault(f"{name}: no answer within the time allowed; the store may have done it")
-        raise InjectedFault(f"{name}: failed {how} the call" if how != "middle" else f"{name}: failed in the middle")
-
-
-def _half_of(method: Callable[..., Any]) -> Callable[..., None]:
-    def half(*lists: Sequence[Any]) -> None:
-        some = [one[: len(one) // 2] for one in lists]
-        if some[0]:
-            method(*some)
-
-    return half
+    multi_get = _failing(BackingMap.multi_get)
+    multi_put = _failing(BackingMap.multi_put, halves=True)
+    multi_delete = _failing(BackingMap.multi_delete, halves=True)
+    begin = _failing(BackingMap.begin)
+    end = _failing(BackingMap.end)
+    read_sentinel = _failing(BackingMap.read_sentinel)
+    move_sentinel = _failing(BackingMap.move_sentinel)
+    key_pages = _failing(BackingMap.key_pages)
+    reset = _failing(BackingMap.reset)
+    keeps_attempts = _failing(BackingMap.keeps_attempts)

@@ -14,7 +14,7 @@ from trident.state.sentinel import fenced
 from trident.state.txid import Sentinel
 from trident.testing.backend.contract import MapContract, keys_of, rows, values_of
 from trident.testing.backend.store_under_test import Writer, sentinel_of
-from trident.testing.backend.takeover import Interruption, Point, points_inside
+from trident.testing.backend.takeover import Point, points_inside, run_with
 from trident.testing.checks.contract import broken, expect, expect_error, promise
 from trident.testing.checks.promises import Promise
 
@@ -37,7 +37,7 @@ class FencedMapContract(MapContract):
         """It distinguishes two states that share a place."""
         self.store.writer().commit(rows(1), 1)
         self._lay("contract/counts", sealed=True)
-        found = fenced(self.store.map(), 0).read_sentinel()
+        found = self._laid()
         expect(found and found.place, "contract/counts", "the place in the sentinel, read by another instance")
 
     @promise(Promise.SENTINEL)
@@ -47,11 +47,11 @@ class FencedMapContract(MapContract):
             return
         self.store.writer().commit(rows(1), 1)
         mover = self._lay("contract/counts", sealed=False)
-        found = fenced(self.store.map(), 0).read_sentinel()
+        found = self._laid()
         if found is not None and found == sentinel_of(2) and found.sealed:
             broken("a sentinel that was laid with sealed=False is read with sealed=True: keep all six fields")
         fenced(mover.backing, 0).move_sentinel(sentinel_of(2)._replace(place="contract/counts"))
-        found = fenced(self.store.map(), 0).read_sentinel()
+        found = self._laid()
         expect(found and (*found[:2], found.sealed), (*sentinel_of(2)[:2], True), "the sentinel after its seal")
 
     @promise(Promise.SENTINEL, "fences")
@@ -60,40 +60,34 @@ class FencedMapContract(MapContract):
         self.store.writer().commit(rows(1), 1)
         late = self._read()
         self.store.writer().commit(rows(1), 2)
-        with expect_error(*_REFUSED, what="move a sentinel from batch 1 to 2 where another writer moved it meanwhile"):
-            self._move(late, 2, attempt=5)
-        expect(
-            fenced(self.store.map(), 0).read_sentinel(), sentinel_of(2), "the sentinel after a move that was refused"
-        )
+        self._refuse(late, "move a sentinel from batch 1 to 2 where another writer moved it meanwhile", 5)
+        expect(self._laid(), sentinel_of(2), "the sentinel after a move that was refused")
 
     @promise(Promise.SENTINEL, "fences")
     def test_of_two_runs_of_one_commit_the_second_is_refused(self) -> None:
         """Spark may run a task twice, with other rows; both have read the same sentinel."""
         self.store.writer().commit(rows(1), 1)
         first, second = self._read(), self._read()
-        self._move(first, 2, run="first")
-        with expect_error(*_REFUSED, what="move a sentinel to batch 2 where another run of batch 2 moved it meanwhile"):
-            self._move(second, 2, run="second")
-        found = fenced(self.store.map(), 0).read_sentinel()
+        self._move(first, run="first")
+        self._refuse(second, "move a sentinel to batch 2 where another run of batch 2 moved it meanwhile", run="second")
+        found = self._laid()
         expect(found and found[:3], sentinel_of(2)[:3], "the sentinel after a second run")
 
     @promise(Promise.SENTINEL, "resets", "fences")
     def test_a_store_that_was_emptied_since_the_sentinel_was_read_gets_none(self) -> None:
         """Otherwise the next commit would continue from nothing, silently."""
         self.store.writer().commit(rows(1), 1)
-        late, other = self._read(), self.store.map()
-        other.reset()
-        with expect_error(*_REFUSED, what="move a sentinel from batch 1 to 2 in a store that was emptied meanwhile"):
-            self._move(late, 2)
-        expect(fenced(self.store.map(), 0).read_sentinel(), None, "the sentinel of a store that was emptied")
+        late = self._read()
+        self.store.map().reset()
+        self._refuse(late, "move a sentinel from batch 1 to 2 in a store that was emptied meanwhile")
+        expect(self._laid(), None, "the sentinel of a store that was emptied")
 
     @promise(Promise.SENTINEL, "fences")
     def test_a_first_sentinel_is_laid_by_one_writer_only(self) -> None:
         """Both have read that there is none."""
         late = self._read()
         self.store.writer().commit(rows(1), 1)
-        with expect_error(*_REFUSED, what="lay the first sentinel where another writer laid one meanwhile"):
-            self._move(late, 2)
+        self._refuse(late, "lay the first sentinel where another writer laid one meanwhile")
 
     # ---- the sentinel of each commit ----------------------------------------------------------------------------------
 
@@ -186,7 +180,8 @@ class FencedMapContract(MapContract):
                 FencedError, what=f"move the sentinel from batch 5 attempt 5 to {txid} attempt {attempt}"
             ):
                 late.move_sentinel(sentinel_of(txid, attempt))
-                self._end_as(late, txid, attempt)
+                if self.claims.moves_at_commit:
+                    Writer(late, self.store.kind).commit([], txid, attempt)
             self._expect_sentinel(sentinel_of(5, 5), "the sentinel after a move that was refused", late)
 
     @promise(Promise.SENTINEL, "fences")
@@ -271,13 +266,21 @@ class FencedMapContract(MapContract):
         late.read_sentinel()
         return late
 
-    def _move(self, late: BackingMap, txid: int, attempt: int = 0, run: str = "") -> None:
-        late.move_sentinel(sentinel_of(txid, attempt)._replace(run=run))
+    def _laid(self) -> Sentinel | None:
+        return fenced(self.store.map(), 0).read_sentinel()
+
+    def _move(self, late: BackingMap, attempt: int = 0, run: str = "") -> None:
+        """Move the sentinel to batch 2; where it moves with the commit, commit."""
+        late.move_sentinel(sentinel_of(2, attempt)._replace(run=run))
         if self.claims.moves_at_commit:
             writer = Writer(late, self.store.kind)
-            writer.start(txid, attempt)
-            writer.put(rows(1), txid, attempt)
-            writer.end(txid, attempt)
+            writer.start(2, attempt)
+            writer.put(rows(1), 2, attempt)
+            writer.end(2, attempt)
+
+    def _refuse(self, late: BackingMap, what: str, attempt: int = 0, run: str = "") -> None:
+        with expect_error(*_REFUSED, what=what):
+            self._move(late, attempt, run)
 
     def _replace_inside(self, state: str, pairs: list[tuple[Key, int]], point: Point, grace_s: float) -> bool:
         zombie, successor = self.store.writer(state), self.store.writer(state)
@@ -293,8 +296,7 @@ class FencedMapContract(MapContract):
             with suppress(FencedError):
                 zombie.put(pairs, 1)
 
-        interruption = Interruption(take_over, point, grace_s)
-        interruption.during(put)
+        in_place = run_with(take_over, put, point, grace_s)
         with suppress(FencedError):
             zombie.end(1)
         after = self.reader(state).read(keys_of(pairs))
@@ -302,7 +304,7 @@ class FencedMapContract(MapContract):
         if self.claims.fences == "all":
             written = sum(found != before for found, before in zip(after, seen, strict=True))
             expect(written, 0, f"keys that were written by a put in whose middle ({point.name}) a successor took over")
-        return interruption.in_place
+        return in_place
 
     def _replace(self, before: Callable[[Writer], None]) -> None:
         """Let a writer sleep in a commit, a successor commit, and the writer wake up."""
@@ -318,22 +320,15 @@ class FencedMapContract(MapContract):
             with expect_error(FencedError, what=what):
                 zombie.put(late, 2)
                 zombie.end(2)
-            self._expect_untouched(wanted, len(taken))
+            # A store that fences by key lets new keys through: their attempt has lost, so the value rules undo them.
+            untouched = wanted if self.claims.fences == "all" else taken
+            self.expect_rows(untouched, "read after a put that was refused")
             if self.claims.moves_at_commit:
                 break  # its commit is over with the first refusal
         self._expect_sentinel(sentinel_of(2, 1), "the sentinel after a put that was refused")
         successor.commit(pairs, 3, 1)
         self.expect_rows(pairs, "read what the successor commits next", successor)
 
-    def _expect_untouched(self, wanted: list[tuple[Key, Any]], written: int) -> None:
-        # A store that fences by key lets new keys through: their attempt has lost, so the value rules undo them.
-        some = wanted if self.claims.fences == "all" else wanted[:written]
-        self.expect_rows(some, "read after a put that was refused")
-
     def _expect_sentinel(self, wanted: Sentinel | None, what: str, *maps: BackingMap) -> None:
         for each in (*maps, self.store.map(), self.store.map(reads=True)):
             expect(fenced(each, 0).read_sentinel(), wanted, what)
-
-    def _end_as(self, backing: BackingMap, txid: int, attempt: int) -> None:
-        if self.claims.moves_at_commit:
-            Writer(backing, self.store.kind).commit([], txid, attempt)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from trident.errors import BackendError, FencedError, StaleTransactionError
@@ -59,7 +60,7 @@ class Schedule:
         self.log = Log()
         self.model: dict[Key, list[int]] = {}
         self.story: list[str] = []
-        self._number = 0
+        self._numbers = count(1)
         self._cache = self.chance.choice([0, 2, 100])
         self._chunks = self.chance.random() < 0.3
         self._processes: list[list[Any]] = []
@@ -69,8 +70,8 @@ class Schedule:
     def run(self) -> None:
         """Live it; raise `Violation` with the story if it ends wrong."""
         try:
-            self._processes = [self._start_process(), self._start_process()]
-            self._reader = self._start_reader()
+            self._processes = [self._opened(), self._opened()]
+            self._reader = self._opened(reads=True)
             for _ in range(BATCHES):
                 self._run_batch()
         except Violation as error:
@@ -103,14 +104,8 @@ class Schedule:
 
     def _new_batch(self) -> Batch:
         calls = self.chance.choice([0, 1, 1, 1, 2, 3])
-        return [{key: self._next_number() for key in self._some_keys()} for _ in range(calls)]
-
-    def _some_keys(self) -> list[Key]:
-        return self.chance.sample(_KEYS, self.chance.randint(0, 5))
-
-    def _next_number(self) -> int:
-        self._number += 1
-        return self._number
+        some = (self.chance.sample(_KEYS, self.chance.randint(0, 5)) for _ in range(calls))
+        return [{key: next(self._numbers) for key in keys} for keys in some]
 
     def _commits(self, batch: Batch) -> bool:
         txid = self.log.committed + 1
@@ -155,7 +150,7 @@ class Schedule:
         for at, process in enumerate(self._processes):
             # A process that crashed may continue with its memory, or start again without it; one that sleeps is replaced.
             if any(id(state) in asleep for state in process) or self.chance.random() < 0.25:
-                self._processes[at] = self._start_process()
+                self._processes[at] = self._opened()
                 self.story.append("new process")
 
     def _wake_sleepers(self, part: int | None = None) -> None:
@@ -177,24 +172,19 @@ class Schedule:
 
     def _check(self, when: str) -> None:
         if self.chance.random() < 0.1:
-            self._reader = self._start_reader()
+            self._reader = self._opened(reads=True)
         for part in range(self.partitions):
             keys = [key for key in _KEYS if _KEYS.index(key) % self.partitions == part]
-            found = self._read(self._reader[part], keys)
+            reader = self._reader[part]
+            exact = isinstance(reader, OpaqueMap)
+            found = reader.multi_get_at(keys, self.log.snapshot()) if exact else list(reader.multi_get(keys))
             expect(found, [self.model.get(key) for key in keys], f"read {keys} {when} of batch {self.log.committed}")
 
-    def _read(self, state: Any, keys: list[Key]) -> list[Any]:
-        if isinstance(state, OpaqueMap):
-            return state.multi_get_at(keys, self.log.snapshot())
-        return list(state.multi_get(keys))
-
-    def _start_reader(self) -> list[Any]:
-        maps = [self.store.map("state", part, self.partitions, reads=True) for part in range(self.partitions)]
-        return [map_for(self.store.kind, backing, "state", part) for part, backing in enumerate(maps)]
-
-    def _start_process(self) -> list[Any]:
-        maps = [self._wrapped(self.store.map("state", part, self.partitions)) for part in range(self.partitions)]
-        return [map_for(self.store.kind, backing, "state", part) for part, backing in enumerate(maps)]
+    def _opened(self, reads: bool = False) -> list[Any]:
+        """Open the partitions, as a process that writes does or as a reader."""
+        maps = [self.store.map("state", part, self.partitions, reads=reads) for part in range(self.partitions)]
+        opened = maps if reads else map(self._wrapped, maps)
+        return [map_for(self.store.kind, backing, "state", part) for part, backing in enumerate(opened)]
 
     def _wrapped(self, backing: IBackingMap[Any]) -> IBackingMap[Any]:
         faulty: IBackingMap[Any] = FaultyMap(backing, self.faults)

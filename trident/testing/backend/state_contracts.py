@@ -8,7 +8,7 @@ from typing import Any
 from trident.errors import FencedError, StaleTransactionError, StateMismatchError, UnsupportedOperation
 from trident.state.interfaces import Key
 from trident.state.txid import Sentinel, Snapshot, Txid
-from trident.testing.backend.contract import StateContract, append
+from trident.testing.backend.contract import StateContract, update
 from trident.testing.backend.simulated_log import Add, Append, Log
 from trident.testing.backend.store_under_test import INCARNATION
 from trident.testing.checks.contract import expect, expect_error, promise
@@ -49,11 +49,10 @@ class MapStateContract(StateContract):
     @promise(Promise.RULES)
     def test_a_commit_reads_its_own_updates(self) -> None:
         """Whether the store shows them at once or at the end."""
-        state, txid = self.store.state(), self.log.next()
-        append(state, txid, {"a": 1, "b": 2})
-        expect(list(state.multi_get([("b",), ("a",), ("c",)])), [[2], [1], None], "read in the commit")
-        state.commit(txid)
-        self.log.record()
+        state = self.store.state()
+        with self.batch(state):
+            update(state, {"a": 1, "b": 2})
+            expect(list(state.multi_get([("b",), ("a",), ("c",)])), [[2], [1], None], "read in the commit")
         self.expect_values("read after the commit", state, a=[1], b=[2])
 
     @promise(Promise.RULES, "exact")
@@ -63,8 +62,7 @@ class MapStateContract(StateContract):
             state = replaying or self.store.state()
             before = self.read(state, [("a",)])[0] or []
             number = self.log.committed
-            append(state, self.log.next(), {"a": number, "b": number})
-            state.commit(self.log.next())
+            self.run(state, {"a": number, "b": number}, recorded=False)
             self.log.fail()
             self.run(replaying or self.store.state(), {"a": number, "b": number})
             self.expect_values("read after an identical replay", a=[*before, number], b=[*before, number])
@@ -77,8 +75,7 @@ class MapStateContract(StateContract):
             state = self.store.state()
             before = self.log.committed
             self.run(state, {name: 1, "x": before})
-            append(state, self.log.next(), {name: 100, "dropped": 100, "x": 100})
-            state.commit(self.log.next())
+            self.run(state, {name: 100, "dropped": 100, "x": 100}, recorded=False)
             self.log.fail(takeover)
             again = self.store.state() if takeover else state
             self.run(again, {name: 2})
@@ -91,7 +88,9 @@ class MapStateContract(StateContract):
         """Each wrote something else, each by an instance of its own."""
         self.run(self.store.state(), {"a": 1})
         for number in (10, 20, 30):
-            append(self.store.state(), self.log.next(), {"a": number, f"b{number}": number})
+            state = self.store.state()
+            state.begin_commit(self.log.next())
+            update(state, {"a": number, f"b{number}": number})
             self.log.fail(takeover=number == 20)
         self.run(self.store.state(), {"a": 2})
         self.expect_values("read after three failed attempts", a=[1, 2], b10=None, b20=None, b30=None)
@@ -103,7 +102,8 @@ class MapStateContract(StateContract):
         self.run(self.store.state(), {"a": 1})
         state, early = self.store.state(), Txid(5)
         with expect_error(StaleTransactionError, what="update a key of batch 10 in batch 5"):
-            append(state, early, {"new": 1, "a": 2})
+            state.begin_commit(early)
+            update(state, {"new": 1, "a": 2})
             state.commit(early)
         self.expect_values("read after a stale update", a=[1], new=None)
 
@@ -112,11 +112,8 @@ class MapStateContract(StateContract):
         """An aggregate may become None and go on from there."""
         state = self.store.state()
         for values in ([1, None], [None, 2], [None, None]):
-            txid = self.log.next()
-            state.begin_commit(txid)
-            state.multi_put([("a",), ("b",)], values)
-            state.commit(txid)
-            self.log.record()
+            with self.batch(state):
+                state.multi_put([("a",), ("b",)], values)
             self.expect_values("read after values were replaced", state, a=values[0], b=values[1])
 
     @promise(Promise.RULES)
@@ -125,11 +122,8 @@ class MapStateContract(StateContract):
         state, number = self.store.state(), 2 * self.claims.chunk + 1
         keys: list[Key] = [("key", at) for at in range(number)]
         for _ in range(2):
-            txid = self.log.next()
-            state.begin_commit(txid)
-            state.multi_update(keys, [Add(at) for at in range(number)])
-            state.commit(txid)
-            self.log.record()
+            with self.batch(state):
+                state.multi_update(keys, [Add(at) for at in range(number)])
         expect(self.read(self.store.state(reads=True), keys), [2 * at for at in range(number)], f"read {number} keys")
 
     @promise(Promise.SNAPSHOT, "opaque")
@@ -138,10 +132,9 @@ class MapStateContract(StateContract):
         state, reader = self.store.state(), self.store.state(reads=True)
         self.run(state, {"a": 1, "b": 1})
         old = self.log.snapshot()
-        txid = self.log.next()
-        append(state, txid, {"a": 2, "new": 2})
-        self._expect_at(old, reader, "while a batch is written", a=[1], b=[1], new=None)
-        state.commit(txid)
+        with self.batch(state, recorded=False):
+            update(state, {"a": 2, "new": 2})
+            self._expect_at(old, reader, "while a batch is written", a=[1], b=[1], new=None)
         self._expect_at(old, reader, "after the store has all of it, before the record", a=[1], b=[1], new=None)
         self.log.record()
         self._expect_at(self.log.snapshot(), reader, "after the record", a=[1, 2], b=[1], new=[2])
@@ -190,7 +183,8 @@ class MapStateContract(StateContract):
         self.log.fail(takeover=True)
         self.run(self.store.state(), {"a": 1})
         with expect_error(FencedError, what="begin a commit after another driver took over"):
-            append(zombie, late, {"a": 100})
+            zombie.begin_commit(late)
+            update(zombie, {"a": 100})
             zombie.commit(late)
         self.expect_values("read after the replaced driver was refused", a=[1])
 
@@ -199,13 +193,12 @@ class MapStateContract(StateContract):
         """In the batch that removes it, after it, and in a replay that does not remove it."""
         state = self.store.state()
         self.run(state, {"a": 1, "b": 1})
-        self.remove(state, ("a",), ("never",))
+        self.remove(state, ("a",), ("never",), recorded=not self.opaque)
         if self.opaque:
             self.log.fail()
             self.run(self.store.state(), {"b": 2})
             self.expect_values("read after a replay that does not remove the key", a=[1], b=[1, 2])
             return
-        self.log.record()
         self.expect_values("read after the key was removed", a=None, b=[1])
         self.run(self.store.state(), {"a": 7})
         self.expect_values("read after the key came back", a=[7], b=[1])
@@ -216,7 +209,6 @@ class MapStateContract(StateContract):
         state = self.store.state()
         self.run(state, {"a": 1, "b": 1})
         self.remove(state, ("a",))
-        self.log.record()
         for _ in range(20):
             self.run(state, {"c": 0})
         self.expect_values("read long after the key was removed", a=None, b=[1])
@@ -229,7 +221,6 @@ class MapStateContract(StateContract):
         state = self.store.state()
         self.run(state, {"a": 1, "b": 2})
         self.remove(state, ("a",))
-        self.log.record()
         for each in (state, self.store.state(reads=True)):
             if self.claims.lists:
                 expect(sorted(each.get_tuples()), [("b", [2])], "rows that are listed")
@@ -260,7 +251,8 @@ class MapStateContract(StateContract):
         commit = Txid(3, 1 << 20, self.log.winners, INCARNATION, Sentinel(INCARNATION, 2, 1 << 20))
         before = list(self.store.state(reads=True).multi_get(keys))
         with expect_error(StateMismatchError, what=what):
-            append(state, commit, {"a": 100, "written": 100})
+            state.begin_commit(commit)
+            update(state, {"a": 100, "written": 100})
             state.commit(commit)
         found = list(self.store.state(reads=True).multi_get(keys))
         expect(found, before, "read after a commit that was refused")
@@ -276,12 +268,9 @@ class SnapshottableContract(StateContract):
 
     def add(self, state: Any, *items: int) -> None:
         """Run one whole batch that appends to the value."""
-        txid = self.log.next()
-        state.begin_commit(txid)
-        for item in items:
-            state.update(Append(item))
-        state.commit(txid)
-        self.log.record()
+        with self.batch(state):
+            for item in items:
+                state.update(Append(item))
 
     def expect_value(self, wanted: Any, what: str, *states: Any) -> None:
         """Compare what is read, by these and by a new instance."""
@@ -305,11 +294,8 @@ class SnapshottableContract(StateContract):
         """By another type, and by None."""
         state = self.store.state()
         for value in (5, "text", None, 0):
-            txid = self.log.next()
-            state.begin_commit(txid)
-            state.set(value)
-            state.commit(txid)
-            self.log.record()
+            with self.batch(state):
+                state.set(value)
             self.expect_value(value, f"the value after it was set to {value!r}", state)
 
     @promise(Promise.SINGLE_VALUE, "exact")
@@ -317,10 +303,8 @@ class SnapshottableContract(StateContract):
         """The failed attempt wrote the same or, where the kind allows it, something else."""
         state = self.store.state()
         self.add(state, 1)
-        txid = self.log.next()
-        state.begin_commit(txid)
-        state.update(Append(100 if self.opaque else 2))
-        state.commit(txid)
+        with self.batch(state, recorded=False):
+            state.update(Append(100 if self.opaque else 2))
         self.log.fail(takeover=True)
         self.add(self.store.state(), 2)
         self.expect_value([1, 2], "the value after a replay")
@@ -340,14 +324,12 @@ class SnapshottableContract(StateContract):
         """While the next batch is written."""
         state, reader = self.store.state(), self.store.state(reads=True)
         self.add(state, 1)
-        snapshot, txid = self.log.snapshot(), self.log.next()
-        state.begin_commit(txid)
-        state.update(Append(2))
-        if self.opaque:
-            expect(reader.get_at(snapshot), [1], "the value while a batch is written")
-        else:
-            with expect_error(UnsupportedOperation, what="read a value that keeps no earlier one as of a batch"):
-                reader.get_at(snapshot)
-        state.commit(txid)
-        self.log.record()
+        snapshot = self.log.snapshot()
+        with self.batch(state):
+            state.update(Append(2))
+            if self.opaque:
+                expect(reader.get_at(snapshot), [1], "the value while a batch is written")
+            else:
+                with expect_error(UnsupportedOperation, what="read a value that keeps no earlier one as of a batch"):
+                    reader.get_at(snapshot)
         self.expect_value([1, 2], "the value after the record", state)

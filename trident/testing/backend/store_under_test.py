@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 from uuid import uuid4
 
-from trident.errors import ConfigError, FencedError
+from trident.errors import ConfigError
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import Key, StateConf, StateSpec, StateType, is_factory, kind_of, state_of
@@ -130,14 +130,6 @@ class Store:
             return StateConf(f"{self.topology}-{state.replace(' ', '-')}", "state", read_only=read_only)
         return StateConf(f"{self.topology}{topology}", state, read_only=read_only)
 
-    def factory_of(self, conf: StateConf) -> Any:
-        """Return what opens a state: one factory for all, or an empty store for each where they cannot share one."""
-        if self._given is None or self._given.shared:
-            return self.factory
-        if conf.prefix not in self._factories:
-            self._factories[conf.prefix] = opened_factory(self._supplied) if self._factories else self.factory
-        return self._factories[conf.prefix]
-
     def map(
         self,
         state: str = "state",
@@ -152,26 +144,20 @@ class Store:
 
     def open(self, conf: StateConf, partition: int, partitions: int) -> BackingMap:
         """Open a new instance of the backing map of a partition."""
-        self._run.check_time()
-        self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
-        opened = open_backing_map(self.factory_of(conf), conf, partition, partitions)
-        self._opened.append(opened)
-        self._note(conf, opened)
+        opened = open_backing_map(self._noted_factory(conf, partition, partitions), conf, partition, partitions)
+        self._keep(conf, opened, opened)
         raw = self._given is not None and self._given.raw_bytes
         return SerializedMap(opened, CodecSerializer(self.kind)) if raw else opened
 
     def state(self, state: str = "state", partition: int = 0, partitions: int = 1, *, reads: bool = False) -> Any:
         """Open a new instance of a state: `begin_commit`, `multi_update`, `commit`, and `get`, `update`, `set`."""
         conf = self.conf(state, read_only=reads)
-        if is_factory(self.factory):
-            self._run.check_time()
-            made = state_of(self.factory_of(conf).make_state(conf, partition, partitions))
-            self._note(conf, backing_of(made))
-            self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
-            self._opened.append(made)
-            return made
-        backing = self.open(conf, partition, partitions)
-        return SnapshottableMap(map_for(self.kind, backing, conf.prefix, partition))
+        if not is_factory(self.factory):
+            return SnapshottableMap(map_for(self.kind, self.open(conf, partition, partitions), conf.prefix, partition))
+        factory = self._noted_factory(conf, partition, partitions)
+        made = state_of(factory.make_state(conf, partition, partitions))
+        self._keep(conf, made, backing_of(made))
+        return made
 
     def writer(
         self, state: str = "state", partition: int = 0, partitions: int = 1, *, topology: str | None = None
@@ -182,16 +168,31 @@ class Store:
     def close(self) -> None:
         """Empty what was written, where the store can, and close what was opened."""
         for conf, partition, partitions in self._confs.values():
-            with forgiving():
-                opened = open_backing_map(self.factory_of(conf), conf, partition, partitions)
+            with suppress(Exception):  # a user's store; the verdict stands, and the next case must run
+                opened = open_backing_map(self._factory_of(conf), conf, partition, partitions)
                 self._opened.append(opened)
                 self._run.empty(conf, opened)
         for opened in self._opened:
-            with forgiving():
+            with suppress(Exception):
                 opened.close()
         self._opened, self._confs = [], {}
 
-    def _note(self, conf: StateConf, backing: Any) -> None:
+    def _noted_factory(self, conf: StateConf, partition: int, partitions: int) -> Any:
+        """Return what opens a partition, which is noted as one to be emptied."""
+        self._run.check_time()
+        self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
+        return self._factory_of(conf)
+
+    def _factory_of(self, conf: StateConf) -> Any:
+        """Return what opens a state: one factory for all, or an empty store for each where they cannot share one."""
+        if self._given is None or self._given.shared:
+            return self.factory
+        if conf.prefix not in self._factories:
+            self._factories[conf.prefix] = opened_factory(self._supplied) if self._factories else self.factory
+        return self._factories[conf.prefix]
+
+    def _keep(self, conf: StateConf, opened: Any, backing: BackingMap | None) -> None:
+        self._opened.append(opened)
         if self._lasts and backing is not None and not conf.read_only:
             self._run.note(conf, backing)
 
@@ -307,26 +308,10 @@ def opened_factory(factory: Any) -> Any:
 
 def supplies(factory: Any) -> bool:
     """Whether the factory is a function without arguments that returns the store."""
-    is_instance = isinstance(factory, StateSpec) or is_factory(factory)
-    return not is_instance and _needs_nothing(factory)
-
-
-def _needs_nothing(factory: Any) -> bool:
-    if not callable(factory):
+    if isinstance(factory, StateSpec) or is_factory(factory) or not callable(factory):
         return False
     try:
         inspect.signature(factory).bind()
     except (TypeError, ValueError):
         return False
     return True
-
-
-@contextmanager
-def forgiving() -> Iterator[None]:
-    """Let a store that is gone fail to close."""
-    try:
-        yield
-    except FencedError:
-        return
-    except Exception:  # noqa: BLE001 - a user's store; the verdict stands, and the next case must run
-        return

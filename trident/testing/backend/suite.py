@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, TextIO
 
 from trident.state.interfaces import StateConf, StateSpec, StateType
@@ -13,7 +12,6 @@ from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.contract import StoreContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract
 from trident.testing.backend.limits import Limits
-from trident.testing.backend.schedules import Schedule
 from trident.testing.backend.state_contracts import MapStateContract, SnapshottableContract
 from trident.testing.backend.store_under_test import RUN_PREFIX, Store, SuiteRun
 from trident.testing.checks.promises import Promise, Promised
@@ -70,13 +68,12 @@ def backend_suite(
     runner = SuiteRunner(report, sum(map(len, cases.values())), at_most, out)
     run = SuiteRun(runner.until, clean)
     for number, (kind, one) in enumerate(factories.items(), 1):
+        given = {"factory": one, "kind": kind, "limits": limits, "outage": outage, "suite_run": run}
         for contract, name in cases[kind]:
-            case = type(contract.__name__, (contract,), {"seed": seed})()
-            case.factory, case.kind, case.limits, case.outage, case.suite_run = one, kind, limits, outage, run
-            runner.check(case, name, kind.value, f"{contract.__name__}.{name}")
+            runner.check(_case(contract, seed, given), name, kind.value, f"{contract.__name__}.{name}")
         claimed = None if kind is StateType.NON_TRANSACTIONAL else Promise.EXACTLY_ONCE
-        schedule = partial(_run_schedule, partial(Store, one, kind, limits, run), f"{seed}/{kind.value}")
-        runner.run_schedules(schedule, claimed, kind.value, seconds * number / len(factories))
+        schedules = _case(StoreContract, seed, given)
+        runner.run_schedules(schedules, claimed, kind.value, seconds * number / len(factories))
     report.left = sum(run.left.values())
     runner.end()
     return report
@@ -102,12 +99,10 @@ def _cases(maps_too: bool) -> Iterator[tuple[type[StoreContract], str]]:
         yield from ((contract, name) for name in contract.checks())
 
 
-def _run_schedule(open_store: Callable[[], Store], seed: str, number: int) -> None:
-    store = open_store()
-    try:
-        Schedule(store, f"{seed}/{number}", store.partitions or 2).run()
-    finally:
-        store.close()
+def _case(contract: type[StoreContract], seed: int, given: Mapping[str, Any]) -> StoreContract:
+    case: StoreContract = type(contract.__name__, (contract,), {"seed": seed})()
+    vars(case).update(given)
+    return case
 
 
 @dataclass

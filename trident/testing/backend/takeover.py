@@ -7,8 +7,8 @@ under a profiler that counts the calls inside it, and runs again with the event 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import count
 from types import FrameType
 from typing import Any, NamedTuple
@@ -45,49 +45,27 @@ def points_inside(call: Callable[[], object]) -> list[Point]:
     return list(dict.fromkeys(points))  # a name that is called once is at all parts
 
 
-class Interruption:
-    """Runs a call and, at a point inside of it, an event in another thread.
+def run_with(event: Callable[[], None], call: Callable[[], object], point: Point, grace_s: float) -> bool:
+    """Run a call and, at a point inside of it, an event in another thread; if the point is never reached, after the call.
 
     The call waits `grace_s` seconds for the event. If the call holds a lock that the event needs, the event happens as soon
-    as the lock is free.
-
-    `in_place`: whether the event ended before the call continued from the point.
+    as the lock is free. Returns whether the event ended before the call continued from the point.
     """
+    seen, in_place = count(), False
+    with ThreadPoolExecutor(1) as thread:
+        started: list[Future[None]] = []
 
-    def __init__(self, event: Callable[[], None], point: Point, grace_s: float) -> None:
-        self.in_place = False
-        self._point, self._seen, self._grace_s = point.at, 0, grace_s
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(event,), daemon=True)
+        def note(frame: FrameType, kind: str, arg: Any) -> None:
+            nonlocal in_place
+            if _name(frame, kind, arg) and next(seen) == point.at:
+                started.append(thread.submit(event))
+                in_place = bool(wait(started, grace_s).done)
 
-    def during(self, call: Callable[[], object]) -> None:
-        """Run the call with the event inside; if the point is never reached, the event comes after the call."""
         try:
-            _profiled(call, self._note)
+            _profiled(call, note)
         finally:
-            self._start()
-            self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _note(self, frame: FrameType, event: str, arg: Any) -> None:
-        if not _name(frame, event, arg):
-            return
-        self._seen += 1
-        if self._seen == self._point + 1:
-            self._start()
-            self._thread.join(self._grace_s)
-            self.in_place = not self._thread.is_alive()
-
-    def _start(self) -> None:
-        if self._thread.ident is None:
-            self._thread.start()
-
-    def _run(self, event: Callable[[], None]) -> None:
-        try:
-            event()
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
-            self._error = error
+            (started or [thread.submit(event)])[0].result()
+    return in_place
 
 
 def _name(frame: FrameType, event: str, arg: Any) -> str:

@@ -18,9 +18,9 @@ from trident.testing.checks.contract import broken
 _PROCESS_TIMEOUT_S = 60.0
 
 
-def answer_in_another_process(function: Callable[[Any], Any], request: Any, what: str) -> Any:
+def answer_in_another_process(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of a module in a new process; `Violation` with `what` and the error if it raises there."""
-    pickled = base64.b64encode(cloudpickle.dumps((function, request)))
+    pickled = base64.b64encode(cloudpickle.dumps((function, arguments)))
     script = f"from {__name__} import answer_in_this_process as answer; answer()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
     done = subprocess.run(
@@ -39,7 +39,7 @@ def answer_in_another_process(function: Callable[[Any], Any], request: Any, what
 
 def answer_in_this_process() -> None:
     """What the other process runs."""
-    function, request = pickle.loads(base64.b64decode(sys.stdin.buffer.read()))
-    sys.stdout.buffer.write(b"\n" + base64.b64encode(cloudpickle.dumps(function(request))) + b"\n")
+    function, arguments = pickle.loads(base64.b64decode(sys.stdin.buffer.read()))
+    sys.stdout.buffer.write(b"\n" + base64.b64encode(cloudpickle.dumps(function(*arguments))) + b"\n")
     sys.stdout.flush()
     os._exit(0)  # a client's own threads may end badly with the interpreter; the answer is given

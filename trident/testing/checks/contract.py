@@ -72,6 +72,10 @@ class Contract:
         """Return why a check with a claim is not made, an empty text if it is."""
         raise NotImplementedError
 
+    def run_schedule(self, number: int) -> None:
+        """Run one random schedule over what is checked, which is empty."""
+        raise NotImplementedError
+
     def teardown_method(self) -> None:
         """Close what the check opened; pytest calls it."""
         if self._subject is not None:

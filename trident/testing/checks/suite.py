@@ -6,7 +6,7 @@ import math
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, TextIO
@@ -221,7 +221,7 @@ class SuiteRunner:
             case.teardown_method()
         self.note(check.promise, kind, where, status, detail)
 
-    def run_schedules(self, run: Callable[[int], None], claimed: Promised | None, kind: str, seconds: float) -> None:
+    def run_schedules(self, case: Contract, claimed: Promised | None, kind: str, seconds: float) -> None:
         """Run random schedules by their number until `seconds` have passed since the beginning, or one fails.
 
         `claimed`: the promise that they are about; None: no schedule is run.
@@ -233,7 +233,10 @@ class SuiteRunner:
             until = min(self.until, self._began + seconds)
             while claimed and number < _MOST_SCHEDULES and (number < _FEWEST_SCHEDULES or time.monotonic() <= until):
                 self._progress.say(len(self._report.findings), f"schedule {number + 1}")
-                run(number)
+                try:
+                    case.run_schedule(number)
+                finally:
+                    case.teardown_method()
                 number += 1
         except OutOfTime:
             status = Status.OK if number >= _FEWEST_SCHEDULES else Status.NOT_RUN

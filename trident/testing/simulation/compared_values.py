@@ -20,8 +20,8 @@ from trident.roles import has
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.state.map_state import MapStateFactory
 
-Contents = Mapping[str, Mapping[Any, Any]]
-"""What is in each state, or another place: by key, the value."""
+Contents = Mapping[Any, Any]
+"""What is in a state, or another place: by key, the value."""
 
 _SHOWN = 5
 _LONGEST = 120
@@ -43,12 +43,12 @@ def compared_states(graph: Graph) -> list[str]:
     return [node.state for node in persists if not isinstance(node, (WindowNode, JoinWithinNode))]
 
 
-def contents_of(opened: OpenedTopology, node: StateNode) -> dict[Any, Any]:
+def contents_of(opened: OpenedTopology, node: StateNode) -> Contents:
     """Read all of a state. Raises `ConfigError`: the state has no method for that."""
     view, writer = opened.view(node.name), opened.states[node.name][0]
     if not len(node.key_fields) and len(node.value):
         return {(): view.get()}
-    if not (writer.offers("get_tuples") or writer.offers("get_tuples_at")):
+    if not writer.offers("get_tuples"):
         raise ConfigError(
             f"state {node.name!r} ({type(writer.given).__name__}) cannot be compared: it has no get_tuples(); write one that "
             f"gives a row for each key, or leave the state out with ignore=[{node.name!r}]"
@@ -61,7 +61,9 @@ def contents_of(opened: OpenedTopology, node: StateNode) -> dict[Any, Any]:
     return {key: values[0] if len(values) == 1 else sorted(values, key=repr) for key, values in found.items()}
 
 
-def differences(wanted: Contents, found: Contents, said: tuple[str, str] = ("expected", "found")) -> list[str]:
+def differences(
+    wanted: Mapping[str, Contents], found: Mapping[str, Contents], said: tuple[str, str] = ("expected", "found")
+) -> list[str]:
     """Return a line for each place that differs, with some of its keys; `said` stands before a value of each."""
     lines: list[str] = []
     for place in {**wanted, **found}:

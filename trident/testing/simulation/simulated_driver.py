@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -41,7 +41,18 @@ class Died(BaseException):
 
 
 class World(Protocol):
-    """What a driver asks of the run that it is in."""
+    """The run that a driver is in: what outlives the driver, and what it asks.
+
+    `rows`: by stream.
+    `opened`: gets what a driver opens, for whoever closes it.
+    """
+
+    graph: Graph
+    config: Config
+    rows: Mapping[str, pa.Table]
+    stores: dict[str, SimulatedStore]
+    log: MemoryLog
+    opened: list[OpenedTopology]
 
     def due(self, point: str, txid: int, state: str, last: bool = True) -> Fault | None:
         """Return what goes wrong at a point, if anything; not again if this was the `last` question."""
@@ -52,72 +63,49 @@ class World(Protocol):
     def note(self, text: str, attempt: TransactionAttempt | None = None) -> None:
         """Add a line to the trace."""
 
-    def went_wrong(self, fault: Fault, attempt: TransactionAttempt) -> None:
-        """Note a fault, which happens now."""
-
-    def set_back(self, fault: Fault) -> None:
-        """Let a store lose the last batch."""
-
-    def replaced(self, fault: Fault) -> None:
-        """Let a successor work, while the caller is paused."""
+    def happens(self, fault: Fault, attempt: TransactionAttempt) -> None:
+        """See to a fault, which happens now: a successor works while the caller is paused, a store loses the last batch."""
 
 
 class Seam:
     """The points that one driver comes by: there it goes on, fails, dies, or is paused."""
 
     def __init__(self, world: World, txid: int) -> None:
-        self._world, self._starting = world, txid
+        self.world, self._starting = world, txid
         self._attempt: TransactionAttempt | None = None  # that commits
         self.is_dead = self.fences = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return object, ()  # a worker has no part in the simulation
 
-    def rows_of(self, stream: str, txid: int) -> int:
-        """Return how many rows of a stream a batch takes, which is asked for once more."""
-        return self._world.rows_of(stream, txid)
-
-    def began(self, attempt: TransactionAttempt, text: str) -> None:
-        """Note what an attempt holds."""
-        self._world.note(text, attempt)
-
     def observe(self, point: str, attempt: TransactionAttempt) -> None:
         """Come by a point of the loop."""
         if point == "committing":
             self._attempt = attempt
         if point == "recorded":
-            self._world.note("committed", attempt)
+            self.world.note("committed", attempt)
         if point in _OBSERVED:
             self.reach(point, txid=attempt.txid)
 
     def is_due(self, point: str, state: str) -> bool:
         """Whether something goes wrong at a point of a state's commit."""
-        return self._attempt is not None and self._world.due(point, self._attempt.txid, state, False) is not None
+        return self._attempt is not None and self.world.due(point, self._attempt.txid, state, False) is not None
 
     def reach(self, point: str, state: str = "", txid: int = 0) -> None:
         """Come by a point of a batch: of the running commit, where no other is given."""
         if self.is_dead:
             raise Died
         attempt = None if txid else self._attempt
-        fault = self._world.due(point, txid or (self._starting if attempt is None else attempt.txid), state)
+        fault = self.world.due(point, txid or (self._starting if attempt is None else attempt.txid), state)
         if fault is not None:
             if fault.kind == "pause" and not self.fences and fault.is_in_commit:
                 fault = replace(fault, kind="crash")  # no store is there to refuse what it would write later
-            self._world.went_wrong(fault, attempt or TransactionAttempt(fault.txid, 0))
-            self._happens(fault)
-
-    def _happens(self, fault: Fault) -> None:
-        if fault.kind == "pause":
-            self._world.replaced(fault)
-        elif fault.is_live:
-            self._world.set_back(fault)
-        elif fault.kind in ("error", "lost_answer"):
-            raise InjectedFault(f"simulated: {fault}")
-        else:
-            self.is_dead = True
-            if fault.kind == "set_back":
-                self._world.set_back(fault)
-            raise Died
+            self.world.happens(fault, attempt or TransactionAttempt(fault.txid, 0))
+            if fault.kind in ("error", "lost_answer"):
+                raise InjectedFault(f"simulated: {fault}")
+            if fault.kind != "pause" and not fault.is_live:
+                self.is_dead = True
+                raise Died
 
 
 class SimulatedSpout(GivenSpout):
@@ -136,13 +124,13 @@ class SimulatedSpout(GivenSpout):
         if begin >= self._rows.num_rows:
             return None
         self._seam.reach("define", txid=txid)
-        return {"from": begin, "until": min(self._rows.num_rows, begin + self._seam.rows_of(self.stream, txid))}
+        return {"from": begin, "until": min(self._rows.num_rows, begin + self._seam.world.rows_of(self.stream, txid))}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
         """Give the rows of a definition in one part."""
         begin, until = int(definition["from"]), int(definition["until"])
         shown = f"rows {begin} to {until - 1}" if until > begin else "no rows"
-        self._seam.began(attempt, f"{shown} of stream {self.stream!r}")
+        self._seam.world.note(f"{shown} of stream {self.stream!r}", attempt)
         return [(attempt.txid, self._rows.slice(begin, until - begin))]
 
 
@@ -286,54 +274,33 @@ def _is_of_a_store(factory: object) -> bool:
     return type(factory).__module__.startswith(("states.", "trident.storekit."))
 
 
-@dataclass(frozen=True)
-class Simulated:
-    """What all drivers of a run have in common.
-
-    `rows`: by stream.
-    `stores`: by state.
-    `opened`: what drivers have opened so far.
-    """
-
-    graph: Graph
-    config: Config
-    rows: Mapping[str, pa.Table]
-    stores: Mapping[str, SimulatedStore]
-    log: MemoryLog
-    opened: list[OpenedTopology] = field(default_factory=list)
-
-
 class SimulatedDriver:
     """Opens everything as a start of the topology does, over the stores and the log of the run, and takes them over."""
 
-    def __init__(self, simulated: Simulated, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int) -> None:
         self.number = number
-        self.seam = seam = Seam(world, simulated.log.state.txid + 1)
-        graph, config = _watched(simulated, seam), simulated.config
-        plan = make_plan(graph)
-        reopened = lambda states: simulated.log.reopened(True)  # noqa: E731
-        self.opened = opened = OpenedTopology(graph, plan, config, reopened, seam.reach, False)
-        opened.log = WatchedLog(opened.log, seam)
-        simulated.opened.append(opened)
+        self.seam = seam = Seam(world, world.log.state.txid + 1)
+        states = (
+            replace(node, spec=watched_spec(node, world.stores[node.name], seam), migrate=None)
+            for node in world.graph.states
+        )
+        graph = replace(
+            world.graph, nodes=tuple(_of_driver(node, seam) for node in world.graph.nodes), states=tuple(states)
+        )
+        reopened = lambda states: world.log.reopened(True)  # noqa: E731
+        self.opened = opened = OpenedTopology(graph, make_plan(graph), world.config, reopened, seam.reach, False)
+        opened.log = WatchedLog(opened.log, seam.reach)
+        world.opened.append(opened)
         self.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)
         seam.fences = not self.unfenced
         self.loop = Drive(graph, opened, Unheard(graph.name), observer=seam.observe, clock=HandClock()).loop
         seam.reach("start")
 
 
-def _watched(simulated: Simulated, seam: Seam) -> Graph:
-    """Return the graph with simulated spouts and watched states, and updaters of its own as in a process of its own."""
-    graph = simulated.graph
-    states = tuple(
-        replace(node, spec=watched_spec(node, simulated.stores[node.name], seam), migrate=None) for node in graph.states
-    )
-    return replace(graph, nodes=tuple(_of_driver(node, simulated, seam) for node in graph.nodes), states=states)
-
-
-def _of_driver(node: Node, simulated: Simulated, seam: Seam) -> Node:
+def _of_driver(node: Node, seam: Seam) -> Node:
     if isinstance(node, SpoutNode):
         promise = spout_type_of(node.spout)
-        return replace(node, spout=SimulatedSpout(node.id, node.fields, promise, simulated.rows[node.id], seam))
+        return replace(node, spout=SimulatedSpout(node.id, node.fields, promise, seam.world.rows[node.id], seam))
     if isinstance(node, PersistNode) and node.updater is not None:
-        return replace(node, updater=copy.copy(node.updater))
+        return replace(node, updater=copy.copy(node.updater))  # as in a process of its own
     return node

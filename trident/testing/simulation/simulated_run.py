@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import NoReturn
 
 import pyarrow as pa
@@ -13,92 +12,96 @@ from trident.config import Config
 from trident.errors import StateError, describe
 from trident.graph import Graph
 from trident.runtime.running import new_memory_log
+from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing.simulation.compared_values import Contents, contents_of
 from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
-from trident.testing.simulation.simulated_driver import Died, Simulated, SimulatedDriver, SimulatedStore
+from trident.testing.simulation.simulated_driver import Died, SimulatedDriver, SimulatedStore
+
+Places = Mapping[str, Contents]
 
 _MOST_IDLE = 100
 _MOST_TURNS = 20_000
 _EXTRA_TURNS = 3  # of a driver that was replaced and does not know it yet
 
 
-class Unexpected(Exception):
-    """A run went on where it had to stop, or stopped where it had to go on; the text says how."""
+class Wrong(Exception):
+    """A run went on where it had to stop, stopped where it had to go on, or left something wrong; the text says what.
 
-
-@dataclass(frozen=True)
-class SimulatedOutcome:
-    """What a run has left.
-
-    `contents`: of the states.
-    `trace`: what happened, line by line.
-    `happened`: how often each kind of fault was met.
-    `batches`, `attempts`: how many there were.
-    `cuts`: how many rows of each stream each committed batch had.
-    `unfenced`: the states whose store stops no driver that was replaced.
+    `trace`: what happened.
+    `wanted`, `found`: what all compared places should hold and do, if that is wrong.
     """
 
-    contents: Contents
-    trace: list[str]
-    happened: Counter[FaultKind]
-    batches: int
-    attempts: int
-    cuts: Mapping[tuple[str, int], int]
-    unfenced: tuple[str, ...]
+    def __init__(self, text: str, trace: list[str], wanted: Places | None = None, found: Places | None = None) -> None:
+        super().__init__(text)
+        self.trace, self.wanted, self.found = trace, wanted or {}, found or {}
 
 
 class SimulatedRun:
     """The drivers of one run.
 
     `compared`: the states that are read at the end.
+
+    Of what happens:
+
+    `trace`: line by line.
+    `happened`: how often each kind of fault was met.
+    `cuts`: how many rows of each stream each committed batch had.
+    `contents`: what the compared states hold at the end.
     """
 
     def __init__(
         self, graph: Graph, config: Config, rows: Mapping[str, pa.Table], plan: FaultPlan, compared: Collection[str]
     ) -> None:
         self._plan, self._left = plan, list(plan.faults)
-        stores = {node.name: SimulatedStore() for node in graph.states}
-        self._common = Simulated(graph, config, rows, stores, new_memory_log(graph.name))
+        self.graph, self.config, self.rows, self.log = graph, config, rows, new_memory_log(graph.name)
+        self.stores = {node.name: SimulatedStore() for node in graph.states}
+        self.opened: list[OpenedTopology] = []
         self._compared = compared
         self._drivers = 0
         self._tries: dict[int, list[int]] = {}
         self._asked: Counter[tuple[str, int]] = Counter()
         self._lost: tuple[str, SimulatedStore] | None = None  # a state whose store is set back, and what it had
-        self._wrong: Unexpected | None = None
+        self._wrong: Wrong | None = None
         self._earlier = {node.name: [SimulatedStore()] for node in graph.states}
         self._recounted: set[tuple[str, int]] = set()
         self._turns = 0
         self.trace: list[str] = []
         self.happened: Counter[FaultKind] = Counter()
         self.cuts: dict[tuple[str, int], int] = {}
+        self.contents: dict[str, Contents] = {}
 
-    def run(self) -> SimulatedOutcome:
+    def run(self) -> None:
         """Run until all rows are committed.
 
-        Raises `Unexpected`: the topology has ended, or goes on where it must not.
+        Raises `Wrong`: the topology has ended, or goes on where it must not.
         """
         try:
             self._start()
             self._lead(None)
             self._put_right()
-            contents = self._contents()
-        finally:
-            for opened in self._common.opened:  # late, because what is dead writes nothing as it is closed
-                opened.closers.close("views", "states")
-        attempts, unfenced = sum(map(len, self._tries.values())), self._driver.unfenced
-        return SimulatedOutcome(contents, self.trace, self.happened, self._txid, attempts, self.cuts, unfenced)
-
-    def _contents(self) -> Contents:
-        nodes = [node for node in self._common.graph.states if node.name in self._compared]
-        try:
-            return {node.name: contents_of(self._driver.opened, node) for node in nodes}
+            nodes = [node for node in self.graph.states if node.name in self._compared]
+            self.contents = {node.name: contents_of(self._driver.opened, node) for node in nodes}
         except StateError as error:
-            raise Unexpected(f"at the end {describe(error)}") from error
+            raise Wrong(f"at the end {describe(error)}", self.trace) from error
+        finally:
+            for opened in self.opened:  # late, because what is dead writes nothing as it is closed
+                opened.closers.close("views", "states")
 
     @property
-    def _txid(self) -> int:
-        return self._common.log.state.txid
+    def txid(self) -> int:
+        """The last committed batch."""
+        return self.log.state.txid
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts there were."""
+        return sum(map(len, self._tries.values()))
+
+    @property
+    def unfenced(self) -> tuple[str, ...]:
+        """The states whose store stops no driver that was replaced."""
+        return self._driver.unfenced
 
     # ---- what drivers ask ---------------------------------------------------------------------------------------------
 
@@ -121,10 +124,17 @@ class SimulatedRun:
             self.happened["other_cut"] += 1
         return rows
 
-    def went_wrong(self, fault: Fault, attempt: TransactionAttempt) -> None:
+    def happens(self, fault: Fault, attempt: TransactionAttempt) -> None:
         self.note(str(fault), attempt)
-        if fault.kind != "set_back":  # of which it is not known yet whether it loses anything
-            self.happened[fault.kind] += 1
+        if fault.kind == "set_back":
+            self._set_back(fault)
+            return
+        self.happened[fault.kind] += 1
+        if fault.kind == "pause":
+            paused = self._driver
+            self._start()
+            self._lead(self.txid + fault.batches)
+            self.note(f"driver {paused.number} goes on where it was paused")
 
     def note(self, text: str, attempt: TransactionAttempt | None = None) -> None:
         if attempt is None:
@@ -136,26 +146,18 @@ class SimulatedRun:
         number = tries.index(attempt.attempt) + 1 if attempt.attempt in tries else len(tries)
         self.trace.append(f"batch {attempt.txid}, attempt {max(1, number)}: {text}")
 
-    def replaced(self, fault: Fault) -> None:
-        paused = self._driver
-        self._start()
-        self._lead(self._txid + fault.batches)
-        self.note(f"driver {paused.number} goes on where it was paused")
-
     def _was_recorded(self, txid: int) -> None:
-        record = self._common.log.state.history[-1]
+        record = self.log.state.history[-1]
         if self._lost is not None and record.touched.get(self._lost[0]):
             self._fail(
                 f"state {self._lost[0]!r} was set back by one batch, and batch {txid} was committed on top of it"
             )
-        definitions = record.spouts
-        self.cuts.update({(stream, txid): 0 for stream in self._common.rows})
-        for stream, definition in definitions.items():
-            if stream in self._common.rows:
-                self.cuts[stream, txid] = definition["until"] - definition["from"]
+        for stream in self.rows:
+            definition = record.spouts.get(stream, {"from": 0, "until": 0})
+            self.cuts[stream, txid] = definition["until"] - definition["from"]
         if any(fault.kind == "set_back" for fault in self._left):
             for state, kept in self._earlier.items():
-                kept.append(self._common.stores[state].copied())
+                kept.append(self.stores[state].copied())
 
     # ---- drivers ------------------------------------------------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class SimulatedRun:
             if self._drivers > 1:
                 self.note(f"driver {self._drivers} takes over")
             try:
-                self._driver = SimulatedDriver(self._common, self, self._drivers)
+                self._driver = SimulatedDriver(self, self._drivers)
             except Died:
                 continue
             except (StateError, ValueError) as error:
@@ -181,13 +183,13 @@ class SimulatedRun:
     def _lead(self, target: int | None) -> None:
         """Let drivers work until a batch is committed; None: until all are."""
         idle = 0
-        while not self._is_done() and (target is None or self._txid < target):
+        while not self._is_done() and (target is None or self.txid < target):
             before, driver = self._turns, self._driver
             idle = 0 if self._turn(driver) else idle + 1
             if self._wrong is not None:  # said within a driver, which may handle every exception
                 raise self._wrong
             if idle > _MOST_IDLE or before > _MOST_TURNS:
-                self._fail(f"batch {self._txid + 1} is not committed, and nothing moves any more")
+                self._fail(f"batch {self.txid + 1} is not committed, and nothing moves any more")
 
     def _turn(self, driver: SimulatedDriver) -> bool:
         """Let a driver do one step, and see to what becomes of it; False: it had nothing to do."""
@@ -211,10 +213,8 @@ class SimulatedRun:
         return True
 
     def _is_done(self) -> bool:
-        last = self._common.log.state.spouts
-        return all(
-            rows.num_rows <= last.get(stream, {"until": 0})["until"] for stream, rows in self._common.rows.items()
-        )
+        last = self.log.state.spouts
+        return all(rows.num_rows <= last.get(stream, {"until": 0})["until"] for stream, rows in self.rows.items())
 
     def _finish_off(self, driver: SimulatedDriver) -> None:
         """Let a driver that does not know yet that it was replaced do what it can; it is of no effect."""
@@ -226,13 +226,13 @@ class SimulatedRun:
         driver.seam.is_dead = True
 
     def _fail(self, text: str, cause: BaseException | None = None) -> NoReturn:
-        self._wrong = Unexpected(text)
+        self._wrong = Wrong(text, self.trace)
         raise self._wrong from cause
 
     # ---- stores that lose a batch -------------------------------------------------------------------------------------
 
-    def set_back(self, fault: Fault) -> None:
-        store = self._common.stores[fault.state]
+    def _set_back(self, fault: Fault) -> None:
+        store = self.stores[fault.state]
         earlier = self._earlier[fault.state][-2:][0]
         # Of several partitions, some may have lost nothing, and the driver may commit to them.
         in_part = fault.is_live and len(store.sentinels) > 1
@@ -247,15 +247,15 @@ class SimulatedRun:
         """Give a store that was set back what it had."""
         if self._lost is not None:
             state, kept = self._lost
-            self._common.stores[state].set_to(kept)
+            self.stores[state].set_to(kept)
             self._lost = None
             if error is not None:
                 self.note(f"state {state!r} is refused ({type(error).__name__}); it is put right again")
 
     def _loses(self, state: str, earlier: SimulatedStore) -> bool:
         """Whether a store that is set back loses a committed batch, and one that the simulation keeps."""
-        log = self._common.log.state
+        log = self.log.state
         expected = {partition: log.expected(state, partition) for partition in log.touched.get(state, ())}
-        stored = self._common.stores[state].sentinels  # empty if the simulation does not keep the store
+        stored = self.stores[state].sentinels  # empty if the simulation does not keep the store
         pairs = [(one, earlier.sentinels.get(at)) for at, one in expected.items() if one is not None and at in stored]
         return any(one.txid and (found is None or found[1:3] < one[1:3]) for one, found in pairs)

@@ -26,11 +26,7 @@ from trident.testing.simulation.compared_values import (
     written_states,
 )
 from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, Rows, drawn_plan, shrunk
-from trident.testing.simulation.simulated_run import (
-    SimulatedOutcome,
-    SimulatedRun,
-    Unexpected,
-)
+from trident.testing.simulation.simulated_run import SimulatedRun, Wrong
 from trident.testing.topology.given_rows import typed_rows
 from trident.topology import TridentTopology
 
@@ -190,13 +186,17 @@ class JudgedRuns:
         if self._config.state_recovery != "refuse":
             self._kinds = [kind for kind in kinds if kind != "set_back"]
         graph = self._graph()
-        self._rows = _tables(graph, rows)
         self._given = _listed(graph, rows)
+        fields = {node.id: node.fields for node in graph.spouts()}
+        self._rows = {
+            stream: typed_rows(f"simulate, stream {stream!r}", fields[stream], given)
+            for stream, given in self._given.items()
+        }
         self._states = written_states(graph)
         self._compared = [name for name in compared_states(graph) if name not in self._ignore]
         self._outside = OutsideValues(graph)
         self._name = graph.name
-        self._wanted: dict[str, Any] = {}
+        self._wanted: dict[str, Contents] = {}
         also: dict[str, Any] = {
             "faults": list(kinds) if set(kinds) != set(FAULT_KINDS) else None,
             "same_batches": same_batches or None,
@@ -222,9 +222,9 @@ class JudgedRuns:
         self._check_repeats()
         batches, attempts, met, trace = 0, 0, Counter[FaultKind](), [""]
         for seed in seeds:
-            outcome = self._run_seed(seed)
-            batches, attempts, met = batches + outcome.batches, attempts + outcome.attempts, met + outcome.happened
-            trace = outcome.trace
+            run = self._run_seed(seed)
+            batches, attempts, met = batches + run.txid, attempts + run.attempts, met + run.happened
+            trace = run.trace
         took, shown = time.monotonic() - began, tuple(trace) if told else ()
         return SimulationReport(len(seeds), batches, attempts, dict(met), took, self._notes(), shown)
 
@@ -240,30 +240,28 @@ class JudgedRuns:
 
     # ---- runs ---------------------------------------------------------------------------------------------------------
 
-    def _run(self, plan: FaultPlan, rows: Rows) -> tuple[SimulatedOutcome, dict[str, Any]]:
+    def _run(self, plan: FaultPlan, rows: Rows) -> tuple[SimulatedRun, dict[str, Contents]]:
         """Run a plan; return also what all compared places hold at the end."""
         self._outside.restore()
         graph = self._graph()
         outside = self._outside if isinstance(self._topology, TridentTopology) else OutsideValues(graph)
         tables = {stream: self._rows[stream].take(pa.array(list(kept), pa.int64())) for stream, kept in rows.items()}
-        config = replace(self._config, max_spout_pending=plan.pending)
-        run = SimulatedRun(graph, config, tables, plan, self._compared)
-        try:
-            outcome = run.run()
-        except Unexpected as error:
-            raise _Wrong(str(error), run.trace) from error
-        self._unfenced = outcome.unfenced
-        found = {f"state {name!r}": contents for name, contents in outcome.contents.items()}
-        changed = {name: value for name, value in outside.changed().items() if name not in self._ignore}
+        run = SimulatedRun(graph, replace(self._config, max_spout_pending=plan.pending), tables, plan, self._compared)
+        run.run()
+        self._unfenced = run.unfenced
+        found: dict[str, Contents] = {f"state {name!r}": contents for name, contents in run.contents.items()}
+        for name, value in outside.changed().items():
+            if name not in self._ignore:
+                found[f"outside of states, {name}"] = {(): value}
         self._outside.restore()
-        return outcome, {**found, **{f"outside of states, {name}": {(): value} for name, value in changed.items()}}
+        return run, found
 
-    def _without_faults(self, rows: Rows, cuts: Mapping[tuple[str, int], int] | None = None) -> dict[str, Any]:
+    def _without_faults(self, rows: Rows, cuts: Mapping[tuple[str, int], int] | None = None) -> dict[str, Contents]:
         plan = FaultPlan(0, most=1, cuts=cuts or {(stream, 1): len(kept) for stream, kept in rows.items()})
         try:
             return self._run(plan, rows)[1]
-        except _Wrong as error:
-            cause = error.__cause__.__cause__ if error.__cause__ is not None else None
+        except Wrong as error:
+            cause = error.__cause__
             if isinstance(cause, StateMismatchError):
                 raise ConfigError(
                     "the store of a state is not empty at the beginning of a run: give simulate a function that declares the "
@@ -283,32 +281,32 @@ class JudgedRuns:
         if lines := differences(self._wanted, again):
             raise SimulationFailed("\n  ".join([f"topology {self._name!r} without any fault:", *lines, _RANDOM]))
 
-    def _run_seed(self, seed: int) -> SimulatedOutcome:
+    def _run_seed(self, seed: int) -> SimulatedRun:
         """Run a seed; `SimulationFailed` with the smallest run that fails as well."""
         most = max((table.num_rows for table in self._rows.values()), default=0)
         plan = drawn_plan(seed, self._states, most, self._kinds)
         try:
             return self._checked(plan, self._all_rows, self._wanted)
-        except _Wrong as error:
+        except Wrong as error:
             raise self._failed(plan, error) from None
 
-    def _checked(self, plan: FaultPlan, rows: Rows, wanted: Mapping[str, Any] | None = None) -> SimulatedOutcome:
-        outcome, found = self._run(plan, rows)
+    def _checked(self, plan: FaultPlan, rows: Rows, wanted: Mapping[str, Contents] | None = None) -> SimulatedRun:
+        run, found = self._run(plan, rows)
         if wanted is None or self._same_batches:
-            wanted = self._without_faults(rows, outcome.cuts if self._same_batches else None)
+            wanted = self._without_faults(rows, run.cuts if self._same_batches else None)
         if lines := differences(wanted, found):
-            raise _Wrong("\n".join(lines), outcome.trace, wanted, found)
-        return outcome
+            raise Wrong("\n".join(lines), run.trace, wanted, found)
+        return run
 
     # ---- a failure ----------------------------------------------------------------------------------------------------
 
-    def _failed(self, plan: FaultPlan, error: _Wrong) -> SimulationFailed:
+    def _failed(self, plan: FaultPlan, error: Wrong) -> SimulationFailed:
         last = [error]
 
         def fails(smaller: FaultPlan, rows: Rows) -> bool:
             try:
                 self._checked(smaller, rows)
-            except _Wrong as found:
+            except Wrong as found:
                 last[0] = found
                 return True
             except (TridentError, SimulationFailed):  # of the run without faults: these rows say nothing
@@ -316,23 +314,23 @@ class JudgedRuns:
             return False
 
         small, rows = shrunk(plan, self._all_rows, fails)
-        error, said = last[0], []
-        if not small.faults and not small.recuts and error.found:
+        text, said = str(last[0]), []
+        if not small.faults and not small.recuts and last[0].found:  # neither cut into batches is the right one
             said = [_RANDOM if self._same_batches else _NO_FAULT]
-            error = error.without_faults()
+            text = "\n".join(differences(last[0].wanted, last[0].found, ("in one batch", "in these batches")))
         left = ", ".join(
             f"{len(kept)} of {self._rows[stream].num_rows} rows of stream {stream!r}" for stream, kept in rows.items()
         )
         lines = [
             f"seed {plan.seed} of topology {self._name!r} differs from a run without faults:",
-            *(f"  {line.strip()}" for line in str(error).splitlines()),
+            *(f"  {line.strip()}" for line in text.splitlines()),
             f"with {len(small.faults)} of its {len(plan.faults)} faults and {left}:",
             *self._shown(rows),
-            *(f"  {line}" for line in error.trace),
+            *(f"  {line}" for line in last[0].trace),
             *said,
             f"Run it again: simulate(topology, rows, seed={plan.seed}{self._also})",
         ]
-        return SimulationFailed("\n".join(lines), plan.seed, error.trace)
+        return SimulationFailed("\n".join(lines), plan.seed, last[0].trace)
 
     def _shown(self, rows: Rows) -> list[str]:
         return [
@@ -357,20 +355,6 @@ def _later() -> Iterator[None]:
         yield
 
 
-class _Wrong(Exception):
-    """A run has left something wrong; the text says what."""
-
-    def __init__(
-        self, text: str, trace: Sequence[str], wanted: Contents | None = None, found: Contents | None = None
-    ) -> None:
-        super().__init__(text)
-        self.trace, self.wanted, self.found = trace, wanted or {}, found or {}
-
-    def without_faults(self) -> _Wrong:
-        """Return the same of a run without faults: neither cut into batches is the right one."""
-        return _Wrong("\n".join(differences(self.wanted, self.found, ("in one batch", "in these batches"))), self.trace)
-
-
 def _listed(graph: Graph, rows: GivenRows) -> dict[str, Sequence[Any]]:
     """Return the rows by stream; streams that are given none have none."""
     streams = [node.id for node in graph.spouts()]
@@ -383,11 +367,3 @@ def _listed(graph: Graph, rows: GivenRows) -> dict[str, Sequence[Any]]:
     if unknown := [stream for stream in rows if stream not in streams]:
         raise ConfigError(f"rows of {unknown}, but the topology has the streams {streams}")
     return {stream: rows.get(stream, ()) for stream in streams}
-
-
-def _tables(graph: Graph, rows: GivenRows) -> dict[str, pa.Table]:
-    fields = {node.id: node.fields for node in graph.spouts()}
-    return {
-        stream: typed_rows(f"simulate, stream {stream!r}", fields[stream], given)
-        for stream, given in _listed(graph, rows).items()
-    }

@@ -9,11 +9,11 @@ from unittest import SkipTest
 from trident.coordination.framing import decode, encode
 from trident.errors import SpoutError
 from trident.spout.interfaces import SpoutType
+from trident.testing.checks.another_process import answer_in_another_process
 from trident.testing.checks.contract import broken, expect, promise
 from trident.testing.checks.promises import SpoutPromise
 from trident.testing.spout.filled_source import FilledSource, SpoutChecks, rows_of
-from trident.testing.spout.source_under_test import LosesPartitions
-from trident.testing.spout.spout_life import FilledBatch, Life, read_in_another_process
+from trident.testing.spout.spout_life import FilledBatch, Life, read_whole
 
 _MANY_BATCHES = 24
 _ALLOWED_BYTES = 64  # numbers become longer
@@ -93,61 +93,60 @@ class DefinitionChecks(SpoutChecks):
         for batch in batches:
             filled.expect_same(other.read(batch), batch.rows, f"batch {batch.txid}, read by a new coordinator")
         if filled.source.durable:
-            for batch, rows in zip(batches, read_in_another_process(filled.source.spout(), batches), strict=True):
+            what, spout = "the spout cannot be read in another process", filled.source.spout()
+            found = answer_in_another_process(what, read_whole, spout, batches)
+            for batch, rows in zip(batches, found, strict=True):
                 filled.expect_same(rows, batch.rows, f"batch {batch.txid}, read in another process")
 
     @promise(SpoutPromise.AHEAD)
     def test_batches_may_be_defined_ahead(self) -> None:
         """Three are defined, each from the one before; then they are read and committed, the next ones meanwhile waiting."""
         filled, life = self.begin()
-        tally, waiting, last = filled.tally(), list[FilledBatch](), None
-        while tally.may_go_on:
+        waiting = list[FilledBatch]()
+
+        def take(last: FilledBatch | None, wait: bool) -> FilledBatch | None:
             while len(waiting) < _AHEAD:
-                following = filled.define_next(life, last, wait=not waiting and tally.is_short)
+                following = filled.define_next(life, waiting[-1] if waiting else last, wait and not waiting)
                 if following is None:
                     break
                 waiting.append(following)
-                last = following
-            if not waiting:
-                break
-            batch = waiting.pop(0)
-            tally.add(life.read(batch))
-            life.succeeded(batch)
-        filled.expect_all(tally.rows, "batches that were defined before those before them were committed")
+            return self._commit(life, waiting.pop(0)) if waiting else None
+
+        rows = rows_of(filled.take_all(take))
+        filled.expect_all(rows, "batches that were defined before those before them were committed")
 
     @promise(SpoutPromise.RETRY, "replays")
     def test_a_failed_batch_is_defined_again_from_the_same_place(self) -> None:
         """Each batch is defined and read, given up, defined again from the same definition, read and committed."""
         filled, life = self.begin()
-        tally, last = filled.tally(), None
-        while tally.may_go_on:
-            given_up = filled.read_next(life, last, wait=tally.is_short)
+
+        def take(last: FilledBatch | None, wait: bool) -> FilledBatch | None:
+            given_up = filled.read_next(life, last, wait)
             if given_up is None:
-                break
-            last = filled.define_next(life, last, wait=tally.is_short)
-            if last is None:
+                return None
+            again = filled.define_next(life, last, wait)
+            if again is None:
                 broken(
                     f"{given_up.definition!r} was batch {given_up.txid}; asked again, the spout says that there is nothing"
                 )
-            tally.add(life.read(last, attempt=1))
-            life.succeeded(last)
-        filled.expect_all(tally.rows, "batches that were defined twice, committed once")
+            return self._commit(life, again, attempt=1)
+
+        filled.expect_all(rows_of(filled.take_all(take)), "batches that were defined twice, committed once")
 
     @promise(SpoutPromise.RESTART, "replays")
     def test_a_new_coordinator_goes_on_from_the_last_definition(self) -> None:
         """Each batch has a driver of its own, with nothing but the definition of the batch before, as the log keeps it."""
         filled = self.filled
         filled.fill(filled.backlog)
-        tally, last = filled.tally(), None
-        while tally.may_go_on:
+
+        def take(last: FilledBatch | None, wait: bool) -> FilledBatch | None:
             life = filled.live()
-            last = filled.read_next(life, last, wait=tally.is_short)
-            if last is None:
-                break
-            tally.add(last.rows)
-            life.succeeded(last)
-            filled.crash(life)
-        filled.expect_all(tally.rows, "batches of one driver each")
+            if (batch := filled.read_next(life, last, wait)) is not None:
+                life.succeeded(batch)
+                filled.crash(life)
+            return batch
+
+        filled.expect_all(rows_of(filled.take_all(take)), "batches of one driver each")
 
     @promise(SpoutPromise.NEW_PARTITIONS, "adds_partitions")
     def test_a_partition_that_is_added_is_read_from_its_first_row(self) -> None:
@@ -171,7 +170,6 @@ class DefinitionChecks(SpoutChecks):
         """A batch that was defined before is not read in part; after the partition is back, all rows have come once."""
         filled, life = self.begin()
         source, lost = filled.source, filled.source.partitions - 1
-        assert isinstance(source, LosesPartitions)
         batches, second = self._read_partition(life, lost)
         with source.lost(lost):
             if self.kind is SpoutType.TRANSACTIONAL:
@@ -187,6 +185,13 @@ class DefinitionChecks(SpoutChecks):
         want = len(filled.rows()) - len(rows_of(batches))
         batches += filled.drain(life, batches[-1], want=want)
         filled.expect_all(rows_of(batches), f"partition {lost} was lost and came back")
+
+    @staticmethod
+    def _commit(life: Life, batch: FilledBatch, attempt: int = 0) -> FilledBatch:
+        """Read a batch that was defined, and commit it."""
+        batch = batch._replace(rows=life.read(batch, attempt=attempt), is_read=True)
+        life.succeeded(batch)
+        return batch
 
     def _read_uncommitted(self, life: Life) -> list[FilledBatch]:
         """Define and read the first batches, and commit none."""
@@ -210,8 +215,8 @@ class DefinitionChecks(SpoutChecks):
     def _read_partition(self, life: Life, partition: int) -> tuple[list[FilledBatch], FilledBatch]:
         """Commit batches up to the first with rows of a partition; return them, and the second, which is only read."""
         filled, batches = self.filled, list[FilledBatch]()
-        names, tally = set[str](), filled.tally(4 * filled.backlog)
-        while tally.may_go_on:
+        names = set[str]()
+        for _ in range(_MANY_BATCHES + 8 * filled.backlog):
             names.update(map(repr, filled.rows(partition)))
             batch = filled.read_next(life, batches[-1] if batches else None)
             if batch is None:
@@ -222,7 +227,6 @@ class DefinitionChecks(SpoutChecks):
             elif not names.isdisjoint(_names(filled, [batch])) and not names.isdisjoint(_names(filled, batches)):
                 return batches, batch
             else:
-                tally.add(batch.rows)
                 batches.append(batch)
                 life.succeeded(batch)
         raise SkipTest("the rows of the partition are spread over too many batches")

@@ -7,11 +7,11 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import SkipTest
 
 import cloudpickle
@@ -22,7 +22,6 @@ from trident.spout.spout_kinds import is_partitioned
 from trident.testing.checks.contract import Violation, broken, promise
 from trident.testing.checks.promises import SpoutPromise
 from trident.testing.spout.filled_source import FilledSource, SpoutChecks, rows_of
-from trident.testing.spout.source_under_test import Changeable, GoesAway
 from trident.testing.spout.spout_life import FilledBatch, Life
 
 _CYCLES = 3
@@ -41,12 +40,12 @@ class SurroundingChecks(SpoutChecks):
         filled.fill(filled.backlog)
         spout = filled.source.spout()
         self.needs(is_partitioned(spout) or isinstance(spout, ITridentSpout), "the spout is an object of the driver")
-        before = Held.now()
+        before = _held()
         spouts = [filled.source.spout() for _ in range(_CYCLES)]
         for each in spouts:
             each.get_output_fields()
             self._pickle(each, "the description")
-        if grown := Held.now().more_than(before, _CYCLES):
+        if grown := _grown_since(before):
             broken(f"{_CYCLES} descriptions were made, and {grown}; open it in the coordinator or the emitter")
         life = filled.live()
         self._pickle(life.spout.get_emitter({}), "the emitter")
@@ -71,9 +70,9 @@ class SurroundingChecks(SpoutChecks):
                 broken(
                     f"size of batch {batch.txid} is {size}, its {len(batch.rows)} rows take about {rows_bytes} bytes"
                 )
-        with self._away():
+        with self.filled.source.outage():
             for batch, size in sizes:
-                with _no_error(f"size of batch {batch.txid}, while the source is away"):
+                with _raises_nothing_but((), f"size of batch {batch.txid}, while the source is away"):
                     again = sized.size(batch.definition)
                 if again not in (size, None):  # of a committed batch it may be forgotten
                     broken(f"size of batch {batch.txid} was {size}, and is {again} while the source is away")
@@ -95,10 +94,10 @@ class SurroundingChecks(SpoutChecks):
                 broken(
                     f"the lag after batch {batch.txid} is {lag.amount} {lag.unit}, and {left} rows are still to come"
                 )
-        with self._away():
+        with self.filled.source.outage():
             for batch in batches[-1:]:
                 began = time.monotonic()
-                with _no_error("the lag, while the source is away"):
+                with _raises_nothing_but((), "the lag, while the source is away"):
                     lagging.lag(batch.definition)
                 if (took := time.monotonic() - began) > _SOON_S:
                     broken(f"the lag took {took:.1f} s while the source is away; it must be known without asking it")
@@ -109,11 +108,11 @@ class SurroundingChecks(SpoutChecks):
         filled = self.filled
         filled.fill(filled.backlog)
         self._open_and_close()  # what is opened once for a process is open now
-        before = Held.now()
+        before = _held()
         for _ in range(_CYCLES):
             self._open_and_close()
         until = time.monotonic() + filled.source.patience_s
-        while (grown := Held.now().more_than(before, _CYCLES)) and time.monotonic() < until:
+        while (grown := _grown_since(before)) and time.monotonic() < until:
             time.sleep(0.01)  # a thread that was asked to end may take a moment
         if grown:
             broken(f"{_CYCLES} drivers ended, and {grown}")
@@ -123,13 +122,14 @@ class SurroundingChecks(SpoutChecks):
         """Whoever opens, defines or reads; when it is back, all goes on."""
         filled, life, batch = self._read_first()
         source, rows = filled.source, batch.rows
-        assert isinstance(source, GoesAway)
         with source.outage():
-            again = _or_spout_error(lambda: life.read(batch, attempt=1), "reading a batch")
-            if again is not None:
+            with _raises_nothing_but(SpoutError, "reading a batch while the source is away"):
+                again = life.read(batch, attempt=1)
                 filled.expect_same(again, rows, "batch 1, read while the source was away (SpoutError is expected)")
-            _or_spout_error(lambda: life.define(2, batch.definition), "defining a batch")
-            _or_spout_error(filled.live, "opening the coordinator")
+            with _raises_nothing_but(SpoutError, "defining a batch while the source is away"):
+                life.define(2, batch.definition)
+            with _raises_nothing_but(SpoutError, "opening the coordinator while the source is away"):
+                filled.live()
         filled.expect_same(life.read(batch, attempt=2), rows, "batch 1, read after the source was back")
         life.succeeded(batch)
         rest = filled.drain(life, batch, want=len(filled.rows()) - len(rows))
@@ -139,18 +139,12 @@ class SurroundingChecks(SpoutChecks):
     def test_a_source_that_was_changed_raises_spout_error(self) -> None:
         """Reading a definition again that no longer holds raises `ReplayMismatchError`, or another `SpoutError`."""
         filled, life, batch = self._read_first()
-        source = filled.source
-        assert isinstance(source, Changeable)
-        source.change()
+        filled.source.change()
         for reader, whose in ((life, "the same coordinator"), (None, "a new coordinator")):
-            try:
+            with _raises_nothing_but(SpoutError, whose):
                 again = (reader or filled.live()).read(batch, attempt=1)
-            except SpoutError:
-                continue
-            except Exception as error:
-                raise Violation(f"{whose}: expected SpoutError, got {describe(error)}") from error
-            filled.expect_same(again, batch.rows, f"batch 1, read by {whose} after the source was changed")
-            broken(f"change() changed nothing of batch 1: {whose} still reads the same rows")
+                filled.expect_same(again, batch.rows, f"batch 1, read by {whose} after the source was changed")
+                broken(f"change() changed nothing of batch 1: {whose} still reads the same rows")
 
     def _read_first(self) -> tuple[FilledSource, Life, FilledBatch]:
         filled, life = self.begin()
@@ -175,69 +169,39 @@ class SurroundingChecks(SpoutChecks):
         except Exception as error:
             raise Violation(f"{what} ({type(value).__name__}) cannot be pickled: {describe(error)}") from error
 
-    def _away(self) -> Any:
-        source = self.filled.source
-        return source.outage() if isinstance(source, GoesAway) else nullcontext()
-
-
-def _or_spout_error(call: Callable[[], Any], what: str) -> Any:
-    try:
-        return call()
-    except SpoutError:
-        return None
-    except Exception as error:
-        raise Violation(f"{what} while the source is away: expected SpoutError, got {describe(error)}") from error
-
 
 @contextmanager
-def _no_error(what: str) -> Iterator[None]:
+def _raises_nothing_but(kinds: type[Exception] | tuple[()], what: str) -> Iterator[None]:
     try:
         yield
+    except kinds:
+        return
+    except Violation:
+        raise
     except Exception as error:
-        raise Violation(f"{what}: raised {describe(error)}") from error
+        raise Violation(f"{what}: {'expected SpoutError, got' if kinds else 'raised'} {describe(error)}") from error
 
-
-# What this process holds: threads, and open files and connections.
 
 _OPEN = Path("/dev/fd")
 
 
-class Held(NamedTuple):
-    """What was held at one moment.
-
-    `threads`, `files`: the names of Python's threads; what each open file or connection leads to, by its number.
-    """
-
-    threads: dict[int, str]
-    files: dict[int, str]
-
-    @classmethod
-    def now(cls) -> Held:
-        """Look."""
-        gc.collect()
-        threads = {thread.ident or 0: thread.name for thread in threading.enumerate()}
-        return cls(threads, _open_files())
-
-    def more_than(self, before: Held, least: int) -> str:
-        """Say what there is more than before, if it is at least so much; what comes and goes by chance is less."""
-        said = []
-        for name, now, then in (("thread", self.threads, before.threads), ("open file", self.files, before.files)):
-            new = [each for at, each in now.items() if then.get(at) != each]
-            if len(now) - len(then) >= least:
-                said.append(f"{len(now) - len(then)} more {name}s are there, such as {new[0] if new else '?'}")
-        return " and ".join(said)
+def _held() -> dict[str, dict[int, str]]:
+    """Return what this process holds: the names of Python's threads, and what open files and connections lead to."""
+    gc.collect()
+    files = dict[int, str]()
+    with suppress(OSError):  # a system without the folder
+        for name in os.listdir(_OPEN):  # noqa: PTH208  Path.iterdir holds the folder open
+            files[int(name)] = "?"
+            with suppress(OSError):
+                files[int(name)] = str((_OPEN / name).readlink())
+    return {"thread": {thread.ident or 0: thread.name for thread in threading.enumerate()}, "open file": files}
 
 
-def _open_files() -> dict[int, str]:
-    try:
-        numbers = [int(name) for name in os.listdir(_OPEN)]  # noqa: PTH208  Path.iterdir holds the folder open
-    except OSError:
-        return {}  # a system without the folder
-    return {number: _target(number) for number in numbers}
-
-
-def _target(number: int) -> str:
-    try:
-        return str((_OPEN / str(number)).readlink())
-    except OSError:
-        return "?"
+def _grown_since(before: dict[str, dict[int, str]]) -> str:
+    """Say what is held more than before, if it is one for each cycle at least; what comes and goes by chance is less."""
+    said = []
+    for name, now in _held().items():
+        new = [each for at, each in now.items() if before[name].get(at) != each]
+        if (more := len(now) - len(before[name])) >= _CYCLES:
+            said.append(f"{more} more {name}s are there, such as {new[0] if new else '?'}")
+    return " and ".join(said)

@@ -14,7 +14,7 @@ from trident.errors import ConfigError
 from trident.planner.guarantees import spout_type_of
 from trident.spout.interfaces import SpoutType
 from trident.testing.checks.contract import Contract, Violation, broken
-from trident.testing.spout.source_under_test import Changeable, GoesAway, LosesPartitions, Row, SpoutSource
+from trident.testing.spout.source_under_test import Row, SpoutSource
 from trident.testing.spout.spout_life import FilledBatch, Life
 
 _EMPTY_IN_A_ROW = 10  # as the loop takes the end of the sources
@@ -26,11 +26,8 @@ _CLAIMS: dict[str, tuple[Callable[[SpoutSource], bool], str]] = {
     "grows": (lambda source: source.grows, "an open coordinator does not find what is added"),
     "adds_partitions": (lambda source: source.adds_partitions, "no partition can be added"),
     "at_least_once": (lambda source: source.at_least_once, "the source says nothing of failures"),
-    "lost": (lambda source: isinstance(source, LosesPartitions), "the source has no lost()"),
-    "outage": (lambda source: isinstance(source, GoesAway), "the source has no outage()"),
-    "change": (lambda source: isinstance(source, Changeable), "the source has no change()"),
 }
-"""When a source claims what a check is about, and what is said if it does not."""
+"""When a source claims what a check is about, if no method of that name does; and what is said if it does not."""
 
 _KINDS = {
     "identical replays": (SpoutType.TRANSACTIONAL,),
@@ -50,32 +47,6 @@ class Compared(NamedTuple):
     missing: list[Row]
     foreign: list[Row]
     repeated: list[Row]
-
-
-class Tally:
-    """Rows that were read of a source.
-
-    `rows`: the rows, batch after batch.
-    """
-
-    def __init__(self, wanted: int) -> None:
-        self.rows: list[Row] = []
-        self._wanted, self._empty = wanted, 0
-
-    def add(self, rows: Sequence[Row]) -> None:
-        """Add a batch."""
-        self.rows += rows
-        self._empty = 0 if rows else self._empty + 1
-
-    @property
-    def is_short(self) -> bool:
-        """Whether rows are still to come."""
-        return len(self.rows) < self._wanted
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether it makes sense to read on: neither are all batches empty now, nor does more and more come."""
-        return self._empty < _EMPTY_IN_A_ROW and len(self.rows) <= 2 * self._wanted + 100
 
 
 class FilledSource:
@@ -123,7 +94,7 @@ class FilledSource:
         """Close a driver."""
         self._open.remove(life)
         with suppress(Exception):  # its verdict stands without it; there is a check of its own for closing
-            life.close()
+            life.coordinator.close()
 
     def crash(self, life: Life) -> None:
         """Leave a driver as a crash leaves it, if the source allows; it is closed after the check."""
@@ -143,7 +114,7 @@ class FilledSource:
         txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
         until = time.monotonic() + self.source.patience_s
         if wait:
-            life.look_now()
+            life.coordinator.look_now()
         while (definition := life.define(txid, previous)) is None and wait and time.monotonic() < until:
             time.sleep(_PAUSE_S)  # as the loop waits before it asks again
         return None if definition is None else FilledBatch(txid, definition)
@@ -158,27 +129,38 @@ class FilledSource:
         life: Life,
         previous: FilledBatch | None = None,
         want: int | None = None,
-        each: Callable[[FilledBatch], object] | None = None,
-        after: Callable[[FilledBatch], object] | None = None,
+        each: Callable[[FilledBatch], object] = lambda batch: None,
+        after: Callable[[FilledBatch], object] = lambda batch: None,
     ) -> list[FilledBatch]:
-        """Read and commit batch after batch, until `want` rows were read (all, if not given) and there is nothing more.
+        """Read and commit batch after batch; `each` is called before the commit of each, `after` after it."""
 
-        `each` is called before the commit of each batch, `after` after it. Gives up where more and more comes.
+        def take(last: FilledBatch | None, wait: bool) -> FilledBatch | None:
+            if (batch := self.read_next(life, last, wait)) is not None:
+                each(batch)
+                life.succeeded(batch)
+                after(batch)
+            return batch
+
+        return self.take_all(take, previous, want)
+
+    def take_all(
+        self,
+        take: Callable[[FilledBatch | None, bool], FilledBatch | None],
+        previous: FilledBatch | None = None,
+        want: int | None = None,
+    ) -> list[FilledBatch]:
+        """Take batch after batch, until `want` rows were read (all, if not given) and there is nothing more.
+
+        `take` is given the batch before, and whether to wait for one. Gives up where all are empty, or more and more comes.
         """
-        tally, batches, last = self.tally(want), list[FilledBatch](), previous
-        while tally.may_go_on and (last := self.read_next(life, last, tally.is_short)) is not None:
+        wanted = len(self.rows()) if want is None else want
+        batches, last, read, empty = list[FilledBatch](), previous, 0, 0
+        while empty < _EMPTY_IN_A_ROW and read <= 2 * wanted + 100:
+            if (last := take(last, read < wanted)) is None:
+                break
             batches.append(last)
-            tally.add(last.rows)
-            if each is not None:
-                each(last)
-            life.succeeded(last)
-            if after is not None:
-                after(last)
+            read, empty = read + len(last.rows), 0 if last.rows else empty + 1
         return batches
-
-    def tally(self, want: int | None = None) -> Tally:
-        """Begin to read so many rows; all, if not given."""
-        return Tally(len(self.rows()) if want is None else want)
 
     # ---- comparing --------------------------------------------------------------------------------------------------
 
@@ -265,5 +247,8 @@ class SpoutChecks(Contract):
     def unclaimed(self, claim: str) -> str:
         if claim in _KINDS:
             return "" if self.kind in _KINDS[claim] else f"the spout is {self.kind.value}"
+        source = self.filled.source
+        if claim not in _CLAIMS:
+            return "" if source.offers(claim) else f"the source has no {claim}()"
         is_claimed, reason = _CLAIMS[claim]
-        return "" if is_claimed(self.filled.source) else reason
+        return "" if is_claimed(source) else reason

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+from trident.roles import Role
 
 Row = tuple[Any, ...]
 
 
-class SpoutSource(ABC):
+class SpoutSource(Role, ABC):
     """A source that begins empty, and a spout that reads it. Subclass it; an instance is made for each check.
 
-    Three methods may be there in addition; without one, what it is for is reported as not claimed:
-
-    - `lost(partition)` returns a context in which that partition is not there,
-    - `outage()` returns a context in which the source cannot be reached,
-    - `change()` changes rows that were there already, or takes them away, as a deleted or truncated file is.
+    `lost`, `outage` and `change` may be written in addition; without one, what it is for is reported as not claimed.
 
     Attributes
     ----------
@@ -70,29 +68,21 @@ class SpoutSource(ABC):
         """Return the part of an emitted row that `fill` knew: not, for example, the time of writing."""
         return emitted
 
-    def close(self) -> None:  # noqa: B027  most have nothing to release
-        """Remove the source after a check."""
-
-
-@runtime_checkable
-class LosesPartitions(Protocol):
-    """A source of which a partition can be made to vanish."""
-
     def lost(self, partition: int) -> AbstractContextManager[object]:
-        """Return a context in which the partition is not there; it comes back with the same rows."""
-
-
-@runtime_checkable
-class GoesAway(Protocol):
-    """A source that can be made unreachable."""
+        """Return a context in which that partition is not there; it comes back with the same rows."""
+        raise NotImplementedError
 
     def outage(self) -> AbstractContextManager[object]:
         """Return a context in which the source cannot be reached; it comes back with the same rows."""
-
-
-@runtime_checkable
-class Changeable(Protocol):
-    """A source whose rows can be changed, against what its spout relies on."""
+        return nullcontext()
 
     def change(self) -> object:
-        """Change rows that were there already, or take them away."""
+        """Change rows that were there already, or take them away, as a deleted or truncated file is."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Remove the source after a check."""
+
+    def offers(self, method: str) -> bool:
+        """Whether the source has a method of its own: in its class, or set on this very source (None: it has not)."""
+        return vars(self)[method] is not None if method in vars(self) else super().offers(method)

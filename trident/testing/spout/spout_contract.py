@@ -154,7 +154,6 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
             self.teardown_method()
 
     def run_schedule(self, number: int) -> None:
-        """Run one random schedule over an empty source."""
         SpoutSchedule(self.filled, self.kind, f"{self.seed}/{number}").run()
 
     def _most(self, share: float) -> int:

@@ -12,15 +12,14 @@ from trident.arrow import cast_table, schema_of
 from trident.config import Config
 from trident.coordination.framing import decode, encode
 from trident.runtime.spouts.batch_spouts import as_trident_spout
-from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import (
     BadRow,
     Definition,
+    PartitionRead,
     SpoutType,
     TransactionAttempt,
     coordinator_of,
 )
-from trident.testing.checks.another_process import answer_in_another_process
 from trident.testing.spout.source_under_test import Row
 
 _ATTEMPT = 1 << 20
@@ -47,7 +46,7 @@ class Life:
         self.fields = self.spout.get_output_fields()
         self.coordinator = coordinator_of(self.spout.get_coordinator(settings))
         self.emitter = through_pickle(self.spout.get_emitter(settings))
-        self._is_completed_by_reading = self.coordinator.offers("is_complete")
+        self._is_completed_by_reading = self.coordinator.offers("complete")
         self._first: dict[tuple[int, str], list[pa.Table]] = {}
 
     @property
@@ -62,7 +61,7 @@ class Life:
     def define_here(self, txid: int, previous: Definition | None) -> Definition | None:
         """Have a batch defined; where reading completes the definition, it is read."""
         definition = self.coordinator.initialize_transaction(txid, previous)
-        if definition is None or self.coordinator.is_complete(definition):
+        if definition is None or self.coordinator.traits(definition).is_complete:
             return definition
         tables, read = list[pa.Table](), dict[str, PartitionRead]()
         for one in self._emitted(txid, definition, 1, 0):
@@ -99,14 +98,6 @@ class Life:
         self.commit(batch, attempt)
         self.coordinator.success(batch.txid, through_log(batch.definition))
 
-    def look_now(self) -> None:
-        """Say that someone waits for all that the source has now."""
-        self.coordinator.look_now()
-
-    def close(self) -> None:
-        """End."""
-        self.coordinator.close()
-
     def _emitted(
         self, txid: int, definition: Definition, parallelism: int, attempt: int
     ) -> Iterator[pa.Table | PartitionRead]:
@@ -139,14 +130,6 @@ def through_pickle(value: Any) -> Any:
         return value
 
 
-def read_in_another_process(spout: Any, batches: Sequence[FilledBatch]) -> list[list[Row]]:
-    """Return the rows of batches as a new process reads them."""
-    what = "the spout cannot be read in another process"
-    rows: list[list[Row]] = answer_in_another_process(_read_here, (spout, list(batches)), what)
-    return rows
-
-
-def _read_here(request: tuple[Any, list[FilledBatch]]) -> list[list[Row]]:
-    spout, batches = request
-    life = Life(spout)
-    return list(map(life.read, batches))
+def read_whole(spout: Any, batches: Sequence[FilledBatch]) -> list[list[Row]]:
+    """Return the rows of batches as a driver reads them that has defined none of them."""
+    return list(map(Life(spout).read, batches))

@@ -9,7 +9,7 @@ from trident.errors import SpoutError
 from trident.spout.interfaces import Definition, SpoutType
 from trident.testing.checks.contract import Violation, broken
 from trident.testing.spout.filled_source import FilledSource
-from trident.testing.spout.source_under_test import LosesPartitions, Row
+from trident.testing.spout.source_under_test import Row
 from trident.testing.spout.spout_life import FilledBatch, Life, through_log
 
 _EVENTS = 100
@@ -60,7 +60,7 @@ class SpoutSchedule:
         steps = {
             self._define: 8, self._read_one: 8, self._commit: 6, self._fail: 4, self._crash: 1, self._throttle: 1,
             self._grow: 2 if self._filled.source.grows else 0,
-            self._lose: 1 if isinstance(self._filled.source, LosesPartitions) else 0,
+            self._lose: 1 if self._filled.source.offers("lost") else 0,
         }  # fmt: skip
         (step,) = self._random.choices(list(steps), list(steps.values()))
         try:
@@ -80,7 +80,7 @@ class SpoutSchedule:
             definition = self._life.define(txid, previous)
         if definition is None:
             return
-        self._note(f"batch {txid} defined")
+        self._events.append(f"batch {txid} defined")
         if self._kind is SpoutType.TRANSACTIONAL:
             self._logged[txid] = through_log(definition)
         self._flying.append(FilledBatch(txid, definition))
@@ -92,7 +92,7 @@ class SpoutSchedule:
         at = self._random.choice(waiting)
         batch = self._flying[at]
         rows = self._life.read(batch, self._random.randint(1, 5), self._attempt)
-        self._note(f"batch {batch.txid} read")
+        self._events.append(f"batch {batch.txid} read")
         if batch.txid in self._read:
             self._filled.expect_same(rows, self._read[batch.txid], f"batch {batch.txid}, replayed")
         if self._kind is SpoutType.TRANSACTIONAL:
@@ -111,7 +111,7 @@ class SpoutSchedule:
         self._txid, self._last = batch.txid, through_log(batch.definition)
         self._logged.pop(batch.txid, None)
         self._read.pop(batch.txid, None)
-        self._note(f"batch {batch.txid} committed")
+        self._events.append(f"batch {batch.txid} committed")
         self._life.succeeded(batch, self._attempt)
 
     def _fail(self) -> None:
@@ -120,12 +120,12 @@ class SpoutSchedule:
 
     def _fail_from(self, first: int) -> None:
         if self._flying[first:]:
-            self._note(f"batch {self._flying[first].txid} failed")
+            self._events.append(f"batch {self._flying[first].txid} failed")
         self._flying[first:] = []
         self._attempt += 1
 
     def _crash(self) -> None:
-        self._note("another driver")
+        self._events.append("another driver")
         self._fail_from(0)
         last_logged = self._random.randint(self._txid, self._txid + len(self._logged))  # the last ones were not synced
         self._logged = {txid: definition for txid, definition in self._logged.items() if txid <= last_logged}
@@ -135,26 +135,25 @@ class SpoutSchedule:
         self._life = self._filled.live()
 
     def _grow(self) -> None:
-        self._note("rows came")
+        self._events.append("rows came")
         present = [at for at in range(self._filled.source.partitions) if at not in self._absent]
         if present:
             self._filled.fill(self._random.randint(1, self._filled.backlog), *present)
 
     def _throttle(self) -> None:
         if self._life.coordinator.offers("throttle"):
-            self._note("throttled")
+            self._events.append("throttled")
             self._life.coordinator.throttle(self._random.choice((1.0, 0.5, 0.1)))
 
     def _lose(self) -> None:
         source = self._filled.source
-        assert isinstance(source, LosesPartitions)
         if self._absent:
-            self._note("the partition is back")
+            self._events.append("the partition is back")
             self._lost.close()
             self._absent.clear()
             return
         partition = self._random.randrange(source.partitions)
-        self._note(f"partition {partition} lost")
+        self._events.append(f"partition {partition} lost")
         self._lost.enter_context(source.lost(partition))
         self._absent.add(partition)
 
@@ -163,23 +162,20 @@ class SpoutSchedule:
     def _finish(self) -> None:
         """Bring the partitions back, commit all that is left, and compare."""
         self._absent.clear()
-        tally = self._filled.tally()
-        tally.add(self._committed)
-        while tally.may_go_on:
-            self._define()
-            if not self._flying and tally.is_short:
-                last = None if self._last is None else FilledBatch(self._txid, self._last)
-                self._flying += filter(None, [self._filled.define_next(self._life, last)])
-            if not self._flying:
-                break
-            before = len(self._committed)
-            self._read_one()
-            self._commit()
-            tally.add(self._committed[before:])
+        self._filled.take_all(self._take, want=len(self._filled.rows()) - len(self._committed))
         if self._kind is not SpoutType.NON_TRANSACTIONAL:
             self._filled.expect_all(self._committed, "what was committed")
         elif missing := self._filled.compare(self._committed).missing:
             broken(f"{len(missing)} of {len(self._filled.rows())} rows were not committed, the first is {missing[0]!r}")
 
-    def _note(self, event: str) -> None:
-        self._events.append(event)
+    def _take(self, last: FilledBatch | None, wait: bool) -> FilledBatch | None:
+        self._define()
+        if not self._flying and wait:
+            before = None if self._last is None else FilledBatch(self._txid, self._last)
+            self._flying += filter(None, [self._filled.define_next(self._life, before)])
+        if not self._flying:
+            return None
+        batch, done = self._flying[0], len(self._committed)
+        self._read_one()
+        self._commit()
+        return batch._replace(rows=self._committed[done:])

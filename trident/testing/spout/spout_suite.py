@@ -56,14 +56,7 @@ def spout_suite(
         if checks[name].promise not in SCHEDULED:
             runner.check(contract(), name, kind, name)
 
-    def run_schedule(number: int) -> None:
-        case = contract()
-        try:
-            case.run_schedule(number)
-        finally:
-            case.teardown_method()
-
-    runner.run_schedules(run_schedule, claimed, kind, seconds)
+    runner.run_schedules(contract(), claimed, kind, seconds)
     runner.end()
     return report
 

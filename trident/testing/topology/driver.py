@@ -24,7 +24,7 @@ from trident.roles import Closes
 from trident.runtime.commit.dead_letters import DeadLetter
 from trident.runtime.drive import Drive
 from trident.runtime.engine.replay_check import ReplayCheck
-from trident.runtime.engine.runners import Part
+from trident.runtime.engine.worker import Order, Part
 from trident.runtime.loop.progress import Progress
 from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.views import StateView
@@ -121,7 +121,7 @@ class TopologyTestDriver(Closes):
         self._memory_log = new_memory_log(declared.name)
         self.clock = HandClock()
         self._progress = Progress(self._name, 1)
-        self._seen: dict[TransactionAttempt, Sequence[Part]] = {}
+        self._seen: dict[TransactionAttempt, tuple[Sequence[Part], Order]] = {}
         self._last: TransactionAttempt | None = None
         self._late = self._closed = False
         self._open(first=True)
@@ -207,8 +207,8 @@ class TopologyTestDriver(Closes):
         self._check_open()
         check, compared = ReplayCheck(self._drive.opened.runner.program), 0
         try:
-            for attempt, parts in self._seen.items():
-                checked = check.check(attempt, parts)
+            for attempt, seen in self._seen.items():
+                checked = check.check(*seen)
                 compared += checked.done
                 if (found := checked.difference) is not None:
                     raise ReplayDiffersError(self._name, attempt.txid, found.step, found.row, str(found))
@@ -296,9 +296,9 @@ class TopologyTestDriver(Closes):
     def _open(self, first: bool) -> None:
         """Open everything as a start of the topology does, over the same log and states."""
         opened = OpenedTopology(
-            self._declared, self._plan, self._config, partial(self._open_log, first), self._points.reach_state, False
+            self._declared, self._plan, self._config, partial(self._open_log, first), self._points.reach, False
         )
-        opened.log = WatchedLog(opened.log, self._points)
+        opened.log = WatchedLog(opened.log, self._points.reach)
         opened.runner = WatchedRunner(opened.runner, self._points, self._captures, self._seen)
         self._executors: dict[str, RequestExecutor] = {}
         self._drive = Drive(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import CommitRecord, Record
@@ -41,39 +40,40 @@ class FailurePoints:
             raise ValueError(f"fail_at({point!r}, times={times}): give at least 1")
         self._left[point] = self._left.get(point, 0) + times
 
-    def reach(self, point: str) -> None:
-        """Raise `InjectedFault` if the point is to fail."""
+    def reach(self, point: str, state: str = "") -> None:
+        """Raise `InjectedFault` if the point, maybe one of a state's commit, is to fail."""
+        point = f"{point}:{state}" if state else point
         left = self._left.pop(point, 0)
         if left > 1:
             self._left[point] = left - 1
         if left:
             raise InjectedFault(f"failed at {point!r}, as the test asked")
 
-    def reach_state(self, point: str, state: str) -> None:
-        """As `reach`, for a point of a state's commit."""
-        self.reach(f"{point}:{state}")
-
 
 class WatchedRunner(Runner):
     """Passes everything to a runner of this process; fails after a batch is processed, if a test asks for that.
 
-    `seen`: gets the parts of each attempt.
+    `seen`: gets what each attempt was processed from.
     """
 
     here = True
 
     def __init__(
-        self, runner: Runner, points: FailurePoints, captures: Captures, seen: dict[TransactionAttempt, Sequence[Part]]
+        self,
+        runner: Runner,
+        points: FailurePoints,
+        captures: Captures,
+        seen: dict[TransactionAttempt, tuple[Sequence[Part], Order]],
     ) -> None:
         self._runner, self._points, self._captures = runner, points, captures
         self._seen = seen
         self.parallelism, self.program, self.operations = runner.parallelism, runner.program, runner.operations
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
+    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Process a batch and keep the tuples of its streams."""
-        self._seen[attempt] = parts
-        with self._captures.of(attempt):
-            output = self._runner.process(attempt, parts, order)
+        self._seen[order.attempt] = parts, order
+        with self._captures.of(order.attempt):
+            output = self._runner.process(parts, order)
         try:
             self._points.reach("process")
         except InjectedFault as fault:
@@ -84,23 +84,16 @@ class WatchedRunner(Runner):
         self._runner.close()
 
 
-class Reached(Protocol):
-    """What is told of each point that a driver comes by, and may raise there."""
-
-    def reach(self, point: str) -> None:
-        """Come by a point."""
-
-
 class WatchedLog:
-    """Passes everything to a log; raises before a commit record if a test asks for that, as if the driver died there."""
+    """Passes everything to a log; before a commit record it calls `reach`, which may raise, as if the driver died there."""
 
-    def __init__(self, log: TransactionLog, points: Reached) -> None:
-        self._log, self._points = log, points
+    def __init__(self, log: TransactionLog, reach: Callable[[str], None]) -> None:
+        self._log, self._reach = log, reach
         self.state, self.epoch = log.state, log.epoch
 
     def append(self, record: Record, durable: bool = True) -> None:
         if isinstance(record, CommitRecord):
-            self._points.reach("record")
+            self._reach("record")
         self._log.append(record, durable)
 
     def check_owner(self) -> None:

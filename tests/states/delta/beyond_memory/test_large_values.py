@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,18 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from states.delta.beyond_memory import bucket_files, key_hashes, sorted_rows
 from states.delta.beyond_memory.bucket_files import Bucket, BucketFile
-from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits, Rewrite
-from states.delta.beyond_memory.large_values import LargeValues
-from states.delta.beyond_memory.opened_base import built
+from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits
+from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.sorted_rows import SortedRows, WantedKeys
+from states.delta.layout import DeltaLayout
 from trident.errors import StateError
+from trident.state import StateConf, StateType
 
 KEYS = ("word", "n")
-SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int32()), ("value", pa.int64())])
+LAYOUT = DeltaLayout(
+    StateType.NON_TRANSACTIONAL, StateConf("words", "counts", (("word", "string"), ("n", "int")), "bigint")
+)
+SCHEMA = LAYOUT.data_schema
 LIMITS = BucketLimits(rows=6)
 
 Model = dict[tuple[str | None, int | None], int]
@@ -32,7 +36,7 @@ def base_in(path: Path, files: Iterable[BucketFile] = (), limits: BucketLimits =
     return BucketedBase(list(files), SCHEMA, KEYS, SubTreeFileSystem(str(path), LocalFileSystem()), limits)
 
 
-def rows_of(model: Model) -> pa.Table:
+def rows_of(model: Mapping[tuple[str | None, int | None], int | None]) -> pa.Table:
     words, numbers = zip(*model, strict=True) if model else ((), ())
     return pa.table([words, numbers, list(model.values())], schema=SCHEMA)
 
@@ -45,7 +49,7 @@ def keys_of(model: Iterable[Any]) -> pa.Table:
     return rows_of(dict.fromkeys(model, 0)).select(KEYS)
 
 
-def told(values: LargeValues, keys: list[Any]) -> Model:
+def told(values: LargeIndex, keys: list[Any]) -> Model:
     """Look up; the answer by the places of the keys, checked against the keys of the rows."""
     answer: Model = {}
     for found in values.lookup(keys_of(keys)):
@@ -75,22 +79,22 @@ def any_key(dice: random.Random) -> Any:
 
 def run_schedule(path: Path, seed: int) -> None:
     dice, model = random.Random(seed), Model()
-    values = LargeValues(base_in(path), SCHEMA, KEYS)
+    values = LargeIndex(LAYOUT, base_in(path), 0)
     frozen: tuple[SortedRows, Model] | None = None
     for _ in range(40):
         some = list({any_key(dice) for _ in range(dice.choice([0, 1, 5, 30]))})
         what = dice.choice(["put", "put", "delete", "freeze", "merge", "thaw"])
         if what in ("put", "delete"):
             new = {key: dice.randrange(1000) for key in some}
-            values.put(values.sorted(rows_of(new), None if what == "put" else np.ones(len(new), np.bool_)))
+            values.add(rows_of(new if what == "put" else dict.fromkeys(new)))
             model = {**model, **new} if what == "put" else {k: v for k, v in model.items() if k not in new}
         elif what == "freeze" and frozen is None:
             frozen = values.freeze(), dict(model)
         elif what == "merge" and frozen is not None:
-            base = values.base.moved(values.base.merge(frozen[0]))
+            base = values.base.merge(frozen[0])
             assert listed(base) == frozen[1]
             assert all(file.rows <= LIMITS.rows or file.bucket.depth > 2 for file in base.files)
-            values.merged(base_in(path, [BucketFile.of(*file[:3]) or file for file in base.files]))
+            values.merged(base_in(path, [BucketFile.of(*file[:3]) or file for file in base.files]), 0)
             frozen = None
         elif what == "thaw" and frozen is not None:
             values.thaw()
@@ -112,38 +116,31 @@ def test_keys_of_one_hash_are_told_apart(tmp_path: Path, seed: int) -> None:
     run_schedule(tmp_path, seed)
 
 
-def merged(path: Path, base: BucketedBase, model: Model) -> tuple[BucketedBase, list[Rewrite]]:
-    rewrites = list(base.merge(changes_of(model)))
-    return base.moved(rewrites), rewrites
-
-
 def test_a_merge_writes_the_buckets_that_it_touches_and_no_other(tmp_path: Path) -> None:
-    base, _ = merged(tmp_path, base_in(tmp_path), {(f"w{n}", n): n for n in range(200)})
+    base = base_in(tmp_path).merge(changes_of({(f"w{n}", n): n for n in range(200)}))
     assert len(base.files) > 30
-    after, rewrites = merged(tmp_path, base, {("w7", 7): -1})
-    (rewrite,) = rewrites
-    assert len(rewrite.removed) == len(rewrite.added) == 1
-    assert set(after.files) - set(rewrite.added) == set(base.files) - set(rewrite.removed)
+    after = base.merge(changes_of({("w7", 7): -1}))
+    assert len({*base.files} - {*after.files}) == len({*after.files} - {*base.files}) == 1
     assert listed(base)["w7", 7] == 7  # the files of the older version are as they were
     assert listed(after)["w7", 7] == -1
 
 
 def test_a_bucket_without_rows_has_no_file_until_it_has_rows_again(tmp_path: Path) -> None:
     everything: Model = {(f"w{n}", n): n for n in range(40)}
-    base, _ = merged(tmp_path, base_in(tmp_path), everything)
+    base = base_in(tmp_path).merge(changes_of(everything))
     first = base.files[0]
     with bucket_files.OpenedBucket(first, base._system, SCHEMA) as opened:
         gone = opened.rows().drop_columns(["_trident_hash"])
-    emptied = base.moved(base.merge(SortedRows.of(gone, KEYS, np.ones(len(gone), np.bool_))))
+    emptied = base.merge(SortedRows.of(gone, KEYS, np.ones(len(gone), np.bool_)))
     assert len(emptied) == 40 - len(gone)
     assert first.bucket not in [file.bucket for file in emptied.files]
-    again = emptied.moved(emptied.merge(SortedRows.of(gone, KEYS)))
+    again = emptied.merge(SortedRows.of(gone, KEYS))
     assert listed(again) == everything
 
 
 def test_a_lookup_reads_the_row_groups_of_its_keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_files, "ROWS_PER_GROUP", 10)
-    base, _ = merged(tmp_path, base_in(tmp_path, limits=BucketLimits(1000)), {(f"w{n}", n): n for n in range(500)})
+    base = base_in(tmp_path, limits=BucketLimits(1000)).merge(changes_of({(f"w{n}", n): n for n in range(500)}))
     assert len(base.files) == 1
     read: list[tuple[list[int], Any]] = []
     read_groups = pq.ParquetFile.read_row_groups
@@ -161,39 +158,19 @@ def test_a_lookup_reads_the_row_groups_of_its_keys_only(tmp_path: Path, monkeypa
     )
 
 
-def newest(rows: pa.Table) -> pa.Table:
-    """Make one row of all rows of a key, the last one."""
-    last = {(word, n): value for word, n, value in zip(*(column.to_pylist() for column in rows.columns), strict=True)}
-    return rows_of(last)
-
-
-@pytest.mark.parametrize("expected", [0, 40, 10_000])
-def test_a_base_is_built_of_rows_in_any_order(tmp_path: Path, expected: int) -> None:
-    dice = random.Random(expected)
-    tables = [{any_key(dice): dice.randrange(1000) for _ in range(50)} for _ in range(6)]
-    empty, model = base_in(tmp_path), {key: value for table in tables for key, value in table.items()}
-    base = base_in(tmp_path, built(map(rows_of, tables), empty, expected, newest, KEYS))
-    assert listed(base) == model
-    found = base.lookup(WantedKeys.of(keys_of(model)))
-    assert found.rows["value"].to_pylist() == [list(model.values())[place] for place in found.places.tolist()]
-    assert list(built([], empty, expected, newest, KEYS)) == []
-
-
 def test_large_rows_split_a_bucket_by_their_bytes(tmp_path: Path) -> None:
-    base, _ = merged(
-        tmp_path, base_in(tmp_path, limits=BucketLimits(1000, 4000)), {("x" * 1000, n): n for n in range(8)}
-    )
+    base = base_in(tmp_path, limits=BucketLimits(1000, 4000)).merge(changes_of({("x" * 1000, n): n for n in range(8)}))
     assert len(base.files) > 2
     assert len(listed(base)) == 8
 
 
 def test_a_value_longer_than_any_bucket_is_written_whole(tmp_path: Path) -> None:
-    base, _ = merged(tmp_path, base_in(tmp_path, limits=BucketLimits(1, 10)), {("x" * 1000, 1): 1, ("y", 2): 2})
+    base = base_in(tmp_path, limits=BucketLimits(1, 10)).merge(changes_of({("x" * 1000, 1): 1, ("y", 2): 2}))
     assert listed(base) == {("x" * 1000, 1): 1, ("y", 2): 2}
 
 
 def test_the_hash_is_in_the_file_and_readers_of_the_columns_do_not_see_it(tmp_path: Path) -> None:
-    base, _ = merged(tmp_path, base_in(tmp_path), {("a", 1): 1})
+    base = base_in(tmp_path).merge(changes_of({("a", 1): 1}))
     (file,) = base.files
     assert pq.read_schema(tmp_path / file.path).names == ["_trident_hash", *SCHEMA.names]
     assert next(iter(base.rows())).schema == SCHEMA
@@ -213,17 +190,17 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(pq.ParquetWriter, "write_table", broken)
     with pytest.raises(OSError, match="no space left"):
-        list(base_in(tmp_path).merge(changes_of({("a", 1): 1})))
+        base_in(tmp_path).merge(changes_of({("a", 1): 1}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_memory_is_counted_and_given_back_after_a_merge(tmp_path: Path) -> None:
-    values = LargeValues(base_in(tmp_path), SCHEMA, KEYS)
+    values = LargeIndex(LAYOUT, base_in(tmp_path), 0)
     assert (values.changes, values.nbytes) == (0, 0)
-    values.put(changes_of({(f"w{n}", n): n for n in range(100)}))
+    values.add(rows_of({(f"w{n}", n): n for n in range(100)}))
     assert values.changes == 100
     assert values.nbytes > 100 * (8 + 8 + 4)
     frozen = values.freeze()
     assert values.changes == 100
-    values.merged(values.base.moved(values.base.merge(frozen)))
+    values.merged(values.base.merge(frozen), 0)
     assert (values.changes, values.nbytes) == (0, 0)

@@ -24,7 +24,7 @@ def table_in(path: Path, rows: int) -> DeltaTable:
     base = BucketedBase([], SCHEMA, ["word"], system, BucketLimits(50))
     words = pa.table({"word": [f"w{n}" for n in range(rows)], "count": range(rows)}, schema=SCHEMA)
     table = DeltaTable.create(str(path), Schema.from_arrow(SCHEMA))
-    files = base.moved(base.merge(SortedRows.of(words, ["word"]))).files
+    files = base.merge(SortedRows.of(words, ["word"])).files
     now = int(time.time() * 1000)
     adds: list[Any] = [
         AddAction(file.path, file.size, {}, now, True, json.dumps({"numRecords": file.rows})) for file in files

@@ -1,4 +1,9 @@
-"""A session with ZooKeeper through kazoo: requests are sent until there is an answer, and the session is renewed."""
+"""`ZooKeeperNodes`: nodes of a ZooKeeper through kazoo; requests are sent until there is an answer, the session is renewed.
+
+A request whose answer is lost with the connection is sent again; whether the lost one was carried out is found by the number
+of its change. So what was done is never reported as refused. (If two clients write the very same bytes at that moment, both
+may get a success.)
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,16 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from trident.errors import TridentError
 from trident.extras import needs_package
+from trident.servers.nodes import Check, Create, Delete, Put, Refusal, Step, StoredNode
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
+    from kazoo.protocol.states import WatchedEvent
 
 AUTH = "TRIDENT_ZOOKEEPER_AUTH"
 """The environment variable with the account: `digest:USER:PASSWORD`."""
@@ -39,33 +46,33 @@ class CallResult(Protocol):
         """Return it, or raise the error that is the answer."""
 
 
-class PendingAnswer(NamedTuple):
-    """What a request came to.
+Method = Callable[["KazooClient"], Callable[..., CallResult]]
+"""A method of a client that is given a path and a watch."""
 
-    `value`: what was asked for; None if the server refused.
-    `error`: why it refused, if that was expected.
-    `repeated`: whether an earlier try was left without an answer: it may have been carried out.
-    """
+
+class PendingAnswer(NamedTuple):
+    """What a request came to; `repeated`: an earlier try was left without an answer, so it may have been carried out."""
 
     value: Any
-    error: Exception | None
     repeated: bool
 
 
-class ZooKeeperSession(ABC):
-    """A session; kazoo begins another one when it was over. Any thread may ask; a forked child may not.
+class ZooKeeperNodes(ABC):
+    """Nodes below `root`, and a session; kazoo begins another one when it was over. Implements `Nodes`.
 
-    What is asked must allow to be asked twice. A subclass says how long a request waits, and words the errors.
+    What is asked must allow to be asked twice. A subclass says how long a request waits, and words the errors. Watches are
+    over with the connection.
 
     `hosts`, `timeout_s`: the servers, and how long this process may be out of touch before they end its session.
+    `root`: the node that is `/` here; `make` it before others.
     `what`: what the session is for, in messages: "the state of the cluster at HOST:PORT".
     """
 
     needed_for: ClassVar[str]
     error: ClassVar[type[TridentError]]
 
-    def __init__(self, hosts: str, timeout_s: float, what: str) -> None:
-        self.hosts, self.timeout_s, self.what = hosts, timeout_s, what
+    def __init__(self, hosts: str, root: str, timeout_s: float, what: str) -> None:
+        self.hosts, self.root, self.timeout_s, self.what = hosts, root, timeout_s, what
         self._pid, self._closed = os.getpid(), False
         self._expired = self._suspended = False
         self._live = threading.Event()
@@ -92,6 +99,10 @@ class ZooKeeperSession(ABC):
     def changed(self, change: SessionChange) -> None:
         """Take note of a change of the session. Called in kazoo's thread: it must not wait."""
 
+    @abstractmethod
+    def fired(self, path: str) -> None:
+        """Take note that a watched node has changed, or the names below it. Called in kazoo's thread, as `changed`."""
+
     def answered(self) -> None:  # noqa: B027  not all sessions say when they wait
         """Take note that a request has its answer."""
 
@@ -101,56 +112,55 @@ class ZooKeeperSession(ABC):
         return int((self._client.client_id or (0, b""))[0])
 
     @property
-    def last_change(self) -> int:
-        """The number of the last change that the servers have reported to this client."""
-        return int(self._client.last_zxid)
-
-    @property
     def is_ours(self) -> bool:
         """Whether this process began it, and not one that it was forked from."""
         return self._pid == os.getpid()
 
-    def call(self, request: Callable[[KazooClient], CallResult], *expected: type[Exception]) -> PendingAnswer:
-        """Ask until there is an answer, whatever happens to connection and session meanwhile; errors `expected` are answers."""
-        from kazoo.exceptions import AuthFailedError, NoAuthError
+    def make(self, path: str) -> None:
+        """Create a node without data and those above it, the root too, where they are missing."""
+        self.call(lambda client: client.ensure_path_async(self._at(path)))
 
-        since, repeated = time.monotonic(), False
-        lost: tuple[type[Exception], ...] = (*lost_errors(), TimeoutError)
+    def read(self, paths: Sequence[str], watch: bool = False, sync: bool = False) -> list[StoredNode | None]:
+        """See `Nodes.read`. `sync`: as of now; a server may be behind the others, unless it is asked to catch up first."""
+        found = self._each(lambda client: client.get_async, paths, watch, sync)
+        return [
+            None if one is None else StoredNode(one[0], one[1].version, one[1].ephemeralOwner or None) for one in found
+        ]
+
+    def names(self, paths: Sequence[str], watch: bool = False) -> list[list[str]]:
+        return [sorted(names or ()) for names in self._each(lambda client: client.get_children_async, paths, watch)]
+
+    def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
+        def request(client: KazooClient) -> CallResult:
+            transaction = client.transaction()
+            for step in steps:
+                self._add(transaction, step)
+            done: CallResult = transaction.commit_async()
+            return done
+
+        before = int(self._client.last_zxid)
+        answer = self.call(request)
+        refusal = self._refusal(answer.value)
+        return None if refusal and answer.repeated and self._is_done(steps[-1], before) else refusal
+
+    def call(self, request: Callable[[KazooClient], CallResult]) -> PendingAnswer:
+        """Ask until there is an answer, whatever happens to connection and session meanwhile."""
+        from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
+
+        since, repeated, lost = time.monotonic(), False, _lost_errors()
         while True:
             self._check(since)
             try:
                 value = self._once(request, since)
                 self.answered()
-                return PendingAnswer(value, None, repeated)
-            except expected as error:
-                return PendingAnswer(None, error, repeated)
+                return PendingAnswer(value, repeated)
             except (NoAuthError, AuthFailedError) as error:
                 raise self.refused() from error
             except lost:
                 repeated = True
                 time.sleep(_PAUSE_S)  # kazoo reports the loss a moment after its requests have failed
-
-    def call_each(
-        self, requests: Callable[[KazooClient], Iterable[CallResult]], *expected: type[Exception]
-    ) -> list[Any]:
-        """Ask several things at once; for each, in order, the answer or an error that was `expected`."""
-        answers: list[Any] = self.call(lambda client: _Together(list(requests(client)), expected)).value
-        return answers
-
-    def transaction(self, fill: Callable[[Any], None]) -> PendingAnswer:
-        """Carry out all of what `fill` adds to a transaction, or nothing; the value has one result for each operation."""
-        from kazoo.exceptions import NoAuthError
-
-        def commit(client: KazooClient) -> CallResult:
-            transaction = client.transaction()
-            fill(transaction)
-            done: CallResult = transaction.commit_async()
-            return done
-
-        answer = self.call(commit)
-        if any(isinstance(each, NoAuthError) for each in answer.value):
-            raise self.refused()
-        return answer
+            except KazooException as error:
+                raise self._failed(error) from error
 
     def close(self) -> None:
         """End the session. Its ephemeral nodes go at once, or after its timeout if no server answers."""
@@ -162,6 +172,86 @@ class ZooKeeperSession(ABC):
         thread = threading.Thread(target=self._end, name="trident-zookeeper-close", daemon=True)
         thread.start()
         thread.join(_CLOSE_S)
+
+    def _at(self, path: str) -> str:
+        return self.root if path == "/" else self.root + path
+
+    def _each(self, method: Method, paths: Sequence[str], watch: bool = False, sync: bool = False) -> list[Any]:
+        """Ask the same of several nodes at once; None for one that is not there, whose creation is watched then."""
+        from kazoo.exceptions import NoNodeError
+
+        if not paths:
+            return []
+        fire = self._fire if watch else None
+
+        def ask(method: Method, some: Sequence[str]) -> list[Any]:
+            def request(client: KazooClient) -> CallResult:
+                first = [client.sync_async(self._at(some[0]))] if sync else []
+                return _Together([*first, *(method(client)(self._at(path), fire) for path in some)], NoNodeError)
+
+            answers: list[Any] = self.call(request).value
+            return answers[-len(some) :]
+
+        while True:
+            found = ask(method, paths)
+            missing = [path for path, one in zip(paths, found, strict=True) if one is None] if watch else []
+            if not missing or not any(ask(lambda client: client.exists_async, missing)):
+                return found  # else one was created in between
+
+    def _fire(self, event: WatchedEvent) -> None:
+        if event.path:  # else it is of the connection
+            self.fired(event.path[len(self.root) :] or "/")
+
+    def _add(self, transaction: Any, step: Step) -> None:
+        at = self._at(step.path)
+        match step:
+            case Create(_, data, ephemeral):
+                transaction.create(at, data, ephemeral=ephemeral)
+            case Put(_, data, version):
+                transaction.set_data(at, data, -1 if version is None else version)
+            case Delete(_, version):
+                transaction.delete(at, -1 if version is None else version)
+            case Check():
+                transaction.check(at, -1)
+
+    def _refusal(self, results: Sequence[Any]) -> Refusal | None:
+        """Return why a transaction was refused, None if it was not."""
+        from kazoo import exceptions
+
+        errors = [each for each in results if isinstance(each, Exception)]
+        # The other steps have errors too.
+        others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+        cause = next((each for each in errors if not isinstance(each, others)), next(iter(errors), None))
+        match cause:
+            case None:
+                return None
+            case exceptions.NoNodeError():
+                return "missing"
+            case exceptions.NodeExistsError():
+                return "exists"
+            case exceptions.BadVersionError():
+                return "version"
+            case exceptions.NotEmptyError():
+                return "not empty"
+            case exceptions.NoChildrenForEphemeralsError():
+                return "ephemeral"
+            case exceptions.NoAuthError():
+                raise self.refused()
+            case _:
+                raise self._failed(cause)
+
+    def _is_done(self, last: Step, before: int) -> bool:
+        """Whether the last step of a transaction was made after the change `before`, by a try whose answer was lost."""
+        (found,) = self._each(lambda client: client.get_async, [last.path])
+        if found is None or not isinstance(last, Create | Put) or found[0] != last.data:
+            return False
+        _, stat = found
+        if isinstance(last, Put):
+            return bool(last.version is not None and stat.version == last.version + 1 and stat.mzxid > before)
+        return bool(stat.czxid > before and stat.ephemeralOwner == (self.id if last.ephemeral else 0))
+
+    def _failed(self, error: Exception) -> TridentError:
+        return self.error(f"{self.what}: ZooKeeper refuses a request: {error!r}")
 
     def _end(self) -> None:
         from kazoo.exceptions import KazooException
@@ -205,18 +295,18 @@ class ZooKeeperSession(ABC):
             self.changed("suspended")
 
 
-def lost_errors() -> tuple[type[Exception], ...]:
+def _lost_errors() -> tuple[type[Exception], ...]:
     """Return the errors after which it is not known whether a request was carried out."""
     from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError
 
-    return ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError
+    return ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError, TimeoutError
 
 
 class _Together:
-    """Several requests that are under way at once, as one."""
+    """Several requests that are under way at once, as one; None for one that comes to the error `none`."""
 
-    def __init__(self, results: Sequence[CallResult], expected: tuple[type[Exception], ...]) -> None:
-        self._results, self._expected = results, expected
+    def __init__(self, results: Sequence[CallResult], none: type[Exception]) -> None:
+        self._results, self._none = results, none
 
     def wait(self, timeout: float) -> bool:
         return all(each.wait(timeout) for each in self._results)
@@ -226,8 +316,8 @@ class _Together:
         for each in self._results:
             try:
                 answers.append(each.get(block))
-            except self._expected as error:
-                answers.append(error)
+            except self._none:
+                answers.append(None)
         return answers
 
 

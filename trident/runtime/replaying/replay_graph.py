@@ -44,14 +44,11 @@ class OverlayValues(KeptValues):
         """Return a value per key: what was written here, else what the store has, as of before all batches."""
         missing = [key for key in keys if key not in self.entries]
         below = dict(zip(missing, self._below(self._state, missing), strict=True)) if missing else {}
-        return [self.entries.get(key) or _as_found(below[key]) for key in keys]
+        found = {key: OpaqueValue(0, UNKNOWN_ATTEMPT, None, value) for key, value in below.items() if value is not None}
+        return [self.entries.get(key) or found.get(key) for key in keys]
 
     def delete(self, keys: Sequence[Key]) -> None:
         """Keep keys as removed: what the store has for them must not come back."""
-
-
-def _as_found(value: Any) -> OpaqueValue | None:
-    return None if value is None else OpaqueValue(0, UNKNOWN_ATTEMPT, None, value)
 
 
 class KeyWatch:
@@ -99,13 +96,9 @@ class _WatchedMap(OpaqueMap):
         self._watch.note(keys, updaters)
         return super().multi_update(keys, updaters)
 
-    def multi_update_once(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
-        self._watch.note(keys, updaters)
-        return super().multi_update_once(keys, updaters)
-
 
 @dataclass(frozen=True)
-class AsideFactory:
+class ScratchState:
     """The `StateFactory` of a state aside: opaque, whatever the kind of the one in the store.
 
     Each batch is committed once and in order here, so that all kinds come to the same.
@@ -129,7 +122,7 @@ class AsideFactory:
         return SnapshottableMap(OpaqueMap(*of) if self.watch is None else _WatchedMap(*of, self.watch), TOTAL)
 
 
-def aside_of(
+def replay_graph(
     graph: Graph, config: Config, watch: KeyWatch | None = None, below: Below | None = None
 ) -> tuple[Graph, dict[str, KeptValues], dict[str, str]]:
     """Return the graph with all that its batches update aside; by state, the values there, or why it is not aside.
@@ -154,7 +147,7 @@ def aside_of(
 
 
 def _moved(state: StateNode, values: KeptValues, watch: KeyWatch | None) -> StateNode:
-    factory = AsideFactory(values, watch if watch is not None and watch.state == state.name else None)
+    factory = ScratchState(values, watch if watch is not None and watch.state == state.name else None)
     return replace(state, spec=StateSpec(factory, state.spec.required_num_partitions), migrate=None)
 
 

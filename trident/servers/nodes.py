@@ -1,0 +1,87 @@
+"""`Nodes`: a tree of small nodes that several processes see and change, whoever keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+Refusal = Literal["missing", "exists", "version", "not empty", "ephemeral"]
+"""Why a change was not made.
+
+`missing`: there is no such node, or none above the one to be created. `version`: it has another one.
+`not empty`: nodes are below the one to be deleted. `ephemeral`: the node above vanishes with a session: none can be below it.
+"""
+
+
+class StoredNode(NamedTuple):
+    """What a node holds.
+
+    `version`: how often it was set: 0 when it was created; in an object store what tells this content from others.
+    `owner`: the id of the session whose end is its end; None: it stays.
+    """
+
+    data: bytes
+    version: Any
+    owner: object = None
+
+
+class Create(NamedTuple):
+    """Creates a node, below one that is there; `ephemeral`: it vanishes with this session."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+
+
+class Put(NamedTuple):
+    """Sets a node's data if it has this version; None: any."""
+
+    path: str
+    data: bytes
+    version: int | None = None
+
+
+class Delete(NamedTuple):
+    """Deletes a node that has none below it if it has this version; None: any."""
+
+    path: str
+    version: int | None = None
+
+
+class Check(NamedTuple):
+    """Changes nothing; refused if there is no such node."""
+
+    path: str
+
+
+Step = Create | Put | Delete | Check
+
+
+class Nodes(Protocol):
+    """The tree, and one session. Threads may share it; a forked child may not use it.
+
+    Paths begin with `/`, which is a node that is always there.
+    """
+
+    @property
+    def id(self) -> object:
+        """The id of the session, which is the owner of its ephemeral nodes."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process opened them, and not one that it was forked from."""
+
+    def read(self, paths: Sequence[str], watch: bool = False) -> list[StoredNode | None]:
+        """Return what nodes hold, None where there is none. `watch`: say once when that has changed."""
+
+    def names(self, paths: Sequence[str], watch: bool = False) -> list[list[str]]:
+        """Return the names of the nodes below each path, sorted; none where there is no node. `watch`: as in `read`."""
+
+    def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
+        """Carry out all steps or none, once, even if an answer is lost: then the last one must be known by its data.
+
+        `durable`: False: only the end of this process need be survived; that of the machine with the next durable change.
+        """
+
+    def close(self) -> None:
+        """End the session: its ephemeral nodes vanish at once."""
