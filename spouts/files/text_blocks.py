@@ -67,12 +67,15 @@ def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[Block]:
         return  # the line that begins before this piece ends after it
 
     def read(start: int, stop: int) -> bytes:
-        data = os.pread(file, stop - start, start)
-        if len(data) < stop - start:
-            raise ReplayMismatchError(
-                f"the batch was defined as bytes {range_.start} to {range_.end} of {range_.path}, which ended at byte "
-                f"{start + len(data)} while it was read: it was truncated. Put the file back as it was and start again"
-            )
+        data = b""
+        while len(data) < stop - start:  # one call gives 2 GiB at most, and some file systems less than is asked for
+            more = os.pread(file, stop - start - len(data), start + len(data))
+            if not more:
+                raise ReplayMismatchError(
+                    f"the batch was defined as bytes {range_.start} to {range_.end} of {range_.path}, which ended at byte "
+                    f"{start + len(data)} while it was read: it was truncated. Put the file back as it was and start again"
+                )
+            data += more
         return data
 
     while at < end:

@@ -115,6 +115,7 @@ def compacted_topic(name: str) -> SpoutError:
 
 
 _ENDS = re.compile(r"broker end offset is (-?\d+)")
+_ANSWERS = ("_PARTITION_EOF", "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION")  # the epoch was compared
 _STEP_S = 0.05
 _PAUSE_S = 0.002
 _SEEK_S = 3.0
@@ -186,15 +187,10 @@ def truncations(consumer: Consumer, places: Mapping[Spot, LogPosition], patience
             if message is None:
                 continue
             error, spot = message.error(), Spot(str(message.topic()), message.partition() or 0)
-            if spot in ends or (error is not None and not _is_answer(error)):
+            if spot in ends or (error is not None and error.name() not in _ANSWERS):
                 continue
             ends[spot] = None if error is None else truncation_of(error)
             consumer.incremental_unassign([placed(spot, LogPosition(0, -1))])
     finally:
         consumer.unassign()
     return ends
-
-
-def _is_answer(error: KafkaError) -> bool:
-    """Whether the broker has compared the epoch: these come only afterwards."""
-    return error.name() in ("_PARTITION_EOF", "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION")

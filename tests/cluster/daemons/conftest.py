@@ -25,14 +25,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineCluster
 
 
 @pytest.fixture
-def three_machines(tmp_path: Path) -> Iterator[MachineCluster]:
-    """Three machines and two Nimbuses, on an embedded state."""
-    with MachineCluster(tmp_path, str(tmp_path / "cluster"), MOVED_AFTER_S) as made:
-        made.up(machines=3, nimbuses=2)
-        yield made
-
-
-@pytest.fixture
 def ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
     """A ZooKeeper of three members, whose deaths are its test's own."""
     made = start_zookeeper(tmp_path / "zookeeper", members=3)

@@ -191,6 +191,14 @@ def test_a_defined_file_that_shrank_changed_or_went_is_told_apart(tmp_path: Path
     assert rows_of(spout, coordinator, definition) == [("1",), ("2",), ("3",)]
 
 
+def test_a_file_system_that_gives_less_than_is_asked_for_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, pread = write(tmp_path / "a", b"0123456789\n" * 9), os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, at: pread(file, min(size, 7), at))
+    assert lines(TextFileSpout(path, follow=False)) == ["0123456789"] * 9
+
+
 def test_a_file_that_is_truncated_while_it_is_read_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a", b"0123456\n" * 500_000)
     spout = TextFileSpout(path)

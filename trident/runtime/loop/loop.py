@@ -82,7 +82,6 @@ class BatchLoop:
         poll_s = config.poll_interval_ms / 1000
         self.start_gate = StartGate(self._name, self._coordinator, self._batches, notified, poll_s, active)
         self._stopping, self._look_at = threading.Event(), float("-inf")
-        self._by_turns = False  # whether the caller looks between a record and the next commit
         self._late = 0  # attempts in a row that took too long
         self._cold = True  # no job on Spark has ended well since the start, or since one failed
 
@@ -169,10 +168,9 @@ class BatchLoop:
 
     def turn(self) -> bool:
         """In place of `run`, one step: begin what may begin, handle one message; return whether there was one."""
-        self._by_turns = True
         self._begin()
         self._start_commit()
-        return self._handle_next()
+        return self._handle_next(goes_on=False)  # the caller looks between a record and the next commit
 
     def _begin(self) -> float:
         """Begin what may begin; return how long nothing more can, unless a message comes."""
@@ -186,12 +184,14 @@ class BatchLoop:
             self.start_gate.raise_fatal()
         return wait_s
 
-    def _handle_next(self, wait_s: float = 0.0) -> bool:
-        """Handle the next message; whether one has come within this time."""
+    def _handle_next(self, wait_s: float = 0.0, goes_on: bool = True) -> bool:
+        """Handle the next message, and begin the commit that it permits if this `goes_on`; whether one came in this time."""
         messages = self._inbox.take(wait_s)  # at once, if there is one
         for message in messages:
             if message is not None:
                 self._handle(message)
+                if goes_on:
+                    self._start_commit()
         return bool(messages)
 
     def _handle(self, message: LoopMessage) -> None:
@@ -288,8 +288,6 @@ class BatchLoop:
         if self._retrying.waiting is not None:
             self._retrying.has_answered(batch.attempt.txid, committed=False)
         self._observe("processed", batch.attempt)
-        if not self._by_turns:
-            self._start_commit()
 
     def _drop(self, batch: Batch) -> None:
         """End an attempt that read nothing: nothing of it is logged or committed."""
@@ -349,8 +347,6 @@ class BatchLoop:
         self._progress.committed(batch, committed, captured, at_ms, sources.lags, sources.pressure.share)
         self._observe("succeeded", attempt)
         self.start_gate.recorded(attempt.txid)
-        if not self._by_turns:
-            self._start_commit()
 
     def _append(self, record: CommitRecord, committed: Committed) -> None:
         """Append the record of a batch, with the writes that are left to it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, pairwise, repeat
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ class KeyRecords:
         self._found = [one is not None for one in data]
         empty = [_VERSION, *self._unknown, *([] for _ in columns)]
         records: list[list[Any]] = decode_found(data, empty)
-        for version, width in set(zip(map(itemgetter(0), records), map(len, records), strict=True)):
+        for version, width in {(record[0], len(record)) for record in records}:
             if version != _VERSION or width != len(empty):
                 raise self._unreadable(version, width - len(empty), columns)
         facts = list(zip(*records, strict=True))[1:]
