@@ -16,8 +16,8 @@ import trident
 import trident.storm
 from tests.test_docs import DOCS, lookup, rows, text_of
 from trident.storm import StormConfig, StormTopology
-from trident.storm.groupings import GroupingKind
 from trident.storm.storm_config import _STORMS_NAMES
+from trident.storm.storm_topology import GroupingKind
 
 PAGE = DOCS / "storm" / "bolts.md"
 SETTINGS = "| setting | default | in Storm | meaning |"

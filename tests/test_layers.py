@@ -165,7 +165,7 @@ LAYERS = (
     Layer(
         ("trident.explain",),
         ("trident.planner", "trident.observe", *INTERFACES, *GRAPH),
-        deferred=("trident.runtime.steps.kernels",),
+        deferred=("trident.runtime.steps.applying",),
     ),
     Layer(("trident.moment_bounds",), ("pyarrow",)),
     Layer(
@@ -337,17 +337,6 @@ LAYERS = (
         ("trident.storm.statistics",),
         ("trident.storm", "trident.observe", *INTERFACES),
         deferred=("prometheus_client",),
-    ),
-    Layer(
-        ("trident.storm.links",),
-        (
-            "zmq",
-            "trident.spark.link_keys",
-            "trident.storm.execution",
-            "trident.storm.storm_topology",
-            "trident.storm.storm_tuples",
-            *INTERFACES,
-        ),
     ),
     Layer(
         ("trident.storm.spark",),

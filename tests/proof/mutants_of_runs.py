@@ -452,7 +452,7 @@ OF_RUNS = (
     ),
     Mutant(
         "bolts: a tree that timed out is not failed",
-        "trident/storm/execution/pending.py",
+        "trident/storm/execution/collectors.py",
         "        return list(timed_out.values())\n",
         "        return []\n",
         ("tests/storm/test_answers.py::test_an_unanswered_tuple_times_out_and_is_emitted_again",),

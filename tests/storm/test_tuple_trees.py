@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.storm.random_trees import MESSAGES, Ledger, Messages, random_topology
 from trident.storm.execution.collectors import BoltCollector
-from trident.storm.execution.messages import Body
-from trident.storm.execution.outbox import Outbox
+from trident.storm.execution.messages import Body, Outbox
 from trident.storm.storm_tuples import Tuple
 from trident.storm.testing import SteppedCluster
 

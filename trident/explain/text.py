@@ -123,11 +123,11 @@ def _sink(sink: Sink) -> str:
     if sink.routing is not None:
         return f"{sent}, {routing_text(sink.routing)}"
     if sink.aggregation is not None:
-        from trident.runtime.steps.kernels import aggregation_runs
+        from trident.runtime.steps.applying import aggregation_runs
 
         return f"{sent}; {aggregation_runs(sink.aggregation)}"
     if sink.window is not None:
-        from trident.runtime.steps.kernels import window_runs
+        from trident.runtime.steps.applying import window_runs
 
         return f"{sent}; {window_runs(sink.window)}"
     if sink.join is not None:
@@ -143,7 +143,7 @@ def _short(id_: str, fragment: Fragment) -> str:
 
 
 def _runs(node: Node) -> str:
-    from trident.runtime.steps.kernels import step_runs
+    from trident.runtime.steps.applying import step_runs
 
     return step_runs(node)
 

@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,16 +20,81 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from py4j.protocol import Py4JError, Py4JJavaError
+
 from trident.errors import EnvironmentProblem
-from trident.spark.link_keys import Keys, own_address
-from trident.spark.mailbox import PICKLES, Codec, Mailbox, MailboxPeer, PeerAway
-from trident.spark.worker_jobs import Said, WorkerJob
-from trident.spark.worker_slots import addresses_of
+from trident.spark.job_errors import crash_of, job_failure, jvm_gone
+from trident.spark.mailbox import PICKLES, Codec, Keys, Mailbox, MailboxPeer, PeerAway, own_address
+from trident.spark.spark_resources import addresses_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 logger = logging.getLogger(__name__)
+
+_CRASHED = "Python worker exited unexpectedly"
+
+Said = str | EnvironmentProblem | None
+"""What Spark says of a job that is over: None if the task returned, an `EnvironmentProblem` if no other try can help."""
+
+
+class WorkerJob:
+    """One incarnation of a worker, as a job in a thread of its own.
+
+    `body`: what the task does.
+    `ended`: called by that thread when the job is over.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        topology: str,
+        worker: int,
+        body: Callable[[], Iterator[Any]],
+        ended: Callable[[WorkerJob, Said], None],
+    ) -> None:
+        from pyspark import InheritableThread
+
+        self.worker = worker
+        self._context, self._topology, self._body, self._ended = context, topology, body, ended
+        self._group = f"worker-{uuid.uuid4().hex}"
+        self._thread: threading.Thread = InheritableThread(
+            target=self._run, name=f"trident-{topology}-worker-{worker}", daemon=True
+        )
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Have Spark end the task, whatever it does."""
+        with suppress(Py4JError, OSError):
+            self._context.cancelJobGroup(self._group)
+
+    def join(self, wait_s: float) -> bool:
+        """Wait for the end of the job; whether it came."""
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        self._ended(self, self._end())
+
+    def _end(self) -> Said:
+        from pyspark.errors import PySparkException
+
+        context, body = self._context, self._body
+        try:
+            what = f"topology {self._topology}: worker {self.worker}"
+            context.setJobGroup(self._group, what, interruptOnCancel=True)
+            context.parallelize([0], 1).mapPartitions(lambda _: body()).collect()
+        except (Py4JJavaError, PySparkException) as error:
+            failure = job_failure(error, context)
+            if _CRASHED in failure.cause:
+                crash = crash_of(failure.cause)
+                why = f"native code crashed ({crash})" if crash else "it was killed, maybe because memory ran out"
+                return f"the Python process of worker {self.worker} has ended: {why}"
+            return failure.cause if failure.retry else EnvironmentProblem(failure.cause)
+        except (Py4JError, OSError, AttributeError) as error:  # of a context that was stopped
+            return jvm_gone(error)
+        return None
+
 
 LOOK_S = 0.1
 _BEAT_S = 1.0

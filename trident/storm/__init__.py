@@ -4,8 +4,7 @@ Begin with `builder.py` (what users declare) and `execution/` (what runs it).
 """
 
 from trident.errors import FailedException, ReportedFailedException
-from trident.storm.builder import TopologyBuilder
-from trident.storm.declarers import BoltDeclarer, SpoutDeclarer
+from trident.storm.builder import BoltDeclarer, SpoutDeclarer, TopologyBuilder
 from trident.storm.interfaces import (
     BaseBasicBolt,
     BaseRichBolt,
@@ -24,8 +23,7 @@ from trident.storm.state_lookup import StateLookupBolt
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_errors import TopologyDiedError, WorkerLostError
 from trident.storm.storm_topology import StormTopology
-from trident.storm.storm_tuples import Tuple
-from trident.storm.streams import StreamDeclarer
+from trident.storm.storm_tuples import StreamDeclarer, Tuple
 
 __all__ = [
     "BaseBasicBolt",

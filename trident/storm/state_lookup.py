@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, TopologyContext
-from trident.storm.storm_tuples import Tuple
-from trident.storm.streams import StreamDeclarer
+from trident.storm.storm_tuples import StreamDeclarer, Tuple
 
 if TYPE_CHECKING:
     from trident.runtime.reading.state_reader import StateReader

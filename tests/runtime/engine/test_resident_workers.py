@@ -29,7 +29,7 @@ from trident.operations import Count
 from trident.runtime.engine import resident_pool
 from trident.runtime.replaying.batch_replay import Replay
 from trident.runtime.start import engine_choice
-from trident.spark.worker_slots import Slots
+from trident.spark.spark_resources import Slots
 from trident.ui.running_pages import TridentPages
 
 if TYPE_CHECKING:

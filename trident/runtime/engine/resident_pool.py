@@ -14,12 +14,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from trident.errors import EnvironmentProblem
-from trident.runtime.engine.resident_mail import Alive, AttemptOver, Done, StageWork
-from trident.runtime.engine.resident_worker import run_resident
+from trident.runtime.engine.resident_worker import Alive, AttemptOver, Done, StageWork, run_resident
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spark.mailbox import MailboxPeer, PeerAway
+from trident.spark.spark_resources import Slots
 from trident.spark.worker_group import LOOK_S, WorkerGroup, WorkerPlace
-from trident.spark.worker_slots import Slots
 from trident.spout.interfaces import TransactionAttempt
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from zlib import crc32
 import cloudpickle
 
 from trident.graph import PersistNode, QueryNode
-from trident.runtime.engine.resident_mail import StageWork
 from trident.runtime.engine.resident_pool import ResidentPool, Run
+from trident.runtime.engine.resident_worker import StageWork
 from trident.runtime.engine.runners import pickled
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import gathered

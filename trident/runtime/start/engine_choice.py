@@ -107,7 +107,7 @@ def _spark_runner(program: Program, config: Config, memory_mb: float) -> Runner:
         return _connect_runner(program, config, memory_mb, server)
     from trident.runtime.engine.spark_runner import SparkRunner
     from trident.spark.session import spark_session
-    from trident.spark.worker_slots import check_free_slots
+    from trident.spark.spark_resources import check_free_slots
 
     owned = not is_spark_on()
     resident = config.workers == "resident" or (config.workers == "auto" and owned)

@@ -4,6 +4,8 @@ The same functions run in Spark's Python workers and in process, so both runners
 
 Plain functions in `each` are called in a loop that does little else. The results of all rows are checked together. Only if a
 result is wrong, the row that gave it is searched for. The outcome is the same as with a check after each row.
+
+`step_runs` and its like say what runs as an Arrow kernel and what row by row.
 """
 
 from __future__ import annotations
@@ -18,12 +20,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import Misfit, one_array, rows_without_columns
-from trident.graph import EachNode, FilterNode, MapNode, Node, PeekNode, ProjectNode, QueryNode, SelectNode
+from trident.graph import (
+    AggregateNode,
+    Aggregation,
+    EachNode,
+    FilterNode,
+    MapNode,
+    MultiReduceNode,
+    Node,
+    PeekNode,
+    ProjectNode,
+    QueryNode,
+    RepartitionNode,
+    SelectNode,
+    WindowNode,
+)
 from trident.operations import FilterNull, Split
 from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
 from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
-from trident.planner import Step
+from trident.planner import Plan, Step
+from trident.runtime.steps.aggregates import is_native
 from trident.runtime.steps.failures import (
     AtStep,
     Failure,
@@ -34,6 +51,7 @@ from trident.runtime.steps.failures import (
     failing_at,
     failure_of,
 )
+from trident.runtime.steps.in_batch import has_aggregate_kernel
 from trident.runtime.steps.rows import (
     Emitted,
     as_values,
@@ -41,6 +59,7 @@ from trident.runtime.steps.rows import (
     column_of,
     columns_of,
     iterate,
+    iterate_emitting,
     tuples_of,
     wrong_arity,
 )
@@ -98,20 +117,8 @@ def _each(step: Step, node: EachNode, table: pa.Table, on_error: TupleErrors) ->
         out.at = at
         node.function.execute(row, out)
 
-    _collect(step.id, table, node, out, on_error, visit)
+    iterate_emitting(out, table, node.inputs, on_error, visit)
     return _append(step, node.outputs.names, table, pa.array(out.parents, pa.int64()), out.columns(table, node.inputs))
-
-
-def _collect(step: str, table: pa.Table, node: Any, out: Emitted, on_error: TupleErrors, visit: Any) -> None:
-    def guarded(at: int, row: Any) -> None:
-        before = len(out.rows)
-        try:
-            visit(at, row)
-        except Exception:
-            out.take_back(before)  # a tuple that is left out leaves no rows behind
-            raise
-
-    iterate(step, table, node.inputs, on_error, guarded)
 
 
 def _append(
@@ -190,7 +197,7 @@ def _map(step: Step, node: MapNode, table: pa.Table, on_error: TupleErrors) -> p
         for values in call(row) if flat else (call(row),):
             out.emit(values if isinstance(values, list) and not array else as_values(values))
 
-    _collect(step.id, table, node, out, on_error, visit)
+    iterate_emitting(out, table, node.inputs, on_error, visit)
     return _append(step, node.fields.names, table, pa.array(out.parents, pa.int64()), out.columns(table, node.inputs))
 
 
@@ -208,7 +215,7 @@ def apply_query(
             out.at = at
             node.function.execute(row, results[at], out)
 
-        _collect(step, table, node, out, on_error, visit)
+        iterate_emitting(out, table, node.inputs, on_error, visit)
     parents = pa.array(out.parents, pa.int64())
     return _append(Step(step, (), node, columns), node.outputs.names, table, parents, out.columns(table, node.inputs))
 
@@ -288,7 +295,9 @@ class EmittedRows:
     def columns(self) -> list[pa.Array]:
         """Return what was emitted, a column per field; raise `StepFailed`, which names the row, if something does not fit."""
         fields = self._node.outputs
-        if len(fields) == 1 and not _has_lists(self._emitted):
+        if len(fields) == 1 and not any(
+            issubclass(type_, (tuple, TridentTuple)) for type_ in set(map(type, self._emitted))
+        ):  # no list of values: a tuple is one; anything else is a single value
             return [column_of(self._step, fields, self._emitted, self._origin)]
         rows = list(map(as_values, self._emitted))
         self._check_lengths(rows)
@@ -318,6 +327,49 @@ class EmittedRows:
         return TridentTuple(self._node.inputs, row)
 
 
-def _has_lists(emitted: list[Any]) -> bool:
-    """Whether any emitted object is a list of values: a tuple is one; anything else is a single value."""
-    return any(issubclass(type_, (tuple, TridentTuple)) for type_ in set(map(type, emitted)))
+# ---- what runs as an Arrow kernel and what row by row in Python ------------------------------------------------------------
+
+_KERNEL, _ROWS = "Arrow kernel", "row by row"
+
+
+def step_runs(node: Node) -> str:
+    """Return how a step runs. A kernel may also run row by row where a sum could overflow."""
+    if any(isinstance(operation, (ArrowFilter, ArrowFunction)) for operation in node.operations):
+        return "vectorised"
+    if any(isinstance(operation, Expression) for operation in node.operations):
+        return _KERNEL
+    if isinstance(node, (EachNode, FilterNode)):
+        return _KERNEL if has_step_kernel(node) else _ROWS
+    if isinstance(node, AggregateNode):
+        return _KERNEL if has_aggregate_kernel(node) else _ROWS
+    if isinstance(node, (MapNode, PeekNode, MultiReduceNode)):
+        return _ROWS
+    if isinstance(node, QueryNode):
+        return "read in bulk, answered row by row"
+    if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
+        return _ROWS
+    return _KERNEL
+
+
+def aggregation_runs(aggregation: Aggregation) -> str:
+    """Return how the tuples of a task are aggregated before they go to a state."""
+    if not aggregation.combines:
+        return "every tuple goes to the state"
+    return f"aggregated in each task first, {_KERNEL if is_native(aggregation.aggregator) else _ROWS}"
+
+
+def window_runs(node: WindowNode) -> str:
+    """Return how the tuples of a task are aggregated before they go to a window."""
+    if node.config.counts or not node.combines or len(node.late):
+        return f"every tuple goes to the {node.config.what}"
+    return f"aggregated in each task first, {_KERNEL if is_native(node.member.aggregator) else _ROWS}"
+
+
+def only_kernels(plan: Plan) -> bool:
+    """Whether no user code runs before the states, so that the time of a batch depends on its size only."""
+    fragments = plan.fragments.values()
+    steps = [step.node for fragment in fragments for step in fragment.steps]
+    steps += [exchange.node for exchange in plan.exchanges.values()]
+    sinks = [sink for fragment in fragments for sink in fragment.sinks]
+    aggregators = [sink.aggregation.aggregator for sink in sinks if sink.aggregation is not None]
+    return all(step_runs(node) == _KERNEL for node in steps) and all(map(is_native, aggregators))

@@ -15,7 +15,6 @@ from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, Member
 from trident.operations.assemblies import FirstRows
 from trident.operations.comparators import MaxBy, MinBy
-from trident.operations.interfaces import Aggregator
 from trident.roles import has
 from trident.runtime.steps.aggregates import has_kernel, is_native, strict_partial
 from trident.runtime.steps.failures import failing_at
@@ -34,7 +33,11 @@ def aggregate(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> 
         return kernel(member.aggregator, table.select(list(member.inputs.names))).rename_columns(
             list(node.fields.names)
         )
-    parts = [_aggregation(node, member) for member in node.members if member.combines]
+    parts = [
+        Aggregation(node.group, node.grouped, member.inputs, member.aggregator, member.outputs, combines=True)
+        for member in node.members
+        if member.combines
+    ]
     if table.num_rows and len(parts) == len(node.members) and all(has_kernel(part, table) for part in parts):
         made = _by_kernels(step, node, parts, table, run)
         if made is not None:
@@ -64,10 +67,6 @@ def has_aggregate_kernel(node: AggregateNode) -> bool:
 
 def _table_kernel(node: AggregateNode) -> Callable[[Any, pa.Table], pa.Table] | None:
     return None if node.grouped or len(node.members) > 1 else _TABLE_KERNELS.get(type(node.members[0].aggregator))
-
-
-def _aggregation(node: AggregateNode, member: Member) -> Aggregation:
-    return Aggregation(node.group, node.grouped, member.inputs, member.aggregator, member.outputs, combines=True)
 
 
 # ---- built-ins that keep whole rows ------------------------------------------------------------------------------------
@@ -104,54 +103,38 @@ _TABLE_KERNELS: dict[type[Any], Callable[[Any, pa.Table], pa.Table]] = {
 # ---- row by row --------------------------------------------------------------------------------------------------------
 
 
-class _Combining:
-    """A combiner as an aggregator."""
+class _Folding:
+    """A combiner or a reducer as an aggregator: how a value begins, and what it is with one tuple more."""
 
-    def __init__(self, combiner: Any) -> None:
-        self._combiner = combiner
+    def __init__(self, begin: Callable[[], Any], step: Callable[[Any, TridentTuple], Any]) -> None:
+        self._begin, self._step = begin, step
 
     def init(self, batch_id: Any, collector: Any) -> Any:
-        return self._combiner.zero()
+        return self._begin()
 
     def aggregate(self, val: Any, tuple: TridentTuple, collector: Any) -> Any:
-        value = self._combiner.init(tuple)
-        return collector.checked(value if val is None else self._combiner.combine(val, value))
+        return collector.checked(self._step(val, tuple))
 
     def complete(self, val: Any, collector: Any) -> None:
         collector.emit((val,))
 
 
-class _Reducing:
-    """A reducer as an aggregator."""
-
-    def __init__(self, reducer: Any) -> None:
-        self._reducer = reducer
-
-    def init(self, batch_id: Any, collector: Any) -> Any:
-        return self._reducer.init()
-
-    def aggregate(self, val: Any, tuple: TridentTuple, collector: Any) -> Any:
-        return collector.checked(self._reducer.reduce(val, tuple))
-
-    def complete(self, val: Any, collector: Any) -> None:
-        collector.emit((val,))
-
-
-def _as_aggregator(operation: Any) -> Aggregator[Any]:
-    adapted: Any = operation
+def _as_aggregator(operation: Any) -> Any:
     if has(operation, "combine"):
-        adapted = _Combining(operation)
-    elif has(operation, "reduce"):
-        adapted = _Reducing(operation)
-    aggregator: Aggregator[Any] = adapted
-    return aggregator
+
+        def combined(val: Any, row: TridentTuple) -> Any:
+            value = operation.init(row)
+            return value if val is None else operation.combine(val, value)
+
+        return _Folding(operation.zero, combined)
+    return _Folding(operation.init, operation.reduce) if has(operation, "reduce") else operation
 
 
 class _Fold:
     """The members of a chain, over the tuples of one key."""
 
     def __init__(
-        self, step: str, members: Sequence[Member], aggregators: Sequence[Aggregator[Any]], run: StepRun, given: int
+        self, step: str, members: Sequence[Member], aggregators: Sequence[Any], run: StepRun, given: int
     ) -> None:
         self._bounds, self._given, self._members = run.on_error.bounds, given, aggregators
         self._outs = [Emitted(step, member.outputs, run.on_error, given) for member in members]

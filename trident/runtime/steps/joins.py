@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trident.arrow import schema_of
+from trident.fields import Fields
 from trident.graph import JoinNode, MultiReduceNode
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import failing_at
-from trident.runtime.steps.key_columns import Ints, group_ids, one_form
-from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate, tuples_of
+from trident.runtime.steps.key_columns import Ints, group_ids, nulls_apart, one_form
+from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate_emitting, tuples_of
 from trident.tuples import TridentTuple
 
 
@@ -59,92 +61,46 @@ class _SideRows:
 
 def _keys(node: JoinNode, sides: list[pa.Table]) -> tuple[pa.Table, list[Ints]]:
     """Return the distinct keys of all sides, and for each side the number of each row's key (int64, one per row)."""
-    names = node.groups[0].names
+    whole, ids, firsts = _numbered(node.groups, sides)
+    if not node.null_keys_match:
+        ids, firsts, _ = nulls_apart(whole, ids, firsts)
+    return whole.take(pa.array(firsts)), _of_tables(ids, sides)
+
+
+def _numbered(groups: Sequence[Fields], tables: Sequence[pa.Table]) -> tuple[pa.Table, Ints, Ints]:
+    """Return the keys of all rows, named as in the first table, and their `group_ids`."""
+    names = groups[0].names
     parts = [
-        side.select(list(key.names)).rename_columns(list(names)) for side, key in zip(sides, node.groups, strict=True)
+        table.select(list(key.names)).rename_columns(list(names)) for table, key in zip(tables, groups, strict=True)
     ]
     whole = one_form(pa.concat_tables(parts), names)
-    ids, firsts = group_ids(whole.columns, whole.num_rows)
-    if not node.null_keys_match:
-        ids, firsts = _apart(whole, ids, firsts)
-    bounds = np.cumsum([part.num_rows for part in parts])[:-1]
-    return whole.take(pa.array(firsts)), np.split(ids, bounds)
+    return whole, *group_ids(whole.columns, whole.num_rows)
 
 
-def _apart(keys: pa.Table, ids: Ints, firsts: Ints) -> tuple[Ints, Ints]:
-    """Give each row with a null in its key a key of its own, as in SQL."""
-    nulls = np.zeros(len(ids), bool)
-    for column in keys.columns:
-        nulls |= pc.is_null(column).to_numpy()
-    apart = ids.copy()
-    rows = np.flatnonzero(nulls)
-    apart[rows] = len(firsts) + np.arange(len(rows))
-    left, ids = np.unique(apart, return_inverse=True)  # the keys with a null have no rows now
-    return ids, np.concatenate([firsts, rows])[left]
+def _of_tables(ids: Ints, tables: Sequence[pa.Table]) -> list[Ints]:
+    return np.split(ids, np.cumsum([table.num_rows for table in tables])[:-1])
 
 
 def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: StepRun) -> pa.Table:
     """Run the reducer over one partition: once, or once for each key that occurs, in order of appearance."""
-    out = Emitted(node.id, node.fields, run.on_error, sum(table.num_rows for table in streams))
+    out, reducer = Emitted(node.id, node.fields, run.on_error, sum(table.num_rows for table in streams)), node.reducer
+    keys: list[tuple[TridentTuple, ...]] = [()]  # what a grouped reducer gets besides
+    numbers = [[0] * table.num_rows for table in streams]
     with failing_at(node.id):
-        folds: _Grouped | _Whole = _Grouped(node, streams, out) if node.grouped else _Whole(node, out)
-    for index, table in enumerate(streams):
+        if node.grouped:
+            whole, ids, firsts = _numbered(node.groups, streams)
+            keys = [(key,) for key in tuples_of(whole.take(pa.array(firsts)), node.groups[0])]
+            numbers = [of_table.tolist() for of_table in _of_tables(ids, streams)]
+        states = [reducer.init(out, *key) for key in keys]
+    for index, (table, of_rows) in enumerate(zip(streams, numbers, strict=True)):
 
-        def visit(at: int, row: TridentTuple, index: int = index) -> None:
-            before = len(out.rows)
-            try:
-                folds.execute(index, at, row)
-            except Exception:
-                out.take_back(before)
-                raise
+        def visit(at: int, row: TridentTuple, index: int = index, of_rows: list[int] = of_rows) -> None:
+            number = of_rows[at]
+            after = reducer.execute(states[number], index, *keys[number], row, out)
+            states[number] = states[number] if after is None else after
 
-        iterate(node.id, table, node.inputs[index], run.on_error, visit, port=index)
+        iterate_emitting(out, table, node.inputs[index], run.on_error, visit, port=index)
     with failing_at(node.id):
-        folds.complete()
+        for state, key in zip(states, keys, strict=True):
+            reducer.complete(state, *key, out)
     return pa.table(columns_of(node.id, node.fields, out.rows), schema=schema_of(node.fields))
-
-
-class _Whole:
-    """One state for the whole partition."""
-
-    def __init__(self, node: MultiReduceNode, out: Emitted) -> None:
-        self._reducer, self._out = node.reducer, out
-        self._state = node.reducer.init(out)
-
-    def execute(self, index: int, at: int, row: TridentTuple) -> None:
-        after = self._reducer.execute(self._state, index, row, self._out)
-        self._state = self._state if after is None else after
-
-    def complete(self) -> None:
-        self._reducer.complete(self._state, self._out)
-
-
-class _Grouped:
-    """A state for each key."""
-
-    def __init__(self, node: MultiReduceNode, streams: list[pa.Table], out: Emitted) -> None:
-        self._reducer, self._out = node.reducer, out
-        names = node.groups[0].names
-        keys = pa.concat_tables(
-            [
-                table.select(list(group.names)).rename_columns(list(names))
-                for table, group in zip(streams, node.groups, strict=True)
-            ]
-        )
-        keys = one_form(keys, names)
-        ids, firsts = group_ids(keys.columns, keys.num_rows)
-        self._groups = list(tuples_of(keys.take(pa.array(firsts)), node.groups[0]))
-        self._ids, self._starts, rows = ids.tolist(), [], 0
-        for table in streams:
-            self._starts.append(rows)
-            rows += table.num_rows
-        self._states = [node.reducer.init(out, group) for group in self._groups]
-
-    def execute(self, index: int, at: int, row: TridentTuple) -> None:
-        number = self._ids[self._starts[index] + at]
-        after = self._reducer.execute(self._states[number], index, self._groups[number], row, self._out)
-        self._states[number] = self._states[number] if after is None else after
-
-    def complete(self) -> None:
-        for state, group in zip(self._states, self._groups, strict=True):
-            self._reducer.complete(state, group, self._out)

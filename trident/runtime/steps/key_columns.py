@@ -135,6 +135,23 @@ def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
     return codes, firsts
 
 
+def nulls_apart(keys: pa.Table, ids: Ints, firsts: Ints) -> tuple[Ints, Ints, int]:
+    """Give each row with a null in its key a key of its own, as in SQL, behind all others; return how many these are, too.
+
+    `ids`, `firsts`: the `group_ids` of the keys.
+    """
+    nulls = np.zeros(len(ids), bool)
+    for column in keys.columns:
+        nulls |= pc.is_null(column).to_numpy()
+    if not nulls.any():
+        return ids, firsts, len(firsts)
+    rows = np.flatnonzero(nulls)
+    apart = ids.copy()
+    apart[rows] = len(firsts) + np.arange(len(rows))
+    left, ids = np.unique(apart, return_inverse=True)  # the keys with a null have no rows now
+    return ids, np.concatenate([firsts, rows])[left], len(left) - len(rows)
+
+
 def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
     """Return the partition of each row (int64, one per row), by the hash of the named columns.
 

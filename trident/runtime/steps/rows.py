@@ -213,6 +213,27 @@ def iterate(
                 on_error(step, row, error, table, at, port)
 
 
+def iterate_emitting(
+    out: Emitted,
+    table: pa.Table,
+    fields: Fields,
+    on_error: TupleErrors,
+    visit: Callable[[int, TridentTuple], None],
+    port: int = 0,
+) -> None:
+    """Call what emits to `out` for every row, as `iterate` does; a tuple that is left out leaves no rows behind."""
+
+    def guarded(at: int, row: TridentTuple) -> None:
+        before = len(out.rows)
+        try:
+            visit(at, row)
+        except Exception:
+            out.take_back(before)
+            raise
+
+    iterate(out.step, table, fields, on_error, guarded, port)
+
+
 def as_values(emitted: Any) -> Sequence[Any]:
     """Return a plain function's result as a list of values: a tuple is one; anything else is the only value."""
     return emitted if isinstance(emitted, (tuple, TridentTuple)) else (emitted,)

@@ -32,9 +32,8 @@ from trident.graph import JoinWithinNode
 from trident.operations.metrics import count_again
 from trident.operations.windows import FIRST_MS
 from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.key_columns import Ints, group_ids, one_form
-from trident.runtime.windows.due_keys import NEVER, DueKeys
-from trident.runtime.windows.key_records import ID, KeyRecords
+from trident.runtime.steps.key_columns import Ints, group_ids, nulls_apart, one_form
+from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace, Share
 from trident.runtime.windows.worker_input import side_tables
 from trident.state.interfaces import Key
@@ -60,11 +59,10 @@ class KeptJoin:
     def __init__(self, node: JoinWithinNode, state: Any, place: PartitionPlace = ONE) -> None:
         own = Fields.of(["$at", MET], ["bigint", "boolean"])
         sides = [own.concat(side.fields.select(side.rest)) for side in node.sides]
-        self._records = KeyRecords(state, "the rows of a join", [NEVER, NEVER], *sides)
         reach = node.latest_us - node.earliest_us + sum(side.delay_us for side in node.sides)
         self._due = DueKeys(state, node.sides[0].key, place, _TIMES, clocks=2, unit=max(reach // _PANES, 1000))
+        self._records = DueRecords(self._due, state, "the rows of a join", [], *sides)
         self.watermarks: Watermarks = self._due.frontier or [None, None]
-        self._looks: list[Ints] = []
 
     def due_keys(self, watermarks: Watermarks) -> list[pa.Table]:
         """Take out the keys whose rows of one side end before the watermark of the other one, some twice."""
@@ -75,37 +73,27 @@ class KeptJoin:
 
         A first column `$id` has the place of the row's key in `keys`; the key's own fields are left out.
         """
-        looks, tables = self._records.read(_names(keys))
-        self._looks = [np.array(of_side, np.int64) for of_side in looks]
-        return tables
+        return self._records.read([("key", *key) for key in keys])[1]
 
     def write(self, keys: _Keys, sides: Sequence[pa.Table], ends: Sequence[Ints], watermarks: Watermarks) -> None:
         """Store the rows of the keys that were read, in place of what was read, and all else that changed.
 
         `ends`: when the rows of each side end.
         """
-        rows, looks, empty = keys.rows.slice(0, len(keys.stored)), [], np.ones(len(keys.stored), bool)
+        count, dues = len(keys.stored), []
+        empty = np.ones(count, bool)
         for side, (table, of_rows) in enumerate(zip(sides, ends, strict=True)):
-            now, ids, due = (
-                _before(watermarks[1 - side]),
-                table.column(ID).to_numpy(),
-                np.full(len(keys.stored), -NEVER),
-            )
+            now, ids, due = _before(watermarks[1 - side]), table.column(ID).to_numpy(), np.full(count, -NEVER)
             np.minimum.at(due, ids, np.maximum(of_rows, now + 1))  # rows of the year 1 may end before all times
             empty[ids] = False
             due[due == -NEVER] = NEVER
-            noted = self._due.note(rows, due, self._looks[side], now, side)
-            looks.append(noted.tolist())
-        self._records.write(_names(keys.stored), looks, empty.tolist(), *sides)
-        self._due.write(watermarks)
+            dues.append((due, now))
+        names = [("key", *key) for key in keys.stored]
+        self._records.write(names, keys.rows.slice(0, count), dues, watermarks, (), empty.tolist(), *sides)
 
 
 def _before(watermark: int | None) -> int:
     return _LONG_AGO if watermark is None else watermark - 1
-
-
-def _names(keys: Sequence[Key]) -> list[Key]:
-    return [("key", *key) for key in keys]
 
 
 def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
@@ -194,19 +182,7 @@ def _brought_together(
 
 def _numbered(whole: pa.Table) -> tuple[Ints, _Keys]:
     """Number the distinct keys: those without a null first, which the state may have. A row with a null is a key of its own."""
-    ids, firsts = group_ids(whole.columns, whole.num_rows)
-    nulls = np.zeros(whole.num_rows, bool)
-    for column in whole.columns:
-        nulls |= pc.is_null(column).to_numpy()
-    if nulls.any():
-        known, own = np.unique(ids[~nulls], return_inverse=True)
-        alone = np.flatnonzero(nulls)
-        firsts = np.concatenate([firsts[known], alone])
-        ids = ids.copy()
-        ids[~nulls], ids[alone] = own, len(known) + np.arange(len(alone))
-        stored = len(known)
-    else:
-        stored = len(firsts)
+    ids, firsts, stored = nulls_apart(whole, *group_ids(whole.columns, whole.num_rows))
     rows = whole.take(pa.array(firsts, pa.int64()))
     columns = [column.slice(0, stored).to_pylist() for column in rows.columns]
     return ids, _Keys(rows, list(zip(*columns, strict=True)))

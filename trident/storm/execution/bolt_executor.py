@@ -8,14 +8,12 @@ from typing import Any
 
 from trident.errors import FailedException, ReportedFailedException
 from trident.fields import Fields
-from trident.storm.checks import is_basic
 from trident.storm.execution.collectors import BasicCollector, BoltCollector
 from trident.storm.execution.executor import Executor, Setting, TaskError
 from trident.storm.execution.messages import Delivery
-from trident.storm.execution.task_layout import ExecutorPlace
-from trident.storm.interfaces import IBasicBolt, IRichBolt, TopologyContext
-from trident.storm.storm_tuples import Origin, SentTuple, Tuple
-from trident.storm.streams import SYSTEM, TICK_STREAM, StreamDeclarer
+from trident.storm.interfaces import IBasicBolt, IRichBolt, TopologyContext, is_basic
+from trident.storm.storm_topology import ExecutorPlace
+from trident.storm.storm_tuples import SYSTEM, TICK_STREAM, Origin, SentTuple, StreamDeclarer, Tuple
 
 logger = logging.getLogger("trident.storm")
 

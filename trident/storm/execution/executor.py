@@ -13,13 +13,11 @@ import cloudpickle
 
 from trident.errors import TopologyError
 from trident.storm.execution.counts import TaskCounts
-from trident.storm.execution.messages import Carrier, Delivery
+from trident.storm.execution.messages import Carrier, Delivery, Outbox
 from trident.storm.execution.out_streams import OutStream, open_streams
-from trident.storm.execution.outbox import Outbox
-from trident.storm.execution.task_layout import ExecutorPlace, TaskLayout, lay_out
 from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import ACKER, SpoutSpec, StormTopology
+from trident.storm.storm_topology import ACKER, ExecutorPlace, SpoutSpec, StormTopology, TaskLayout, lay_out
 from trident.storm.storm_tuples import Origin
 
 Report = Callable[[str, int, BaseException], None]

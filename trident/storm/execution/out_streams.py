@@ -13,11 +13,9 @@ from trident.fields import fields_of_struct, split_commas, struct_fields
 from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical, declared_form
 from trident.storm.execution.routes import Chooser, chooser_of
-from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.interfaces import TopologyContext
-from trident.storm.storm_topology import StormTopology
-from trident.storm.storm_tuples import Origin
-from trident.storm.streams import StreamSpec
+from trident.storm.storm_topology import StormTopology, TaskLayout
+from trident.storm.storm_tuples import Origin, StreamSpec
 from trident.types import NO_VALUE, Form, class_of
 
 _PLAIN: frozenset[type] = frozenset({str, int, float, bool, bytes, type(None)})

@@ -12,8 +12,8 @@ from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical_key
-from trident.storm.groupings import Grouping
 from trident.storm.interfaces import TopologyContext
+from trident.storm.storm_topology import Grouping
 from trident.types import class_of
 
 Chooser = Callable[[Sequence[Any]], Sequence[int]]

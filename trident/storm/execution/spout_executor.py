@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any
 
 from trident.spout.rich import Activated
-from trident.storm.execution.collectors import SpoutCollector
+from trident.storm.execution.collectors import Pending, PendingMessage, SpoutCollector
 from trident.storm.execution.counts import TaskCounts
 from trident.storm.execution.executor import Executor, Setting, TaskError
 from trident.storm.execution.messages import Delivery, Outcomes
-from trident.storm.execution.pending import Pending, PendingMessage
-from trident.storm.execution.task_layout import ExecutorPlace
 from trident.storm.interfaces import IRichSpout
+from trident.storm.storm_topology import ExecutorPlace
 
 _AT_ONCE = 64  # calls of next_tuple before what they emitted is sent
 _HELD_BACK_S = 0.001  # for longer than this nothing waits to be sent

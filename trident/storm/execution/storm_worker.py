@@ -20,8 +20,7 @@ from trident.storm.execution.bolt_executor import BoltExecutor
 from trident.storm.execution.executor import Executor, Setting
 from trident.storm.execution.messages import Inbox
 from trident.storm.execution.spout_executor import SpoutExecutor
-from trident.storm.execution.task_layout import ExecutorPlace
-from trident.storm.storm_topology import ACKER
+from trident.storm.storm_topology import ACKER, ExecutorPlace
 
 logger = logging.getLogger("trident.storm")
 

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import replace
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from trident.errors import EnvironmentProblem, TopologyError, describe
+from trident.errors import ConfigError, EnvironmentProblem, TopologyError, describe
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
-from trident.spark.environment import is_spark_on
-from trident.spark.session import stop_session
-from trident.spark.worker_slots import Slots
+from trident.spark.environment import is_spark_on, master_of
+from trident.spark.session import spark_session, stop_session
+from trident.spark.shipping import ship_code
+from trident.spark.spark_resources import Slots
 from trident.storm.execution.executor import Launch
-from trident.storm.spark.slots import open_spark, rebalanced
 from trident.storm.spark.supervisor import Supervisor
 from trident.storm.statistics import TopologyMonitor
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_errors import DeathWatch
-from trident.storm.storm_topology import StormTopology
+from trident.storm.storm_topology import StormTopology, TaskLayout, lay_out
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger("trident.storm")
 
@@ -258,3 +262,43 @@ class RunningStormTopology:
         self._slots.release()
         if self._owned:
             stop_session(self._spark)
+
+
+def rebalanced(launch: Launch, workers: int | None, executors: Mapping[str, int]) -> Launch:
+    """Return what the workers run after a rebalance; components that are not named keep their number of executors.
+
+    Raises `TopologyError`: no such component, or a number of executors that its tasks do not allow.
+    Raises `ConfigError`: fewer than one worker.
+    """
+    layout = launch.layout
+    if workers is None:
+        workers = layout.workers
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ConfigError(f"rebalance: workers={workers!r} must be a whole number of at least 1")
+    _check(layout, executors)
+    threads = {**Counter(place.component for place in layout.executors), **executors}
+    ackers = launch.conf.ackers  # tasks stay, the ackers' too
+    conf = replace(launch.conf, workers=workers, acker_executors=ackers)
+    return replace(launch, conf=conf, layout=lay_out(launch.topology, workers, ackers, threads))
+
+
+def _check(layout: TaskLayout, executors: Mapping[str, int]) -> None:
+    for name, number in executors.items():
+        if name not in layout.tasks:
+            raise TopologyError(f"rebalance: no component {name!r} among {sorted(layout.tasks)}")
+        tasks = len(layout.tasks[name])
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= tasks:
+            raise TopologyError(
+                f"rebalance: component {name!r} has {tasks} tasks, so it can have 1 to {tasks} executors, not {number!r}; "
+                "declare more tasks with set_num_tasks"
+            )
+
+
+def open_spark(conf: StormConfig) -> SparkSession:
+    """Return the active session, or start Spark, with as many slots as workers if it is a local one; ship our code."""
+    master = conf.master
+    if not is_spark_on() and master_of(master) == "local[*]":
+        master = f"local[{conf.workers}]"  # a worker takes a slot, however many cores there are
+    spark = spark_session(f"storm-{conf.name}", master, dict(conf.spark_conf))
+    ship_code(spark.sparkContext)
+    return spark

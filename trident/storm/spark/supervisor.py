@@ -15,8 +15,7 @@ import cloudpickle
 
 from trident.errors import EnvironmentProblem
 from trident.observe.reported_errors import ReportedError
-from trident.spark.worker_group import Letter, WorkerGroup, WorkerPlace
-from trident.spark.worker_jobs import Said, WorkerJob
+from trident.spark.worker_group import Letter, Said, WorkerGroup, WorkerJob, WorkerPlace
 from trident.storm.execution.executor import Launch
 from trident.storm.spark.worker_task import CODEC, WorkerOrders, run_worker
 from trident.storm.statistics import WorkerSnapshot

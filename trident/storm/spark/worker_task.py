@@ -25,7 +25,7 @@ from trident.spark.worker_group import LOOK_S, GroupWorker, Leave, Letter, Worke
 from trident.state.encoding.extensions import pack, unpack
 from trident.storm.execution.executor import Launch, TaskError
 from trident.storm.execution.storm_worker import Worker, lines_of
-from trident.storm.links.linked_mail import LinkedMail
+from trident.storm.spark.linked_mail import LinkedMail
 from trident.storm.statistics import WorkerSnapshots
 
 logger = logging.getLogger("trident.storm")

@@ -20,10 +20,8 @@ from trident.observe.component_statistics import (
 )
 from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
 from trident.observe.time_series import TimeSpan
-from trident.storm.execution.task_layout import ExecutorPlace, TaskLayout
-from trident.storm.groupings import Grouping, Subscription
 from trident.storm.statistics.worker_snapshots import CountKey, WorkerSnapshot
-from trident.storm.storm_topology import SpoutSpec, StormTopology
+from trident.storm.storm_topology import ExecutorPlace, Grouping, SpoutSpec, StormTopology, Subscription, TaskLayout
 
 _MILLISECONDS = 1000
 _CAPACITY_WINDOW_S = WINDOWS_S[0]

@@ -14,11 +14,10 @@ from trident.observe.open_metrics import StormMetrics
 from trident.observe.reported_errors import ReportedError
 from trident.observe.time_series import TimeSeries
 from trident.observe.topology_status import TopologyStatus, WorkerStatus
-from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.statistics.collected_totals import Collected
 from trident.storm.statistics.worker_snapshots import Calls, WorkerSnapshot
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import StormTopology
+from trident.storm.storm_topology import StormTopology, TaskLayout
 
 logger = logging.getLogger("trident.storm")
 

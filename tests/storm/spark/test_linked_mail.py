@@ -14,12 +14,12 @@ import zmq
 
 from tests.harness.commands import until
 from trident.errors import TopologyError
-from trident.spark.link_keys import Keys
+from trident.spark.mailbox import Keys
 from trident.storm import BaseRichBolt, BaseRichSpout, StreamDeclarer, TopologyBuilder, Tuple
 from trident.storm.execution.messages import Body, Outcomes, Tracking
-from trident.storm.execution.task_layout import lay_out
-from trident.storm.links.frames import Decoder, Encoder
-from trident.storm.links.linked_mail import LinkedMail
+from trident.storm.spark.frames import Decoder, Encoder
+from trident.storm.spark.linked_mail import LinkedMail
+from trident.storm.storm_topology import lay_out
 from trident.storm.storm_tuples import Origin, SentTuple, sent_tuple
 
 CAPACITY = 4
@@ -167,8 +167,8 @@ def test_a_full_queue_holds_up_its_senders_and_not_the_news(pair: tuple[LinkedMa
 def test_a_mark_that_is_not_repeated_is_forgotten(
     pair: tuple[LinkedMail, LinkedMail], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trident.storm.links.linked_mail._MARK_S", 0.3)
-    monkeypatch.setattr("trident.storm.links.linked_mail._REPEATED_S", 1000.0)
+    monkeypatch.setattr("trident.storm.spark.linked_mail._MARK_S", 0.3)
+    monkeypatch.setattr("trident.storm.spark.linked_mail._REPEATED_S", 1000.0)
     spouts, sinks = pair
     for number in range(CAPACITY):
         spouts.send(SINK, tuples((number, 0)))
@@ -193,8 +193,8 @@ SINK_WORKER = LAYOUT.worker_of[SINK]
 
 
 def test_what_is_sent_to_a_process_that_does_not_read_is_bounded(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.storm.links.linked_mail._QUEUED", 10)
-    monkeypatch.setattr("trident.storm.links.linked_mail._OVERFLOW", 20)
+    monkeypatch.setattr("trident.storm.spark.linked_mail._QUEUED", 10)
+    monkeypatch.setattr("trident.storm.spark.linked_mail._OVERFLOW", 20)
     mail = LinkedMail(LAYOUT.worker_of[SPOUT], TOPOLOGY, LAYOUT, keys, CAPACITY, "127.0.0.1")
     mail.set_peers({SINK_WORKER: ("127.0.0.1:1", "1")})  # nothing listens there
     for _ in range(100):

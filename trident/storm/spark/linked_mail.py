@@ -10,12 +10,11 @@ from time import monotonic
 
 import zmq
 
-from trident.spark.link_keys import Keys, new_context
+from trident.spark.mailbox import Keys, new_context
 from trident.storm.execution.messages import Body
 from trident.storm.execution.storm_worker import inboxes_of
-from trident.storm.execution.task_layout import TaskLayout
-from trident.storm.links.frames import Decoder, Encoder, encode_marks, is_marks, marks_of
-from trident.storm.storm_topology import StormTopology
+from trident.storm.spark.frames import Decoder, Encoder, encode_marks, is_marks, marks_of
+from trident.storm.storm_topology import StormTopology, TaskLayout
 
 logger = logging.getLogger("trident.storm")
 

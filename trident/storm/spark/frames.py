@@ -20,8 +20,7 @@ from trident.errors import CorruptValueError, TopologyError
 from trident.state.encoding.codec import encode
 from trident.state.encoding.extensions import new_packer, unpack
 from trident.storm.execution.messages import Body, Delivery, Outcomes, Tracking
-from trident.storm.execution.task_layout import TaskLayout
-from trident.storm.storm_topology import StormTopology
+from trident.storm.storm_topology import StormTopology, TaskLayout
 from trident.storm.storm_tuples import Origin, SentTuple, ids_of, sent_tuple
 
 _HEAD = struct.Struct("<BI")
