@@ -25,6 +25,7 @@ from trident.runtime.engine.runners import InProcessRunner, Runner, pickled, tag
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
+from trident.runtime.steps.bounds import in_lists
 from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spark.job_errors import QueryStopped, said_as_failure
 from trident.spout.interfaces import TransactionAttempt
@@ -224,23 +225,9 @@ def _addressed(sent: tuple[int, Sent] | bytes) -> tuple[int, bytes]:
 def _rows(routes: Routes, stage: int, sent: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
     """Give what a task of a stage sends as rows of Spark, several at once."""
     at = _task_chooser(routes, stage)
-    for rows in _grouped(((at(to), to, item) for to, item in sent), lambda row: len(row[2]), _MOST_BYTES):
+    for rows in in_lists(((at(to), to, item) for to, item in sent), lambda row: len(row[2]), _MOST_BYTES):
         columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _ROWS, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=_ROWS)
-
-
-def _grouped(items: Iterable[Any], size_of: Callable[[Any], int], most: int) -> Iterator[list[Any]]:
-    """Give items in lists that end with the one that makes their size `most`."""
-    kept: list[Any] = []
-    size = 0
-    for item in items:
-        kept.append(item)
-        size += size_of(item)
-        if size >= most:
-            yield kept
-            kept, size = [], 0
-    if kept:
-        yield kept
 
 
 def _task_chooser(routes: Routes, stage: int) -> Callable[[int], int]:
@@ -254,7 +241,7 @@ def _task_chooser(routes: Routes, stage: int) -> Callable[[int], int]:
 
 def _pieces(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:
     """Put Spark's small batches together, because a pass over a fragment has a price of its own."""
-    for kept in _grouped((batch for batch in batches if batch.num_rows), lambda batch: batch.num_rows, _PIECE_ROWS):
+    for kept in in_lists((batch for batch in batches if batch.num_rows), lambda batch: batch.num_rows, _PIECE_ROWS):
         yield pa.Table.from_batches(kept).rename_columns(list(names)).combine_chunks()
 
 

@@ -21,20 +21,11 @@ from trident.graph import Node, PeekNode, ProjectNode
 from trident.operations.names import operation_name
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
-from trident.runtime.engine.worker import Order, Part, Program, operations_of, run_entry, run_parts
+from trident.runtime.engine.worker import Order, Part, Program, operations_of, run_entry, run_part, with_empty_parts
 from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = [
-    "AutoRunner",
-    "InProcessRunner",
-    "Part",
-    "Runner",
-    "cores",
-    "pickled",
-    "processed",
-    "unseen",
-]
+__all__ = ["AutoRunner", "InProcessRunner", "Part", "Runner", "cores", "pickled", "processed", "unseen"]
 
 
 class Runner(Protocol):
@@ -94,7 +85,8 @@ class InProcessRunner(Runner):
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
-        outputs = run_parts(self.worker, parts, order)
+        parts = with_empty_parts(self.program, parts)
+        outputs = [run_part(self.worker, order, index, *part) for index, part in enumerate(parts)]
         if self._destinations:
             outputs = self._exchanged(outputs, order)
         return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
@@ -226,14 +218,11 @@ def pickled(program: Program) -> bytes:
         raise TopologyError(_blame(program, error)) from error
 
 
-def _has(node: Any, operation: Any) -> bool:
-    return any(own is operation for own in [*vars(node).values(), *node.operations])
-
-
 def _blame(program: Program, error: Exception) -> str:
     for fragment in program.fragments.values():
         for operation in operations_of(program, fragment.entry):
-            step = next((s.id for s in fragment.steps if _has(s.node, operation)), fragment.entry)
+            steps = ((step.id, [*vars(step.node).values(), *step.node.operations]) for step in fragment.steps)
+            step = next((id_ for id_, own in steps if any(one is operation for one in own)), fragment.entry)
             try:
                 cloudpickle.dumps(operation)
             except Exception as own:  # noqa: BLE001  pickling runs user code

@@ -106,11 +106,12 @@ def _each(step: Step, node: EachNode, table: pa.Table, on_error: TupleErrors) ->
             return pa.table([words], names=step.keep)
         return _append(step, node.outputs.names, table, parents, [words])
     if isinstance(node.function, ArrowFunction):
-        parents, columns = each_vectorised(step.id, node, table, on_error)
-        return _append(step, node.outputs.names, table, parents, columns)
+        return _append(step, node.outputs.names, table, *each_vectorised(step.id, node, table, on_error))
     if isinstance(node.function, PlainFunction):
-        parents, columns = each_plain(step.id, node, table, on_error)
-        return _append(step, node.outputs.names, table, parents, columns)
+        calls = EmittedRows(step.id, node, table)
+        with AtStep(step.id, calls.row):
+            calls.run(on_error)
+        return _append(step, node.outputs.names, table, calls.parents(), calls.columns())
     out = Emitted(step.id, node.outputs, on_error, table.num_rows, by_tuple=True)
 
     def visit(at: int, row: Any) -> None:
@@ -235,14 +236,6 @@ def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[A
     return results
 
 
-def each_plain(step: str, node: EachNode, table: pa.Table, on_error: TupleErrors) -> tuple[pa.Array, list[pa.Array]]:
-    """Call the function for every row; return the row that each value list came from, and the new columns."""
-    calls = EmittedRows(step, node, table)
-    with AtStep(step, calls.row):
-        calls.run(on_error)
-    return calls.parents(), calls.columns()
-
-
 class EmittedRows:
     """What a function emitted for the rows of a table."""
 
@@ -271,7 +264,7 @@ class EmittedRows:
                 if len(emitted) - before > most:
                     bounds.refuse_tuple()
                 if len(emitted) > most_of_all:
-                    bounds.refuse_step(most_of_all + 1, rows)
+                    bounds.check_step(most_of_all + 1, rows)
                 if on_error.capture and (wrong := self._wrong(before)):  # else all together, see `columns`
                     raise wrong
             except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from trident.errors import describe
+
+T = TypeVar("T")
 
 MOST_SHIPPED = 2_000_000_000
 """The bytes that a Python worker can pass to Spark at once: a little less than a 32-bit int can count."""
@@ -46,37 +48,42 @@ class Bounds:
         """Return how many rows a step that got `rows` may give; as many as it got are always allowed."""
         return max(self.per_step, rows)
 
-    def check_tuple(self, rows: int, what: str = "one tuple") -> None:
-        """Raise `TooManyRows` if this is more rows than a tuple may give."""
-        if rows > self.per_tuple:
-            self.refuse_tuple(what)
-
     def check_parents(self, parents: Any) -> None:
         """Raise `TooManyRows` if a tuple is the parent of too many rows; `parents` has the parent of each row."""
-        if len(parents) > self.per_tuple:
-            self.check_tuple(int(np.bincount(parents).max()))
+        if len(parents) > self.per_tuple < int(np.bincount(parents).max()):
+            self.refuse_tuple()
 
     def check_step(self, rows: int, given: int) -> None:
         """Raise `TooManyRows` if a step that got `given` rows may not give `rows`."""
         if rows > self.step_of(given):
-            self.refuse_step(rows, given)
+            raise TooManyRows(
+                f"the step makes {rows} rows or more of the {given} of one partition of the batch; at most {self.per_step} are "
+                "allowed. Use smaller batches or more partitions, or raise the setting max_rows_per_step"
+            )
 
-    def refuse_tuple(self, what: str = "one tuple") -> NoReturn:
+    def refuse_tuple(self) -> NoReturn:
         """Raise `TooManyRows` for a tuple."""
         raise TooManyRows(
-            f"{what} gave more than {self.per_tuple} rows. Does the function ever end? If it must give so many, raise the "
+            f"one tuple gave more than {self.per_tuple} rows. Does the function ever end? If it must give so many, raise the "
             "setting max_rows_per_tuple"
-        )
-
-    def refuse_step(self, rows: int, given: int) -> NoReturn:
-        """Raise `TooManyRows` for a step and its partition."""
-        raise TooManyRows(
-            f"the step makes {rows} rows or more of the {given} of one partition of the batch; at most {self.per_step} are "
-            "allowed. Use smaller batches or more partitions, or raise the setting max_rows_per_step"
         )
 
 
 DEFAULT_BOUNDS = Bounds()
+
+
+def in_lists(items: Iterable[T], size_of: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Give items in lists that end with the one that makes their size `most`."""
+    kept: list[T] = []
+    size = 0
+    for item in items:
+        kept.append(item)
+        size += size_of(item)
+        if size >= most:
+            yield kept
+            kept, size = [], 0
+    if kept:
+        yield kept
 
 
 def full_column(error: BaseException) -> TooManyRows | None:

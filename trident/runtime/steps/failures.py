@@ -194,13 +194,6 @@ def printable_row(row: pa.Table) -> dict[str, Any]:
     return values
 
 
-def with_row(failure: Failure, row: object) -> Failure:
-    """Add the tuple that caused the failure, if it names none yet."""
-    if failure.row is not None:
-        return failure
-    return replace(failure, row=shown(row))
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 CALLERS: set[CodeType] = set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import length_hint
 from typing import Any
@@ -23,7 +23,6 @@ from trident.runtime.steps.failures import (
     calls_user_code,
     failure_of,
     printable_row,
-    with_row,
 )
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
@@ -208,7 +207,8 @@ def iterate(
             try:
                 visit(at, row)
             except StepFailed as error:
-                raise StepFailed(with_row(error.failure, row)) from error
+                named = shown(row) if error.failure.row is None else error.failure.row
+                raise StepFailed(replace(error.failure, row=named)) from error
             except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
                 on_error(step, row, error, table, at, port)
 
