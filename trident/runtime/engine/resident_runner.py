@@ -6,10 +6,9 @@ worker. A state's partition, and that of an exchange, belongs to one worker as l
 
 from __future__ import annotations
 
-import uuid
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -18,12 +17,11 @@ import cloudpickle
 from trident.graph import PersistNode, QueryNode
 from trident.runtime.engine.resident_pool import ResidentPool, Run
 from trident.runtime.engine.resident_worker import StageWork
-from trident.runtime.engine.runners import pickled
-from trident.runtime.engine.task_output import TaskOutput, merge_outputs
+from trident.runtime.engine.spark_runner import ExecutorRunner
+from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import gathered
-from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
+from trident.runtime.engine.worker import Order, Part, Program
 from trident.runtime.steps.failures import StepFailed
-from trident.spark.spark_resources import most_shipped
 from trident.spout.interfaces import TransactionAttempt
 
 if TYPE_CHECKING:
@@ -37,62 +35,37 @@ class KeptRun:
     run: Run
 
 
-class ResidentRunner:
+class ResidentRunner(ExecutorRunner):
     """Runs attempts on resident workers, as many as Spark has free cores, at most `parallelism`.
 
-    `owned`: whether Spark ends with the topology.
-    `commits`: the entries that the workers commit.
     `spare`: how many free slots are left to other jobs.
     """
 
-    here = False
-
     def __init__(
-        self,
-        spark: SparkSession,
-        program: Program,
-        parallelism: int | None,
-        owned: bool,
-        spare: int = 0,
+        self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool, spare: int = 0
     ) -> None:
-        self._spark, self._owned, self.commits = spark, owned, program.commits
-        context = spark.sparkContext
-        self.parallelism = parallelism or context.defaultParallelism
-        self.program = replace(
-            program.of_width(self.parallelism), most_shipped=most_shipped(context), resident=True
-        )  # fmt: skip
-        self.operations: Sequence[Any] = ()
+        super().__init__(spark, program, parallelism, owned, resident=True)
         self._destinations = self.program.destinations
-        topology, code = program.topology, pickled(self.program)
-        self.pool = ResidentPool(context, topology, self.parallelism, uuid.uuid4().hex, code, spare)
+        self.pool = ResidentPool(self._context, program.topology, self.parallelism, self._id, self._pickled, spare)
 
-    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Run all parts, and the levels behind them; if the order has no txids, those that commit wait for `commit`."""
-        parts = with_empty_parts(self.program, parts)
-        if not parts and not self.program.levels:
-            return TaskOutput()
-        keeps = bool(self.commits) and not order.txids
-        last = (self.program.processing or 0) if keeps else len(self.program.levels)
+    def _run(self, parts: Sequence[Part], order: Order, last: int, keeps: bool) -> tuple[TaskOutput, Any]:
         try:
             run = self.pool.begin(order.attempt)
         except StepFailed as error:
-            return TaskOutput(failure=error.failure)
+            return TaskOutput(failure=error.failure), None
         output = self._through(run, order, parts, range(last + 1))
         if not keeps or output.failure is not None:
             self.pool.end(run)
-            return output
+            return output, None
         kept = KeptRun(run)
         weakref.finalize(kept, self.pool.end, run)
-        return replace(output, kept=kept)
+        return output, kept
 
-    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        """Run the levels that commit; return the output of both."""
-        kept = output.kept
-        assert isinstance(kept, KeptRun), output
+    def _committed(self, kept: KeptRun, order: Order) -> TaskOutput:
         levels = range((self.program.processing or 0) + 1, len(self.program.levels) + 1)
         committed = self._through(kept.run, order, (), levels)
         self.pool.end(kept.run)
-        return merge_outputs([replace(output, kept=None), committed])
+        return committed
 
     def _through(self, run: Run, order: Order, parts: Sequence[Part], stages: Iterable[int]) -> TaskOutput:
         """Run stages of an attempt, up to the first one that fails."""
@@ -141,10 +114,7 @@ class ResidentRunner:
         try:
             self.pool.close()
         finally:
-            if self._owned:
-                from trident.spark.session import stop_session
-
-                stop_session(self._spark)
+            super().close()
 
 
 def _dealt(parts: Sequence[Part], run: Run) -> dict[int, list[tuple[int, Part]]]:
