@@ -21,9 +21,9 @@ from trident.storm.interfaces import (
 from trident.storm.local_cluster import LocalCluster, LocalTopology
 from trident.storm.state_lookup import StateLookupBolt
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_errors import TopologyDiedError, WorkerLostError
 from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import StreamDeclarer, Tuple
+from trident.storm.topology_handle import TopologyDiedError, WorkerLostError
 
 __all__ = [
     "BaseBasicBolt",

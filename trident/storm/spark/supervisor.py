@@ -19,7 +19,7 @@ from trident.spark.worker_group import Letter, Said, WorkerGroup, WorkerJob, Wor
 from trident.storm.execution.executor import Launch
 from trident.storm.spark.worker_task import CODEC, WorkerOrders, run_worker
 from trident.storm.statistics import WorkerSnapshot
-from trident.storm.storm_errors import DeathWatch, WorkerLostError
+from trident.storm.topology_handle import DeathWatch, WorkerLostError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
