@@ -334,11 +334,6 @@ LAYERS = (
     # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
     Layer(("trident.storm.execution",), ("cloudpickle", "trident.observe", "trident.storm", *INTERFACES)),
     Layer(
-        ("trident.storm.statistics",),
-        ("trident.storm", "trident.observe", *INTERFACES),
-        deferred=("prometheus_client",),
-    ),
-    Layer(
         ("trident.storm.spark",),
         (
             "zmq",

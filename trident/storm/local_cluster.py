@@ -13,8 +13,7 @@ from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.storm.execution.executor import TaskError
 from trident.storm.execution.messages import Body, Inbox
-from trident.storm.execution.storm_worker import Worker, inboxes_of
-from trident.storm.statistics import WorkerSnapshots
+from trident.storm.execution.storm_worker import Worker, WorkerSnapshots, inboxes_of
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 from trident.storm.topology_handle import TopologyHandle

@@ -10,9 +10,9 @@ from trident.errors import TridentError
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.storm.execution.executor import Launch
-from trident.storm.statistics import TopologyMonitor
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
+from trident.storm.topology_monitor import TopologyMonitor
 
 
 class WorkerLostError(TridentError):

@@ -137,15 +137,10 @@ def encode_marks(full: bool, tasks: Sequence[int]) -> bytes:
     return _HEAD.pack(_FULL if full else _FREE, 0) + _words(tasks)
 
 
-def is_marks(frame: bytes) -> bool:
-    """Whether a frame has marks."""
-    return frame[:1] in (b"\x03", b"\x04")
-
-
-def marks_of(frame: bytes) -> Marks:
-    """Return the marks in a frame."""
+def marks_of(frame: bytes) -> Marks | None:
+    """Return the marks in a frame; None if it has none."""
     kind, _ = _HEAD.unpack_from(frame)
-    return kind == _FULL, _numbers(frame[_HEAD.size :])
+    return (kind == _FULL, _numbers(frame[_HEAD.size :])) if kind in (_FULL, _FREE) else None
 
 
 def _words(numbers: Iterable[int]) -> bytes:

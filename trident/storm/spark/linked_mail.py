@@ -13,7 +13,7 @@ import zmq
 from trident.spark.mailbox import Keys, new_context
 from trident.storm.execution.messages import Body
 from trident.storm.execution.storm_worker import inboxes_of
-from trident.storm.spark.frames import Decoder, Encoder, encode_marks, is_marks, marks_of
+from trident.storm.spark.frames import Decoder, Encoder, encode_marks, marks_of
 from trident.storm.storm_topology import StormTopology, TaskLayout
 
 logger = logging.getLogger("trident.storm")
@@ -109,8 +109,8 @@ class LinkedMail:
     def _take(self, frame: bytes) -> None:
         """Put what came into the inbox that it is for. The receiver never waits: its peers hear which queues are full."""
         try:
-            if is_marks(frame):
-                self._take_marks(*marks_of(frame))
+            if (marks := marks_of(frame)) is not None:
+                self._take_marks(*marks)
                 return
             task, body = self._decoder.decode(frame)
         except Exception as error:  # noqa: BLE001  damaged bytes may raise anything

@@ -17,8 +17,8 @@ from trident.errors import EnvironmentProblem
 from trident.observe.reported_errors import ReportedError
 from trident.spark.worker_group import Letter, Said, WorkerGroup, WorkerJob, WorkerPlace
 from trident.storm.execution.executor import Launch
+from trident.storm.execution.storm_worker import WorkerSnapshot
 from trident.storm.spark.worker_task import CODEC, WorkerOrders, run_worker
-from trident.storm.statistics import WorkerSnapshot
 from trident.storm.topology_handle import DeathWatch, WorkerLostError
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from trident.spark.mailbox import Codec
 from trident.spark.worker_group import LOOK_S, GroupWorker, Leave, Letter, WorkerTicket
 from trident.state.encoding.extensions import pack, unpack
 from trident.storm.execution.executor import Launch, TaskError
-from trident.storm.execution.storm_worker import Worker, lines_of
+from trident.storm.execution.storm_worker import Worker, WorkerSnapshots, lines_of
 from trident.storm.spark.linked_mail import LinkedMail
-from trident.storm.statistics import WorkerSnapshots
 
 logger = logging.getLogger("trident.storm")
 

@@ -32,8 +32,9 @@ from trident.storm import (
     TopologyBuilder,
     Tuple,
 )
-from trident.storm.statistics import TopologyMonitor, WorkerSnapshots
+from trident.storm.execution.storm_worker import WorkerSnapshots
 from trident.storm.testing import MockedSpout, SteppedCluster
+from trident.storm.topology_monitor import TopologyMonitor
 
 parsed: Callable[[str], Any] = parser.text_string_to_metric_families
 WORDS = sum(len(sentence.split()) for (sentence,) in SENTENCES)
@@ -248,7 +249,7 @@ def test_metrics_are_served_in_open_metrics() -> None:
         "__acker",
     }
     assert families["trident_storm_complete_seconds"][0].value < 10
-    page = (Path(__file__).parents[3] / "docs" / "storm" / "bolts.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "storm" / "bolts.md").read_text(encoding="utf-8")
     served = {name for name in families if name.startswith("trident_")}
     assert {name.removesuffix("_total") for name in re.findall(r"`(trident_\w+)`", page)} == served
 

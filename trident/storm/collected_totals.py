@@ -20,7 +20,7 @@ from trident.observe.component_statistics import (
 )
 from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
 from trident.observe.time_series import TimeSpan
-from trident.storm.statistics.worker_snapshots import CountKey, WorkerSnapshot
+from trident.storm.execution.storm_worker import CountKey, WorkerSnapshot
 from trident.storm.storm_topology import ExecutorPlace, Grouping, SpoutSpec, StormTopology, Subscription, TaskLayout
 
 _MILLISECONDS = 1000

@@ -14,8 +14,8 @@ from trident.observe.open_metrics import StormMetrics
 from trident.observe.reported_errors import ReportedError
 from trident.observe.time_series import TimeSeries
 from trident.observe.topology_status import TopologyStatus, WorkerStatus
-from trident.storm.statistics.collected_totals import Collected
-from trident.storm.statistics.worker_snapshots import Calls, WorkerSnapshot
+from trident.storm.collected_totals import Collected
+from trident.storm.execution.storm_worker import PresentCall, WorkerSnapshot
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology, TaskLayout
 
@@ -135,7 +135,7 @@ class TopologyMonitor:
     def _pending(self) -> int:
         return sum(snapshot["pending"] for _, snapshot in self._heard.copy().values())
 
-    def _present(self, layout: TaskLayout, now: float) -> list[tuple[int, float, Calls]]:
+    def _present(self, layout: TaskLayout, now: float) -> list[tuple[int, float, list[PresentCall]]]:
         """Return the calls of each worker that has been heard of lately, and how long ago that was."""
         return [
             (number, now - heard, snapshot["calls"])

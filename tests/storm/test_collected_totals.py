@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.storm.components import word_count
-from trident.storm.statistics.collected_totals import Collected
-from trident.storm.statistics.worker_snapshots import WorkerSnapshot
+from trident.storm.collected_totals import Collected
+from trident.storm.execution.storm_worker import WorkerSnapshot
 from trident.storm.storm_topology import lay_out
 
 LAYOUT = lay_out(word_count(), workers=2, ackers=1)
