@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.storm.components import word_count
-from trident.storm.collected_totals import Collected
 from trident.storm.execution.storm_worker import WorkerSnapshot
 from trident.storm.storm_topology import lay_out
+from trident.storm.topology_monitor import Collected
 
 LAYOUT = lay_out(word_count(), workers=2, ackers=1)
 SPLIT, COUNT = LAYOUT.tasks["split"], LAYOUT.tasks["count"]

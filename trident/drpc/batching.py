@@ -19,8 +19,7 @@ from trident.operations.interfaces import TridentOperationContext
 from trident.planner import RequestPlan
 from trident.roles import has
 from trident.runtime.reading.state_partitions import read_in_rounds
-from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.failures import StepFailed, TupleErrors
+from trident.runtime.steps.failures import Bounds, StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
 from trident.spout.interfaces import TransactionAttempt
 

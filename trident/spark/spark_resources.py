@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from trident.errors import EnvironmentProblem
-from trident.runtime.steps.bounds import MOST_SHIPPED
+from trident.runtime.steps.failures import MOST_SHIPPED
 from trident.spark.environment import executors_of, is_local, local_slots
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 _OVERHEAD = "spark.executor.memoryOverhead"
 _LEAST_OVERHEAD_MB = 384  # what Spark takes for itself by default
 
@@ -35,9 +36,9 @@ def cores_of_executors(master: str, setting: Setting, registered: Callable[[], i
     asked = setting("spark.executor.cores")
     if asked is not None:
         return int(asked)
-    cluster = re.match(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,", master)
+    cluster = _CLUSTER.match(master)
     if cluster is not None:
-        return int(cluster[1])
+        return int(cluster[2])
     if master.startswith(("yarn", "k8s")):
         return 1
     return registered()  # a standalone worker gives an executor all that it has
@@ -103,7 +104,6 @@ def _megabytes(text: str) -> int:
     return int(int(number) * {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024**2}[unit])
 
 
-_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 _taking = threading.Lock()
 _taken: dict[tuple[str, int], int] = {}
 """How many workers each running topology of this process has, by its application of Spark. Spark itself counts running tasks
@@ -212,7 +212,7 @@ _LOOPBACK = "127.0.0.1"
 def addresses_of(context: SparkContext) -> tuple[str, str]:
     """Return the driver's address for its workers, and the one to listen at."""
     master, conf = context.master or "", context.getConf()
-    if master.startswith("local") and not master.startswith("local-cluster"):
+    if is_local(master):
         return _LOOPBACK, _LOOPBACK
     host = conf.get("spark.driver.host") or _LOOPBACK
     return host, conf.get("spark.driver.bindAddress") or "*"

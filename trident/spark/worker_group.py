@@ -220,7 +220,15 @@ class WorkerGroup(Generic[P]):
         keys, (host, bind) = Keys.new(), addresses_of(context)
         # Jobs that this thread starts have the caller's properties of Spark, such as its pool.
         self._mailbox = Mailbox(
-            keys, host, bind, self._take, self._look, LOOK_S, away_s, codec, thread=InheritableThread
+            keys,
+            host,
+            bind,
+            partial(self.guard, self._take),
+            partial(self.guard, self._look),
+            LOOK_S,
+            away_s,
+            codec,
+            thread=InheritableThread,
         )
         self._ticket = WorkerTicket(topology, 0, self._mailbox.address, keys, silence_s, away_s, program_id, program)
 
@@ -289,6 +297,10 @@ class WorkerGroup(Generic[P]):
         """Take in that a process is gone."""
         raise NotImplementedError
 
+    def guard(self, do: Callable[..., None], *given: Any) -> None:
+        """Do what a message, the time or the end of a job asks for."""
+        do(*given)
+
     # ---- the thread of the mailbox, and those of jobs ---------------------------------------------------------------
 
     def _take(self, letter: Letter) -> None:
@@ -340,7 +352,9 @@ class WorkerGroup(Generic[P]):
         if place.job is None and now >= place.starts_at and not self.closed:
             place.begun, place.starts = monotonic(), place.starts + 1
             body = partial(self._run, self._ticket._replace(place=place.number))
-            place.job = WorkerJob(self._context, self.topology, place.number, body, self._job_ended)
+            place.job = WorkerJob(
+                self._context, self.topology, place.number, body, partial(self.guard, self._job_ended)
+            )
             self._jobs = [*(job for job in self._jobs if not job.join(0)), place.job]
 
     def _job_ended(self, job: WorkerJob, said: Said) -> None:

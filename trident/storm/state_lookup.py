@@ -81,12 +81,9 @@ class StateLookupBolt(BaseBasicBolt):
         self._reader: StateReader = open_state(self._topology, self._state, **self._settings)
 
     def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
-        (found,) = self._reader.multi_get([self._key_of(tuple)])
+        (found,) = self._reader.multi_get([[tuple[name] for name in self._key]])
         values = [*(tuple[name] for name in self._fields), found]
         collector.emit([*values, self._reader.txid] if self._with_txid else values)
-
-    def _key_of(self, read: Tuple) -> tuple[Any, ...]:
-        return tuple(read[name] for name in self._key)
 
     def cleanup(self) -> None:
         self._reader.close()

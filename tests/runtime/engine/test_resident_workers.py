@@ -92,7 +92,7 @@ def test_without_zeromq_the_start_says_what_to_install(spark: SparkSession, monk
     monkeypatch.setitem(sys.modules, "zmq", None)
     for name in (
         "trident.runtime.engine.resident_runner",
-        "trident.runtime.engine.resident_pool",
+        "trident.runtime.engine.resident_runner",
         "trident.spark.mailbox",
         "trident.spark.worker_group",
     ):

@@ -36,8 +36,7 @@ from trident.runtime.engine.worker import Order
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.aggregates import Merging, combining, is_native, rows_of
 from trident.runtime.steps.applying import apply_query
-from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.steps.failures import StepFailed, TupleErrors, calls_user_code, failing_at
+from trident.runtime.steps.failures import DEFAULT_BOUNDS, Bounds, StepFailed, TupleErrors, calls_user_code, failing_at
 from trident.runtime.steps.rows import Emitted, StepRun, column_of, columns_of
 from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Share, moment_of, rows_by_partition, shares_of

@@ -25,8 +25,7 @@ from trident.runtime.engine.runners import InProcessRunner, Runner, pickled, tag
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
-from trident.runtime.steps.bounds import in_lists
-from trident.runtime.steps.failures import StepFailed, failure_of
+from trident.runtime.steps.failures import StepFailed, failure_of, in_lists
 from trident.spark.job_errors import QueryStopped, said_as_failure
 from trident.spout.interfaces import TransactionAttempt
 from trident.spout.query_batches import cast_of

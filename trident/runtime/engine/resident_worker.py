@@ -29,8 +29,7 @@ from trident.arrow import ipc_of, table_of_ipc
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import Job, close_program, output_of_destination, outputs_of_parts, packed
-from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows
-from trident.runtime.steps.failures import Failure, StepFailed, failure_of
+from trident.runtime.steps.failures import MOST_SHIPPED, Failure, StepFailed, TooManyRows, failure_of
 from trident.spark.mailbox import MailboxPeer, PeerAway
 from trident.spark.worker_group import GroupWorker, WorkerTicket
 

@@ -28,8 +28,7 @@ from trident.runtime.engine.hops import (
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.worker import Order, Part, WorkerProgram, run_entry, run_part
-from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows, check_shippable
-from trident.runtime.steps.failures import Failure, failure_of
+from trident.runtime.steps.failures import MOST_SHIPPED, Failure, TooManyRows, check_shippable, failure_of
 from trident.spark.job_errors import cannot_import
 
 _PROGRAMS_KEPT = 8

@@ -19,10 +19,12 @@ from trident.roles import has
 from trident.runtime.engine.fragment_runs import PutBack, PutBacks, put_backs_of, send
 from trident.runtime.engine.routing import RowFrame, apply_exchange, check_gathered
 from trident.runtime.engine.task_output import NS, TaskOutput
-from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
 from trident.runtime.steps.failures import (
+    MOST_SHIPPED,
+    Bounds,
     Failure,
     StepFailed,
+    TooManyRows,
     TupleErrors,
     calls_user_code,
     failing_at,

@@ -46,7 +46,7 @@ from trident.runtime.start.changes import (
 from trident.runtime.start.engine_choice import open_runner, with_workers
 from trident.runtime.start.placements import executors_of, placements_of, states_with_record, why_apart
 from trident.runtime.start.recovery import reconcile
-from trident.runtime.steps.bounds import Bounds
+from trident.runtime.steps.failures import Bounds
 from trident.state.interfaces import State
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import JoinNode, MultiReduceNode
-from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.steps.failures import failing_at
+from trident.runtime.steps.failures import DEFAULT_BOUNDS, Bounds, failing_at
 from trident.runtime.steps.key_columns import Ints, group_ids, nulls_apart, one_form
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate_emitting, tuples_of
 from trident.tuples import TridentTuple

@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from trident.arrow import UNFIT, Misfit, beyond_python, schema_of, strict_cast
 from trident.fields import Fields
 from trident.naming import counted
-from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.failures import WrongResult
+from trident.runtime.steps.failures import Bounds, WrongResult
 
 
 def rows_of(name: str, fields: Fields, result: Any, rows: int) -> list[Any]:

@@ -14,7 +14,7 @@ from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.operations.several import Several, result_fields
 from trident.operations.windows import LATE, first_and_last, late_field
-from trident.runtime.steps.bounds import in_lists
+from trident.runtime.steps.failures import in_lists
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.grid import Grid

@@ -31,7 +31,7 @@ from trident.fields import Fields
 from trident.graph import JoinWithinNode
 from trident.operations.metrics import count_again
 from trident.operations.windows import FIRST_MS
-from trident.runtime.steps.bounds import Bounds
+from trident.runtime.steps.failures import Bounds
 from trident.runtime.steps.key_columns import Ints, group_ids, nulls_apart, one_form
 from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace, Share

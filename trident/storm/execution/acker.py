@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trident.storm.execution.counts import TaskCounts
+from trident.storm.execution.collectors import TaskCounts
 from trident.storm.execution.executor import Executor, Setting
 from trident.storm.execution.messages import Delivery, Outcomes, Tracking
 from trident.storm.storm_topology import ExecutorPlace

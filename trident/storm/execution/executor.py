@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from trident.errors import TopologyError
-from trident.storm.execution.counts import TaskCounts
+from trident.storm.execution.collectors import TaskCounts
 from trident.storm.execution.messages import Carrier, Delivery, Outbox
 from trident.storm.execution.out_streams import OutStream, open_streams
 from trident.storm.interfaces import TopologyContext
@@ -128,10 +128,6 @@ class Launch:
 _seeds = SystemRandom()
 
 
-def _new_random() -> Random:
-    return Random(_seeds.getrandbits(128))
-
-
 @dataclass(frozen=True)
 class Setting(Launch):
     """What all executors of a worker have in common.
@@ -145,7 +141,7 @@ class Setting(Launch):
     mail: Carrier
     report: Report
     clock: Callable[[], float] = monotonic
-    random: Callable[[], Random] = _new_random
+    random: Callable[[], Random] = lambda: Random(_seeds.getrandbits(128))
     watch: Callable[[Origin, tuple[Any, ...]], None] | None = None
 
     def outbox(self, place: ExecutorPlace) -> Outbox:

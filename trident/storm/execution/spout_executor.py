@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from trident.spout.rich import Activated
-from trident.storm.execution.collectors import Pending, PendingMessage, SpoutCollector
-from trident.storm.execution.counts import TaskCounts
+from trident.storm.execution.collectors import Pending, PendingMessage, SpoutCollector, TaskCounts
 from trident.storm.execution.executor import Executor, Setting, TaskError
 from trident.storm.execution.messages import Delivery, Outcomes
 from trident.storm.interfaces import IRichSpout
@@ -105,7 +104,9 @@ class SpoutExecutor(Executor):
                 for message in each.pending.rotate():
                     self._call(task, "fail", each.fail, message)
         emitted = self._ask() if self._is_active() else False
-        self._ack_untracked()
+        for each in self.tasks.values():  # what `open`, `activate`, an ack or a fail emitted to no bolt
+            if each.pending.answered_at_once:
+                each.collector.ack_untracked()
         self._outbox.flush()
         return 0.0 if emitted else self._setting.conf.spout_wait_ms / 1000
 
@@ -140,12 +141,6 @@ class SpoutExecutor(Executor):
             each.counts.busy_s += (now - began) / len(self.tasks)
         self.uncounted_since = 0.0
         return emitted
-
-    def _ack_untracked(self) -> None:
-        """Acknowledge what `open`, `activate`, an ack or a fail emitted to no bolt."""
-        for each in self.tasks.values():
-            if each.pending.answered_at_once:
-                each.collector.ack_untracked()
 
     def _take_outcomes(self, task: int, outcomes: Outcomes, now: float) -> None:
         each, clock = self.tasks[task], self._clock
