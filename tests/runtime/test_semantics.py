@@ -53,7 +53,7 @@ from trident.operations import (
     TupleCollectionGet,
 )
 from trident.runtime.engine import tasks, worker
-from trident.runtime.engine.hops import routes_of
+from trident.runtime.engine.tasks import routes_of
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import StateSpec, map_state
 

@@ -60,13 +60,8 @@ class TopologyBuilder:
         TopologyError
             The id is taken or not valid, the object is not a spout, or its fields cannot be read.
         """
-        self._check(id, parallelism, spout)
-        lacking = list(missing(spout, IRichSpout))
-        if lacking:
-            raise TopologyError(
-                f"set_spout({id!r}): {type(spout).__name__} has no {lacking[0]}(); a spout has open, next_tuple, ack, fail "
-                "and close. Derive it from BaseRichSpout"
-            )
+        has = "a spout has open, next_tuple, ack, fail and close. Derive it from BaseRichSpout"
+        self._check("set_spout", id, parallelism, spout, IRichSpout, has)
         declarer = StreamDeclarer(id)
         if isinstance(spout, DeclaresOutputFields):
             spout.declare_output_fields(declarer)
@@ -82,13 +77,8 @@ class TopologyBuilder:
         TopologyError
             The id is taken or not valid, the object is not a bolt, or its fields cannot be read.
         """
-        self._check(id, parallelism, bolt)
-        lacking = list(missing(bolt, IRichBolt))
-        if lacking:
-            raise TopologyError(
-                f"set_bolt({id!r}): {type(bolt).__name__} has no {lacking[0]}(); a bolt has prepare, execute, cleanup and "
-                "declare_output_fields. Derive it from BaseBasicBolt or BaseRichBolt"
-            )
+        has = "a bolt has prepare, execute, cleanup and declare_output_fields. Derive it from BaseBasicBolt or BaseRichBolt"
+        self._check("set_bolt", id, parallelism, bolt, IRichBolt, has)
         _check_signatures(id, bolt)
         declarer = StreamDeclarer(id)
         bolt.declare_output_fields(declarer)
@@ -128,7 +118,7 @@ class TopologyBuilder:
         """
         return start_on_spark(self.create_topology(), StormConfig.of(conf, **settings), active)
 
-    def _check(self, id: str, parallelism: int, made: object) -> None:
+    def _check(self, call: str, id: str, parallelism: int, made: object, role: type, has: str) -> None:
         if isinstance(made, type):
             raise TopologyError(
                 f"component {id!r}: {made.__name__} is a class; give an instance of it, {made.__name__}(…)"
@@ -139,6 +129,9 @@ class TopologyBuilder:
             raise TopologyError(f"component {id!r} is set twice; the ids of spouts and bolts differ from each other")
         if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
             raise TopologyError(f"component {id!r}: parallelism={parallelism!r} must be a whole number of at least 1")
+        lacking = next(iter(missing(made, role)), None)
+        if lacking is not None:
+            raise TopologyError(f"{call}({id!r}): {type(made).__name__} has no {lacking}(); {has}")
 
 
 def start_on_spark(topology: StormTopology, conf: StormConfig, active: bool = True) -> RunningStormTopology:

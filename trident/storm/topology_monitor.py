@@ -337,6 +337,8 @@ def _figures(sums: Mapping[str, float], capacity: float = 0.0) -> Figures:
         count = sums.get(of, 0)
         return sums.get(seconds, 0.0) / count * _MILLISECONDS if count else None
 
-    counts = (int(sums.get(measure, 0)) for measure in ("emitted", "transferred", "executed", "acked", "failed"))
-    means = (("execute_s", "executed"), ("process_s", "process_samples"), ("complete_s", "complete_samples"))
-    return Figures(*counts, *(mean(*each) for each in means), capacity)
+    emitted, transferred, executed, acked, failed = (
+        int(sums.get(measure, 0)) for measure in ("emitted", "transferred", "executed", "acked", "failed")
+    )
+    means = mean("execute_s", "executed"), mean("process_s", "process_samples"), mean("complete_s", "complete_samples")
+    return Figures(emitted, transferred, executed, acked, failed, *means, capacity)

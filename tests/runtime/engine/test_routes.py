@@ -14,10 +14,10 @@ from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.operations import Count
 from trident.planner import make_plan
-from trident.runtime.engine.hops import routes_of
 from trident.runtime.engine.runners import InProcessRunner, tag_of
 from trident.runtime.engine.spark_runner import KeptStages, SparkRunner
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.tasks import routes_of
 from trident.runtime.engine.worker import Order, Part, Program
 from trident.runtime.spouts.batch_spouts import as_trident_spout
 from trident.spout.interfaces import TransactionAttempt

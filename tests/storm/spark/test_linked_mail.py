@@ -17,8 +17,7 @@ from trident.errors import TopologyError
 from trident.spark.mailbox import Keys
 from trident.storm import BaseRichBolt, BaseRichSpout, StreamDeclarer, TopologyBuilder, Tuple
 from trident.storm.execution.messages import Body, Outcomes, Tracking
-from trident.storm.spark.frames import Decoder, Encoder
-from trident.storm.spark.linked_mail import LinkedMail
+from trident.storm.spark.linked_mail import Decoder, Encoder, LinkedMail
 from trident.storm.storm_topology import lay_out
 from trident.storm.storm_tuples import Origin, SentTuple, sent_tuple
 

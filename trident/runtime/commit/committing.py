@@ -6,7 +6,7 @@
   of its kind refuses without asking the store; of a stage that is repeated as a whole, Spark does not say so. Where Spark
   speculates, such a task may be a copy beside the first run: it raises, after a pause, because its answer would end the first
   run.
-- E2  All tasks commit rows of the same runs of the tasks before them; see `trident/runtime/engine/hops.py`.
+- E2  All tasks commit rows of the same runs of the tasks before them; see `trident/runtime/engine/tasks.py`.
 - E7  What goes wrong comes back as data; a store that refuses this driver's writers is distinguished from all other failures.
 """
 

@@ -1,7 +1,7 @@
 """DataFrameRunner: each attempt is one query of DataFrames, on Spark Connect or over one that someone else has planned.
 
 Only what Spark Connect has too: `mapInArrow`, `repartition`, `toArrow`; no RDD and no SparkContext. The tasks are those of
-the RDDs' runner (`tasks.py`), and so is what travels between them (`hops.py`): here as rows of three columns. `at` chooses
+the RDDs' runner, and so is what travels between them (`tasks.py`): here as rows of three columns. `at` chooses
 the task of the next stage, as Spark's own hash sends a number to it; `to` says which destination the row is for, `item` is
 what is sent. A row for a later stage, or for the driver, passes through the tasks between.
 """
@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pyarrow as pa
 
-from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
 from trident.runtime.engine.runners import InProcessRunner, Runner, pickled, tag_of
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
+from trident.runtime.engine.tasks import Job, Routes, Sent, gathered, routes_of, run_level_task, run_parts_task, skips
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
 from trident.runtime.steps.failures import StepFailed, failure_of, in_lists
 from trident.spark.job_errors import QueryStopped, said_as_failure
@@ -169,11 +168,7 @@ def _evaluated(df: DataFrame) -> pa.Table:
 
 
 def _query_task(
-    job: Job,
-    routes: Routes,
-    spout: str,
-    names: Sequence[str],
-    batches: Iterator[pa.RecordBatch],
+    job: Job, routes: Routes, spout: str, names: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Run a partition of the DataFrame as a part of the batch: PySpark maps only columns whose names need no quotes."""
     from pyspark import TaskContext

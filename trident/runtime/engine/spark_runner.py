@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from py4j.protocol import Py4JError
 
 from trident.errors import describe
-from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
 from trident.runtime.engine.runners import Runner, pickled, tag_of
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
-from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
+from trident.runtime.engine.tasks import Job, Routes, Sent, gathered, routes_of, run_level_task, run_parts_task, skips
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
 from trident.runtime.steps.failures import StepFailed
 from trident.spark.job_errors import said_as_failure

@@ -24,14 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import Misfit
-from trident.errors import (
-    FailedException,
-    FencedError,
-    SourceAwayError,
-    TridentError,
-    can_heal,
-    describe,
-)
+from trident.errors import FailedException, FencedError, SourceAwayError, TridentError, can_heal, describe
 from trident.naming import shown
 
 T = TypeVar("T")

@@ -16,13 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.moment_columns import read_in_spark, read_moments
-from trident.runtime.steps.number_kernels import (
-    Kernel,
-    as_decimal,
-    as_float,
-    by_value,
-    decimals_of_floats,
-)
+from trident.runtime.steps.number_kernels import Kernel, as_decimal, as_float, by_value, decimals_of_floats
 
 _PADDED = r"^[\x00-\x20]*(?:\+([0-9.iInN][^\x00-\x20]*)|([^\x00-\x20+][^\x00-\x20]*))[\x00-\x20]*$"
 """A number with a sign or with blanks around it, which Spark reads too."""

@@ -22,7 +22,7 @@ def rows_of(name: str, fields: Fields, result: Any, rows: int) -> list[Any]:
         if len(column) != rows:
             _refuse(
                 f"{name} returned {len(column)} values for {rows} tuples; it must return one per tuple, in order, or be "
-                "declared with flat=True",
+                "declared with flat=True"
             )
     return columns
 
@@ -56,7 +56,7 @@ def _flattened(name: str, fields: Fields, result: Any, rows: int, parents_needed
     if parents_needed:
         _refuse(
             f"{name} returned {_kind(result)}; with flat=True it must return a list array with a list per tuple, or "
-            "(parents, columns)",
+            "(parents, columns)"
         )
     return None, _same_length(name, _columns(name, fields, result))
 
@@ -106,7 +106,7 @@ def _parents(name: str, parents: Any, rows: int, count: int) -> Any:
     if count and not 0 <= found.min() <= found.max() < rows:
         _refuse(
             f"{name} returned parents from {found.min()} to {found.max()} for {rows} tuples; they count from 0 to "
-            f"{rows - 1}",
+            f"{rows - 1}"
         )
     return found
 

@@ -22,32 +22,11 @@ from trident.operations.expressions import Expression, lit
 from trident.operations.metrics import count_again, counting
 from trident.operations.vectorised import ArrowFunction
 from trident.planner import Step
+from trident.runtime.steps import number_kernels as numbers
+from trident.runtime.steps import text_kernels as texts
 from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, failure_of
 from trident.runtime.steps.local_times import in_zone, to_utc, truncated
-from trident.runtime.steps.number_kernels import (
-    Kernel,
-    arithmetic,
-    as_decimal,
-    comparison,
-    extreme,
-    is_in,
-    quotient,
-    remainder,
-    rounded,
-    to_whole,
-    widened,
-)
 from trident.runtime.steps.rows import tuples_of
-from trident.runtime.steps.text_kernels import (
-    cast,
-    json_path,
-    lower,
-    regexp_extract,
-    replace,
-    trim,
-    upper,
-    without_zone,
-)
 from trident.runtime.steps.vector_results import checked_times, flattened, mask_of, rows_of
 
 
@@ -226,7 +205,7 @@ _NEEDED: dict[str, Callable[[list[Any]], Any]] = {
     "&": lambda values: pc.fill_null(values[0], True),
     "|": lambda values: pc.invert(pc.fill_null(values[0], False)),
     "if_else": lambda values: pc.equal(pc.fill_null(values[0], False), len(values) == 1),
-    "coalesce": lambda values: pc.is_null(pc.coalesce(*widened(values))),
+    "coalesce": lambda values: pc.is_null(pc.coalesce(*numbers.widened(values))),
     **dict.fromkeys(("greatest", "least"), lambda values: pa.repeat(True, len(values[0]))),
 }
 """Which rows need the next operand, by the values of those before; else those where the first is not null."""
@@ -242,11 +221,11 @@ def _exact(expression: Expression, operands: list[Any]) -> list[Any]:
     ):
         return operands
     literals = [len(str(abs(one.options[0]))) if one.kind == "lit" else None for one in expression.operands]
-    return [as_decimal(one, digits) for one, digits in zip(operands, literals, strict=True)]
+    return [numbers.as_decimal(one, digits) for one, digits in zip(operands, literals, strict=True)]
 
 
 def _date_part(value: Any, part: str) -> Any:
-    value = without_zone(value)
+    value = texts.without_zone(value)
     if part == "day_of_week":
         return pc.add(pc.day_of_week(value, week_start=7), 1).cast(pa.int32())
     return getattr(pc, "iso_week" if part == "week" else part)(value).cast(pa.int32())
@@ -255,15 +234,15 @@ def _date_part(value: Any, part: str) -> Any:
 def _date_trunc(value: Any, unit: str, zone: str | None) -> Any:
     if zone is not None:
         return truncated(value, unit, zone)
-    return pc.floor_temporal(without_zone(value), unit=unit, week_starts_monday=True).cast(value.type)
+    return pc.floor_temporal(texts.without_zone(value), unit=unit, week_starts_monday=True).cast(value.type)
 
 
-def _formatted(call: str, ddl: str) -> Kernel:
+def _formatted(call: str, ddl: str) -> numbers.Kernel:
     """Read texts in a format; without an offset in it they are in UTC."""
 
-    def kernel(texts: Any, *options: Any) -> Any:
+    def kernel(given: Any, *options: Any) -> Any:
         as_ = pa.timestamp("us", "UTC" if "%z" in options[0] else None)
-        return read_formatted(texts, options, as_, call).cast(arrow_type(ddl))
+        return read_formatted(given, options, as_, call).cast(arrow_type(ddl))
 
     return kernel
 
@@ -273,21 +252,21 @@ def _substring(text: Any, start: int, length: int | None) -> Any:
 
 
 def _if_else(condition: Any, *values: Any) -> Any:
-    return pc.if_else(pc.fill_null(condition, False), *widened(values))
+    return pc.if_else(pc.fill_null(condition, False), *numbers.widened(values))
 
 
-_KERNELS: dict[str, Kernel] = {
-    "+": arithmetic(pc.add_checked),
-    "-": arithmetic(pc.subtract_checked),
-    "*": arithmetic(pc.multiply_checked),
-    "/": quotient,
-    "%": remainder,
-    "negate": arithmetic(pc.negate_checked),
+_KERNELS: dict[str, numbers.Kernel] = {
+    "+": numbers.arithmetic(pc.add_checked),
+    "-": numbers.arithmetic(pc.subtract_checked),
+    "*": numbers.arithmetic(pc.multiply_checked),
+    "/": numbers.quotient,
+    "%": numbers.remainder,
+    "negate": numbers.arithmetic(pc.negate_checked),
     "abs": pc.abs_checked,
-    "round": rounded,
-    "floor": to_whole(pc.floor),
-    "ceil": to_whole(pc.ceil),
-    "isin": is_in,
+    "round": numbers.rounded,
+    "floor": numbers.to_whole(pc.floor),
+    "ceil": numbers.to_whole(pc.ceil),
+    "isin": numbers.is_in,
     "date_part": _date_part,
     "date_trunc": _date_trunc,
     "in_zone": lambda value, zone: in_zone(value, zone, pa.timestamp("us")),
@@ -297,35 +276,35 @@ _KERNELS: dict[str, Kernel] = {
     "to_timestamp": _formatted("to_timestamp", "timestamp"),
     "like": pc.match_like,
     "rlike": pc.match_substring_regex,
-    "regexp_extract": regexp_extract,
+    "regexp_extract": texts.regexp_extract,
     "regexp_replace": pc.replace_substring_regex,
-    "replace": replace,
-    "json": json_path,
-    "concat": lambda *texts: pc.binary_join_element_wise(*texts, "", null_handling="emit_null"),
-    "greatest": extreme("greater"),
-    "least": extreme("less"),
-    "==": comparison("equal"),
-    "!=": comparison("not_equal"),
-    "<": comparison("less"),
-    "<=": comparison("less_equal"),
-    ">": comparison("greater"),
-    ">=": comparison("greater_equal"),
+    "replace": texts.replace,
+    "json": texts.json_path,
+    "concat": lambda *parts: pc.binary_join_element_wise(*parts, "", null_handling="emit_null"),
+    "greatest": numbers.extreme("greater"),
+    "least": numbers.extreme("less"),
+    "==": numbers.comparison("equal"),
+    "!=": numbers.comparison("not_equal"),
+    "<": numbers.comparison("less"),
+    "<=": numbers.comparison("less_equal"),
+    ">": numbers.comparison("greater"),
+    ">=": numbers.comparison("greater_equal"),
     "&": pc.and_kleene,
     "|": pc.or_kleene,
     "not": pc.invert,
     "is_null": pc.is_null,
     "is_not_null": pc.is_valid,
-    "cast": lambda value, ddl, *session: cast(value, arrow_type(ddl), *session),
-    "upper": upper,
-    "lower": lower,
-    "trim": trim,
-    "length": lambda text: cast(pc.utf8_length(text), pa.int64()),
+    "cast": lambda value, ddl, *session: texts.cast(value, arrow_type(ddl), *session),
+    "upper": texts.upper,
+    "lower": texts.lower,
+    "trim": texts.trim,
+    "length": lambda text: texts.cast(pc.utf8_length(text), pa.int64()),
     "contains": pc.match_substring,
     "starts_with": pc.starts_with,
     "ends_with": pc.ends_with,
     "substring": _substring,
     "field": lambda value, name: pc.struct_field(value, [name]),
     "split": pc.split_pattern,
-    "coalesce": lambda *values: pc.coalesce(*widened(values)),
+    "coalesce": lambda *values: pc.coalesce(*numbers.widened(values)),
     "if_else": _if_else,
 }

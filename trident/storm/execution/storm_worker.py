@@ -87,10 +87,7 @@ class Worker:
         self._failed = threading.Lock()
         self._threads = [
             threading.Thread(
-                target=self._run,
-                args=(each,),
-                name=f"{each.place.component}-{each.place.tasks[0]}",
-                daemon=True,
+                target=self._run, args=(each,), name=f"{each.place.component}-{each.place.tasks[0]}", daemon=True
             )
             for each in self.executors
         ]
