@@ -114,7 +114,7 @@ class Slots:
     """The slots of one topology."""
 
     def __init__(self, context: SparkContext, topology: str) -> None:
-        self._context, self._topology = context, topology
+        self._context, self._topology, self._master = context, topology, context.master or ""
         self._key = str(context.applicationId), id(self)
 
     def take(self, workers: int) -> None:
@@ -181,10 +181,6 @@ class Slots:
             f"but {self._master} has {self.found} slot{'' if self.found == 1 else 's'}{busy}; Spark would wait for ever. "
             f"Ask for fewer workers, or {way}"
         )
-
-    @property
-    def _master(self) -> str:
-        return self._context.master or ""
 
     @property
     def _is_fixed(self) -> bool:

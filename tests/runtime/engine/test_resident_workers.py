@@ -26,7 +26,7 @@ from tests.runtime.random_topologies import check
 from trident import Config, Stream, TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem
 from trident.operations import Count
-from trident.runtime.engine import resident_pool
+from trident.runtime.engine import resident_runner
 from trident.runtime.replaying.batch_replay import Replay
 from trident.runtime.start import engine_choice
 from trident.spark.spark_resources import Slots
@@ -119,7 +119,7 @@ def test_missing_cores_are_said_and_batches_go_on_without_them(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Slots, "found", property(lambda self: 3))
-    monkeypatch.setattr(resident_pool, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(resident_runner, "_PATIENCE_S", 0.0)
     topology, counts = declared(lambda numbers: numbers)
     with caplog.at_level(logging.WARNING), start(topology, "spark", workers="resident", parallelism=3) as running:
         running.process_all_available()

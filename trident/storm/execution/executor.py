@@ -14,7 +14,7 @@ import cloudpickle
 from trident.errors import TopologyError
 from trident.storm.execution.collectors import TaskCounts
 from trident.storm.execution.messages import Carrier, Delivery, Outbox
-from trident.storm.execution.out_streams import OutStream, open_streams
+from trident.storm.execution.out_streams import OutStream, chooser_of
 from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import ACKER, ExecutorPlace, SpoutSpec, StormTopology, TaskLayout, lay_out
@@ -146,13 +146,7 @@ class Setting(Launch):
 
     def outbox(self, place: ExecutorPlace) -> Outbox:
         """Return what an executor sends with."""
-        uncontrolled = frozenset(
-            task
-            for source, target in self.topology.on_cycles
-            if source == place.component
-            for task in self.layout.tasks[target]
-        )
-        return Outbox(self.mail, self.layout.tasks.get(ACKER, ()), uncontrolled)
+        return Outbox(self.mail, self.layout.tasks.get(ACKER, ()), self.read_by(place.component, on_cycle=True))
 
     def context(self, place: ExecutorPlace, task: int) -> TopologyContext:
         """Return what a task knows of itself."""
@@ -168,19 +162,38 @@ class Setting(Launch):
             raise TaskError(component, task, "unpickle it in the worker") from error
 
     def streams(self, context: TopologyContext, random: Random) -> dict[str, OutStream]:
-        """Return what a task emits to."""
-        return open_streams(self.topology, self.layout, context, random, self.watch)
+        """Return the streams that a task emits to by name, with the groupings of all bolts that read them."""
+        streams = {}
+        for name, spec in self.topology.components[context.component].streams.items():
+            origin = Origin(context.component, context.task_id, name, spec.fields)
+            choosers, direct = [], set[int]()
+            for bolt, each in self.topology.readers(context.component, name):
+                tasks = self.layout.tasks[bolt.id]
+                if spec.direct:
+                    direct |= set(tasks)
+                    continue
+                local = [task for task in tasks if self.layout.worker_of[task] == context.worker]
+                choosers.append(chooser_of(each.grouping, origin, context, tasks, local, random))
+            if self.watch is not None:  # it chooses no task
+                choosers.append(partial(_seen, self.watch, origin))
+            streams[name] = OutStream(origin, spec, choosers, frozenset(direct))
+        return streams
 
     def conf_of(self, component: str) -> dict[str, Any]:
         """Return the settings that a component's tasks get."""
         return {**self.conf.as_mapping(), **self.topology.components[component].conf}
 
-    def read_by(self, component: str) -> frozenset[int]:
-        """Return the tasks that a component sends to, unless they are on a cycle with it."""
+    def read_by(self, component: str, on_cycle: bool = False) -> frozenset[int]:
+        """Return the tasks that a component sends to: those that are on a cycle with it, or the others."""
         return frozenset(
             task
             for bolt in self.topology.bolts.values()
             if any(each.component == component for each in bolt.inputs)
-            and (component, bolt.id) not in self.topology.on_cycles
+            and ((component, bolt.id) in self.topology.on_cycles) is on_cycle
             for task in self.layout.tasks[bolt.id]
         )
+
+
+def _seen(watch: Callable[[Origin, tuple[Any, ...]], None], origin: Origin, values: Sequence[Any]) -> Sequence[int]:
+    watch(origin, tuple(values))
+    return ()

@@ -15,7 +15,7 @@ from trident.fields import Fields, fields_of_struct, split_commas, struct_fields
 from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical, canonical_key, declared_form
 from trident.storm.interfaces import TopologyContext
-from trident.storm.storm_topology import Grouping, StormTopology, TaskLayout
+from trident.storm.storm_topology import Grouping
 from trident.storm.storm_tuples import Origin, StreamSpec
 from trident.types import NO_VALUE, Form, class_of
 
@@ -136,42 +136,6 @@ class OutStream:
                 ) from error
 
 
-def open_streams(
-    topology: StormTopology,
-    layout: TaskLayout,
-    context: TopologyContext,
-    random: Random,
-    watch: Callable[[Origin, tuple[Any, ...]], None] | None = None,
-) -> dict[str, OutStream]:
-    """Return the streams of one task by name, with the groupings of all bolts that read them."""
-    component, worker = context.component, context.worker
-    streams = {}
-    for name, spec in topology.components[component].streams.items():
-        choosers, direct = [], set()
-        for bolt, each in topology.readers(component, name):
-            tasks = layout.tasks[bolt.id]
-            if spec.direct:
-                direct |= set(tasks)
-                continue
-            local = [task for task in tasks if layout.worker_of[task] == worker]
-            choosers.append(chooser_of(each.grouping, (component, name), spec.fields, context, tasks, local, random))
-        origin = Origin(component, context.task_id, name, spec.fields)
-        if watch is not None:
-            choosers.append(_watcher(origin, watch))
-        streams[name] = OutStream(origin, spec, choosers, frozenset(direct))
-    return streams
-
-
-def _watcher(origin: Origin, watch: Callable[[Origin, tuple[Any, ...]], None]) -> Chooser:
-    """A chooser that sees every tuple and chooses no task."""
-
-    def see(values: Sequence[Any]) -> Sequence[int]:
-        watch(origin, tuple(values))
-        return ()
-
-    return see
-
-
 def _classes(type_: str | None) -> frozenset[type]:
     """The classes that are taken without a further look."""
     if type_ is None:
@@ -248,8 +212,7 @@ _REMEMBERED = 1 << 16
 
 def chooser_of(
     grouping: Grouping,
-    source: tuple[str, str],
-    fields: Fields,
+    origin: Origin,
     context: TopologyContext,
     tasks: Sequence[int],
     local: Sequence[int],
@@ -259,15 +222,15 @@ def chooser_of(
 
     Parameters
     ----------
-    source, fields
-        The component and stream that are read, and the stream's fields.
+    origin
+        The stream that is read.
     tasks, local
         The tasks of the reading bolt; which of them run in the emitter's worker.
     """
-    positions = [fields.position(name) for name in grouping.fields]
+    positions = [origin.fields.position(name) for name in grouping.fields]
     match grouping.kind:
         case "fields":
-            return _by_hash(positions, fields, tasks)
+            return _by_hash(positions, origin.fields, tasks)
         case "partial_key":
             return _lesser_of_two(positions, tasks)
         case "all":
@@ -279,7 +242,7 @@ def chooser_of(
         case "local_or_shuffle":
             return _in_turn(local or tasks, random)
         case "custom":
-            return _custom(grouping, source, context, tasks)
+            return _custom(grouping, origin, context, tasks)
         case _:
             return _in_turn(tasks, random)
 
@@ -344,18 +307,18 @@ def _lesser_of_two(positions: Sequence[int], tasks: Sequence[int]) -> Chooser:
     return choose
 
 
-def _custom(grouping: Grouping, source: tuple[str, str], context: TopologyContext, tasks: Sequence[int]) -> Chooser:
+def _custom(grouping: Grouping, origin: Origin, context: TopologyContext, tasks: Sequence[int]) -> Chooser:
     chooser = grouping.chooser
     assert chooser is not None
     known = frozenset(tasks)
-    chooser.prepare(context, source, tuple(tasks))
+    chooser.prepare(context, (origin.component, origin.stream), tuple(tasks))
 
     def choose(values: Sequence[Any]) -> Sequence[int]:
         chosen = tuple(chooser.choose_tasks(context.task_id, values))
         if not known.issuperset(chosen):
             raise TopologyError(
-                f"{type(chooser).__name__}.choose_tasks for stream {source[1]!r} of component {source[0]!r} returned "
-                f"{chosen}; the tasks to choose from are {tuple(tasks)}"
+                f"{type(chooser).__name__}.choose_tasks for stream {origin.stream!r} of component {origin.component!r} "
+                f"returned {chosen}; the tasks to choose from are {tuple(tasks)}"
             )
         return chosen
 
