@@ -33,8 +33,7 @@ from trident.planner import Exchange, RequestPlan, Sink, Step
 from trident.runtime.engine.fragment_runs import run_step
 from trident.runtime.engine.routing import route
 from trident.runtime.steps.failures import failing_at
-from trident.runtime.steps.in_batch import aggregate
-from trident.runtime.steps.joins import join, multi_reduce
+from trident.runtime.steps.in_batch import aggregate, join, multi_reduce
 from trident.runtime.steps.rows import StepRun
 
 _REQUEST = ""  # no field has this name

@@ -30,7 +30,7 @@ from trident.arrow import table_of
 from trident.errors import InexactPairingError
 from trident.graph import JoinNode
 from trident.operations import Count, GroupedMultiReducer, MultiReducer, Sum, col
-from trident.runtime.steps.joins import join
+from trident.runtime.steps.in_batch import join
 from trident.spout.interfaces import SpoutType
 
 INNER, OUTER = JoinType.INNER, JoinType.OUTER

@@ -247,14 +247,6 @@ def _formatted(call: str, ddl: str) -> numbers.Kernel:
     return kernel
 
 
-def _substring(text: Any, start: int, length: int | None) -> Any:
-    return pc.utf8_slice_codeunits(text, start, None if length is None else start + length)
-
-
-def _if_else(condition: Any, *values: Any) -> Any:
-    return pc.if_else(pc.fill_null(condition, False), *numbers.widened(values))
-
-
 _KERNELS: dict[str, numbers.Kernel] = {
     "+": numbers.arithmetic(pc.add_checked),
     "-": numbers.arithmetic(pc.subtract_checked),
@@ -302,9 +294,9 @@ _KERNELS: dict[str, numbers.Kernel] = {
     "contains": pc.match_substring,
     "starts_with": pc.starts_with,
     "ends_with": pc.ends_with,
-    "substring": _substring,
+    "substring": lambda text, start, size: pc.utf8_slice_codeunits(text, start, None if size is None else start + size),
     "field": lambda value, name: pc.struct_field(value, [name]),
     "split": pc.split_pattern,
     "coalesce": lambda *values: pc.coalesce(*numbers.widened(values)),
-    "if_else": _if_else,
+    "if_else": lambda condition, *values: pc.if_else(pc.fill_null(condition, False), *numbers.widened(values)),
 }

@@ -101,7 +101,7 @@ def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
     store = KeptJoin(node, state, share.place)
     came = side_tables(node, share.tables)
     watermarks = _moved(node, store.watermarks, share.moment)
-    new = [_in_time(node, at, store.watermarks) for at in zip(range(2), came, strict=True)]
+    new = [_in_time(node, table, before) for table, before in zip(came, store.watermarks, strict=True)]
     sides, keys = _brought_together(node, store, new, watermarks)
     return _joined(node, store, sides, keys, watermarks, share.run.on_error.bounds)
 
@@ -115,10 +115,8 @@ def _moved(node: JoinWithinNode, watermarks: Watermarks, moment: Moment) -> Wate
     return moved
 
 
-def _in_time(node: JoinWithinNode, numbered: tuple[int, pa.Table], watermarks: Watermarks) -> pa.Table:
+def _in_time(node: JoinWithinNode, table: pa.Table, watermark: int | None) -> pa.Table:
     """Return the rows of a side that are not late; count the others."""
-    at, table = numbered
-    watermark = watermarks[at]
     if watermark is None or not table.num_rows:
         return table
     in_time = table.filter(pc.greater_equal(table.column(0), watermark))

@@ -66,7 +66,8 @@ def update_sessions(node: WindowNode, state: Any, share: Share) -> pa.Table:
     _, (kept,) = records.read(names)
     came = with_column(came, ID, ids[: came.num_rows])
     columns = list(kept.column_names)
-    numbers, sessions = sessions_of(_spans(kept, came), gap)
+    both = ([table.column(name).to_numpy() for table in (kept, came)] for name in (ID, START, AT))
+    numbers, sessions = sessions_of(Spans(*map(np.concatenate, both)), gap)
     ends = sessions.lasts + gap
     kept = with_column(kept, SESSION, numbers[: kept.num_rows])
     came = with_column(came, SESSION, numbers[kept.num_rows :])
@@ -89,10 +90,6 @@ def _came(node: WindowNode, tables: Sequence[pa.Table]) -> pa.Table:
     table = pa.concat_tables(tables)
     table = table if START in table.column_names else table.append_column(START, table.column(AT))
     return with_nothing(table) if value_fields(node) is NOTHING else table
-
-
-def _spans(*tables: pa.Table) -> Spans:
-    return Spans(*(np.concatenate([table.column(name).to_numpy() for table in tables]) for name in (ID, START, AT)))
 
 
 def _in_time(node: WindowNode, came: pa.Table, ends: Ints, before: int | None) -> tuple[pa.Table, pa.Table]:

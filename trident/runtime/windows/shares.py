@@ -191,9 +191,7 @@ _SCHEMA = pa.schema(
 )
 
 
-def pieces_of(
-    node: WindowNode | JoinWithinNode, tables: Sequence[pa.Table], partitions: int
-) -> Iterator[tuple[int, int, pa.Table]]:
+def pieces_of(node: OverTime, tables: Sequence[pa.Table], partitions: int) -> Iterator[tuple[int, int, pa.Table]]:
     """Give what a task sends for its rows: the number of the partition, the port (`MOMENT`, or 0) and a table."""
     moment = moment_of(node, tables)
     row = {"given": moment.given, "left": moment.reached[0], "right": moment.reached[1], "panes": list(moment.panes)}

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.graph import AggregateNode, Aggregation, JoinSide, JoinWithinNode, Member, WindowNode
+from trident.graph import AggregateNode, Aggregation, JoinWithinNode, Member, WindowNode
 from trident.operations.metrics import count_again, remark
 from trident.operations.names import merging_member
 from trident.operations.several import Several
@@ -179,13 +179,9 @@ def side_tables(node: JoinWithinNode, tables: Iterable[pa.Table]) -> list[pa.Tab
     for table in tables:
         found[MARKS.index(table.column_names[0])].append(table)
     return [
-        pa.concat_tables(of_side) if of_side else _schema(side, mark).empty_table()
+        pa.concat_tables(of_side or [pa.schema([(mark, pa.int64()), *schema_of(side.fields)]).empty_table()])
         for side, mark, of_side in zip(node.sides, MARKS, found, strict=True)
     ]
-
-
-def _schema(side: JoinSide, mark: str) -> pa.Schema:
-    return pa.schema([pa.field(mark, pa.int64()), *schema_of(side.fields)])
 
 
 NOWHERE = -(1 << 62)

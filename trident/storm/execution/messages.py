@@ -144,20 +144,21 @@ class Outbox:
 
     def begin(self, root: int, edges: int, spout_task: int) -> None:
         """Tell of a new tree."""
-        self._tracking[root % len(self._ackers)].begun += (root, edges, spout_task)
-        self._has_tracking = True
+        self._of(root).begun += (root, edges, spout_task)
 
     def fail(self, roots: Sequence[int]) -> None:
         """Tell of trees that failed."""
         for root in roots:
-            self._tracking[root % len(self._ackers)].failed.append(root)
-        self._has_tracking = True
+            self._of(root).failed.append(root)
 
     def extend(self, roots: Sequence[int]) -> None:
         """Ask for the whole timeout again for these trees."""
         for root in roots:
-            self._tracking[root % len(self._ackers)].extended.append(root)
+            self._of(root).extended.append(root)
+
+    def _of(self, root: int) -> Tracking:
         self._has_tracking = True
+        return self._tracking[root % len(self._ackers)]
 
     def flush(self) -> None:
         """Send everything. Messages for ackers never wait for a queue that is full."""
