@@ -37,7 +37,7 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.steps.aggregates import Merging, combining, is_native, rows_of
 from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import DEFAULT_BOUNDS, Bounds, StepFailed, TupleErrors, calls_user_code, failing_at
-from trident.runtime.steps.rows import Emitted, StepRun, column_of, columns_of
+from trident.runtime.steps.rows import Emitted, StepRun, columns_of, typed_columns
 from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Share, moment_of, rows_by_partition, shares_of
 from trident.state.key_counts import NO_KEYS, KeyCounts, add_keys, counting_keys
@@ -176,10 +176,10 @@ class PartitionCommit:
             rows = [(state.update(updaters[0]),)]
         if rows and aggregation.output.types[0] and not native:
             group, width = aggregation.group, len(aggregation.group)
-            column_of(  # raises if user code made a value that the declared type does not have
+            typed_columns(  # raises if user code made a value that the declared type does not have
                 node.id,
                 aggregation.output,
-                [row[-1] for row in rows],
+                [[row[-1] for row in rows]],
                 lambda at: TridentTuple(group, rows[at][:width]) if width else None,
             )
         return rows

@@ -92,7 +92,7 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     if table.num_rows == 0:
         return schema.empty_table()
     if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
-        return _typed(_value_counts(table.column(aggregation.group.names[0])), schema, aggregation)
+        return _typed(aggregation, _value_counts(table.column(aggregation.group.names[0])))
     table = one_form(table, aggregation.group.names)
     if is_pick(aggregation.aggregator):
         return picked(aggregation, table)
@@ -103,7 +103,7 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
         table = _as_declared(table, aggregation, schema.types[-1])
     if kernel is None or _may_overflow(aggregation, table, aggregation.inputs):
         return _python_partial(step, aggregation, table, on_error)
-    return _typed(_aggregated(aggregation, table, kernel), schema, aggregation)
+    return _typed(aggregation, _aggregated(aggregation, table, kernel))
 
 
 def _aggregated(aggregation: Aggregation, table: pa.Table, function: str) -> list[Any]:
@@ -169,7 +169,8 @@ def _whole(table: pa.Table, function: str, inputs: Any) -> pa.Array:
     return pa.array([extreme(column, function).as_py()], column.type)
 
 
-def _typed(columns: list[Any], schema: pa.Schema, aggregation: Aggregation) -> pa.Table:
+def _typed(aggregation: Aggregation, columns: list[Any]) -> pa.Table:
+    schema = schema_of(aggregation.partial)
     value = strict_cast(columns[-1], schema.types[-1], schema.names[-1], aggregation.output.types[0])
     if isinstance(aggregation.aggregator, Sum) and value.null_count:
         value = pc.fill_null(value, pa.array([0], schema.types[-1])[0])  # a sum over nothing but nulls is 0
@@ -280,7 +281,7 @@ def picked(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     order = None if by is None else table.column(by)
     there = None if whole else values.column(0).is_valid()
     keys, rows = _rows(aggregation, table, order, there)
-    return _picked(aggregation, keys, _structs(values.take(rows), rows) if whole else values.column(0).take(rows))
+    return _typed(aggregation, [*keys, _structs(values.take(rows), rows) if whole else values.column(0).take(rows)])
 
 
 def picked_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
@@ -288,7 +289,7 @@ def picked_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     by, values = aggregation.aggregator.by, table.column(aggregation.output.names[0])
     order = None if by is None else pc.struct_field(values, [by])
     keys, rows = _rows(aggregation, table, order, values.is_valid())
-    return _picked(aggregation, keys, values.take(rows))
+    return _typed(aggregation, [*keys, values.take(rows)])
 
 
 def _rows(
@@ -325,12 +326,6 @@ def _ranks(count: int, order: Any, there: Any) -> tuple[pa.Array, pa.Array | Non
 def _structs(values: pa.Table, rows: pa.Array) -> pa.Array:
     columns = [one_array(column) for column in values.columns]
     return pa.StructArray.from_arrays(columns, fields=list(values.schema), mask=rows.is_null())
-
-
-def _picked(aggregation: Aggregation, keys: list[pa.ChunkedArray], values: Any) -> pa.Table:
-    schema = schema_of(aggregation.partial)
-    typed = strict_cast(values, schema.types[-1], schema.names[-1], aggregation.output.types[0])
-    return pa.table([*keys, typed], schema=schema)
 
 
 # ---- several aggregates in one value: one `group_by` of Arrow for all of them, then the columns of their fields -------------

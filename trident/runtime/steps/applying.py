@@ -56,11 +56,11 @@ from trident.runtime.steps.rows import (
     Emitted,
     as_values,
     check_row,
-    column_of,
     columns_of,
     iterate,
     iterate_emitting,
     tuples_of,
+    typed_columns,
     wrong_arity,
 )
 from trident.runtime.steps.vector_steps import each_vectorised, filter_vectorised, map_vectorised, select
@@ -291,7 +291,7 @@ class EmittedRows:
         if len(fields) == 1 and not any(
             issubclass(type_, (tuple, TridentTuple)) for type_ in set(map(type, self._emitted))
         ):  # no list of values: a tuple is one; anything else is a single value
-            return [column_of(self._step, fields, self._emitted, self._origin)]
+            return typed_columns(self._step, fields, [self._emitted], self._origin)
         rows = list(map(as_values, self._emitted))
         self._check_lengths(rows)
         return columns_of(self._step, fields, rows, self._origin)

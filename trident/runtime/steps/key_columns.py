@@ -129,7 +129,8 @@ def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
         encoded = pc.dictionary_encode(one_array(one_form_of(column)), null_encoding="encode")
         values = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         # Numbered again after each column, so that the numbers stay below the number of rows.
-        codes = _numbered(codes * max(1, len(encoded.dictionary)) + values)
+        numbered = pa.array(codes * max(1, len(encoded.dictionary)) + values).dictionary_encode()
+        codes = numbered.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     firsts = np.full(int(codes.max()) + 1 if rows else 0, rows, np.int64)
     np.minimum.at(firsts, codes, np.arange(rows))
     return codes, firsts
@@ -160,11 +161,6 @@ def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
     ids, firsts = group_ids([table.column(name) for name in names], table.num_rows)
     places = np.array(places_in(keys_of(table.select(list(names)).take(pa.array(firsts)), names), partitions), np.int64)
     return places[ids]
-
-
-def _numbered(codes: Ints) -> Ints:
-    numbers: Ints = pa.array(codes).dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers
 
 
 def partition_of(key: Key, partitions: int) -> int:

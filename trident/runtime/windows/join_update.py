@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,26 +62,19 @@ class KeptJoin:
         sides = [own.concat(side.fields.select(side.rest)) for side in node.sides]
         reach = node.latest_us - node.earliest_us + sum(side.delay_us for side in node.sides)
         self._due = DueKeys(state, node.sides[0].key, place, _TIMES, clocks=2, unit=max(reach // _PANES, 1000))
-        self._records = DueRecords(self._due, state, "the rows of a join", [], *sides)
+        self.records = DueRecords(self._due, state, "the rows of a join", [], *sides)
         self.watermarks: Watermarks = self._due.frontier or [None, None]
 
     def due_keys(self, watermarks: Watermarks) -> list[pa.Table]:
         """Take out the keys whose rows of one side end before the watermark of the other one, some twice."""
         return [self._due.passed(_before(watermarks[1 - side]), side) for side in range(2)]
 
-    def read(self, keys: Sequence[Key]) -> list[pa.Table]:
-        """Return the rows stored for some keys: for each side a table of the time, `MET` and the fields.
-
-        A first column `$id` has the place of the row's key in `keys`; the key's own fields are left out.
-        """
-        return self._records.read([("key", *key) for key in keys])[1]
-
     def write(self, keys: _Keys, sides: Sequence[pa.Table], ends: Sequence[Ints], watermarks: Watermarks) -> None:
         """Store the rows of the keys that were read, in place of what was read, and all else that changed.
 
         `ends`: when the rows of each side end.
         """
-        count, dues = len(keys.stored), []
+        count, dues = len(keys.names), []
         empty = np.ones(count, bool)
         for side, (table, of_rows) in enumerate(zip(sides, ends, strict=True)):
             now, ids, due = _before(watermarks[1 - side]), table.column(ID).to_numpy(), np.full(count, -NEVER)
@@ -88,8 +82,7 @@ class KeptJoin:
             empty[ids] = False
             due[due == -NEVER] = NEVER
             dues.append((due, now))
-        names = [("key", *key) for key in keys.stored]
-        self._records.write(names, keys.rows.slice(0, count), dues, watermarks, (), empty.tolist(), *sides)
+        self.records.write(keys.names, keys.rows.slice(0, count), dues, watermarks, (), empty.tolist(), *sides)
 
 
 def _before(watermark: int | None) -> int:
@@ -150,11 +143,11 @@ class _Keys:
     """The distinct keys of a batch; those with a null, which meet nothing, come last.
 
     `rows`: the key fields of each, named as on the left side.
-    `stored`: the keys that the state may have.
+    `names`: the names of the keys that the state may have.
     """
 
     rows: pa.Table
-    stored: list[Key]
+    names: list[Key]
 
 
 def _brought_together(
@@ -171,7 +164,8 @@ def _brought_together(
     ids, keys = _numbered(whole)
     sides = []
     of_sides = np.split(ids, np.cumsum([part.num_rows for part in parts])[:-1])
-    for side, table, own, before in zip(node.sides, new, of_sides, store.read(keys.stored), strict=False):
+    kept = store.records.read(keys.names)[1]  # for each side the place of the key, the time, `MET` and the other fields
+    for side, table, own, before in zip(node.sides, new, of_sides, kept, strict=False):
         columns = [pa.array(own, pa.int64()), table.column(0), pa.array(np.zeros(len(own), bool)),
                    *(table.column(name) for name in side.rest)]  # fmt: skip
         sides.append(_Side(pa.concat_tables([before, pa.table(columns, schema=before.schema)]), before.num_rows))
@@ -183,7 +177,7 @@ def _numbered(whole: pa.Table) -> tuple[Ints, _Keys]:
     ids, firsts, stored = nulls_apart(whole, *group_ids(whole.columns, whole.num_rows))
     rows = whole.take(pa.array(firsts, pa.int64()))
     columns = [column.slice(0, stored).to_pylist() for column in rows.columns]
-    return ids, _Keys(rows, list(zip(*columns, strict=True)))
+    return ids, _Keys(rows, list(zip(repeat("key"), *columns)))
 
 
 # ---- joining, and what stays -------------------------------------------------------------------------------------------
@@ -198,7 +192,7 @@ def _joined(
         met = np.asarray(side.rows.column(MET).to_numpy(), bool).copy()
         met[in_pairs] = True
         ends = side.timed.at + (node.latest_us if at == 0 else -node.earliest_us)
-        over = side.timed.ids >= len(keys.stored)
+        over = side.timed.ids >= len(keys.names)
         watermark = watermarks[1 - at]
         if watermark is not None:
             over |= ends < watermark
