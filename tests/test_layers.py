@@ -519,7 +519,7 @@ def _tree(root: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("path", "text", "part"),
     [
-        ("trident/graph/nodes.py", "import pyspark", "trident.graph.nodes imports pyspark; its layer may import"),
+        ("trident/graph.py", "import pyspark", "trident.graph imports pyspark; its layer may import"),
         ("trident/state/maps.py", "from pyspark.sql import Row", "trident.state.maps imports pyspark.sql"),
         ("trident/state/maps.py", "def f():\n    import pyarrow", "trident.state.maps imports pyarrow"),
         ("trident/state/maps.py", "from ..runtime import session", "trident.state.maps imports trident.runtime"),

@@ -9,8 +9,7 @@ from trident.fields import Fields, FieldsLike
 from trident.fluent.base import StreamBase, key_of, refuse_state
 from trident.fluent.combining import check_streams
 from trident.fluent.declaration import Declaration
-from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
-from trident.graph.aggregations import REMOVED
+from trident.graph import REMOVED, Graph, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 
 
 def remove(topology: Declaration, state: StateNode, given: object, fields: FieldsLike | None) -> None:

@@ -21,7 +21,7 @@ from trident.coordination.memory_log import TransactionLog
 from trident.errors import FencedError, StoreAwayError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.naming import amount
-from trident.notebook.live_display import RunningGlance
+from trident.notebook import RunningGlance
 from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import Placement, summed
 from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
