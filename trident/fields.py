@@ -93,6 +93,16 @@ class Fields(Sequence[str]):
         """Return the DDL type of a field, None if unknown."""
         return self.types[self.position(name)]
 
+    @property
+    def pairs(self) -> list[tuple[str, str | None]]:
+        """Each name with its type."""
+        return list(zip(self.names, self.types, strict=True))
+
+    @property
+    def typed(self) -> list[str]:
+        """Each name with its type, as a text."""
+        return [f"{name}: {type_}" for name, type_ in self.pairs]
+
     def select(self, names: Sequence[str], stream: str = "") -> Fields:
         """Return the named fields in the order named; `TopologyError` for a name that is not there."""
         for name in names:
@@ -110,13 +120,13 @@ class Fields(Sequence[str]):
         return Fields.of(self.names + other.names, self.types + other.types)
 
     def __str__(self) -> str:
-        parts = zip(map(written, self.names), self.types, strict=True)
+        parts = ((written(name), type_) for name, type_ in self.pairs)
         return ", ".join(name if type_ is None else f"{name}: {type_}" for name, type_ in parts)
 
 
 def _parse(one: FieldsLike) -> Iterator[tuple[str, str | None]]:
     if isinstance(one, Fields):
-        yield from zip(one.names, one.types, strict=True)
+        yield from one.pairs
     elif isinstance(one, str):
         for part in split_commas(one):
             match = _NAME.match(part)
@@ -170,8 +180,7 @@ def fields_of_struct(type_: str | None) -> Fields:
 
 def struct_fields(type_: str | None) -> tuple[tuple[str, str], ...]:
     """Return the names and the types of the fields of a struct; none of another type."""
-    fields = fields_of_struct(type_)
-    return tuple((name, declared or "") for name, declared in zip(fields.names, fields.types, strict=True))
+    return tuple((name, declared or "") for name, declared in fields_of_struct(type_).pairs)
 
 
 def struct_type(names: Sequence[str], types: Sequence[str]) -> str:

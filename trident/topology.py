@@ -76,7 +76,7 @@ class TridentTopology(Declaration):
         if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a stream; use letters, digits, '_', '.' and '-'")
         fields = fields_of_spout(name, spout)
-        unknown = [field for field, type_ in zip(fields.names, fields.types, strict=True) if type_ is None]
+        unknown = [field for field, type_ in fields.pairs if type_ is None]
         if unknown:
             raise TopologyError(f"stream {name!r}: the spout does not say the type of its field {unknown[0]!r}")
         return Stream(self, self._add(SpoutNode(name, (), fields, spout=spout)))

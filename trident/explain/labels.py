@@ -1,12 +1,8 @@
-"""One line for each kind of step: what it does to which fields.
-
-Which part of a plan runs when: the stages of a batch in the workers, then its commits in the driver.
-"""
+"""One line for each kind of step: what it does to which fields."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.fields import Fields
@@ -34,8 +30,6 @@ from trident.graph import (
 )
 from trident.operations.expressions import Expression, col
 from trident.operations.names import operation_name
-from trident.planner import Plan
-from trident.planner.placing import place
 
 _ROUTINGS = {
     "shuffle": "in turn",
@@ -134,35 +128,3 @@ _WHAT: Sequence[tuple[type[Node], Callable[[Any], str]]] = (  # the first class 
         lambda node: f"multi_reduce {operation_name(node.reducer)} of {len(node.parents)} streams{_by(node.groups[0])}",
     ),
 )
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Fragments that run at the same time; only commits run one after the other.
-
-    `title`: where they run, for people.
-    `entries`: the entries of the fragments.
-    `driver`: whether it is the commits.
-    """
-
-    title: str
-    entries: tuple[str, ...]
-    driver: bool = False
-
-
-def stages_of(plan: Plan, in_executors: Collection[str] = ()) -> list[Stage]:
-    """Return the stages of a batch, in order, if executors commit these states."""
-    placed = place(plan, in_executors)
-    levels = [tuple(spout.id for spout in plan.spouts), *placed.levels]
-    processing = 1 + placed.processing
-    stages = [
-        Stage(f"stage {number}, in the workers", entries) for number, entries in enumerate(levels[:processing], 1)
-    ]
-    stages += [
-        Stage(f"stage {number}, in the workers: commit", entries)
-        for number, entries in enumerate(levels[processing:], processing + 1)
-    ]
-    commits = tuple(node.id for node in plan.commits if node.id not in placed.commits)
-    if commits:
-        stages.append(Stage("commit, in the driver, in this order", commits, driver=True))
-    return stages

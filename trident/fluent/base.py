@@ -77,7 +77,7 @@ def key_of(stream: StreamBase, fields: FieldsLike, call: str) -> Fields:
     key = stream.fields.select(Fields(fields).names, stream.get_name())
     if not len(key):
         raise TopologyError(f"stream {stream.get_name()!r}: {call} needs at least one field")
-    for name, type_ in zip(key.names, key.types, strict=True):
+    for name, type_ in key.pairs:
         if is_nested(type_):
             raise TopologyError(
                 f"stream {stream.get_name()!r}: cannot {call.replace('_', ' ')} {name!r}, which is {type_}; a key is made "

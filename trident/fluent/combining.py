@@ -51,7 +51,7 @@ def _in_order_of(first: StreamBase, stream: StreamBase, out: Fields | None) -> F
     what = (
         f"cannot merge stream {stream.get_name()!r} ({stream.fields}) with stream {first.get_name()!r} ({first.fields})"
     )
-    there, here = (list(zip(one.fields.names, one.fields.types, strict=True)) for one in (first, stream))
+    there, here = first.fields.pairs, stream.fields.pairs
     apart = [field for field, other in zip(here, there, strict=False) if field != other and field in there]
     if set(names) == set(own):
         fields = fields.select(names)

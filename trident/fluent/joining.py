@@ -86,11 +86,11 @@ def _sides(topology: Declaration, args: list[Any]) -> tuple[list[StreamBase], li
 def joined_fields(mode: JoinOutFieldsMode, inputs: Sequence[Fields], keys: Sequence[Fields]) -> Fields:
     """Return the fields that a join gives; names that come twice get a number, they are only for messages."""
     if mode is JoinOutFieldsMode.PRESERVE:
-        pairs = [pair for fields in inputs for pair in _pairs(fields)]
+        pairs = [pair for fields in inputs for pair in fields.pairs]
     else:
-        pairs = _pairs(keys[0])
+        pairs = keys[0].pairs
         for fields, key in zip(inputs, keys, strict=True):
-            pairs += [pair for pair in _pairs(fields) if pair[0] not in key.names]
+            pairs += [pair for pair in fields.pairs if pair[0] not in key.names]
     names: list[str] = []
     for name, _ in pairs:
         number, unique = 1, name
@@ -99,10 +99,6 @@ def joined_fields(mode: JoinOutFieldsMode, inputs: Sequence[Fields], keys: Seque
             unique = f"{name}{number}"
         names.append(unique)
     return Fields.of(names, [type_ for _, type_ in pairs])
-
-
-def _pairs(fields: Fields) -> list[tuple[str, str | None]]:
-    return list(zip(fields.names, fields.types, strict=True))
 
 
 def outer_of(types: Any, sides: int) -> tuple[bool, ...]:

@@ -261,13 +261,9 @@ def inputs_of(node: ExchangeNode, fragment: Fragment) -> tuple[Fields, ...]:
     if isinstance(node, RepartitionNode):
         return (fragment.fields,)
     return tuple(
-        Fields.of(*zip(*{**_typed(group), **_typed(fields)}.items(), strict=True))
+        Fields.of(*zip(*dict([*group.pairs, *fields.pairs]).items(), strict=True))
         for group, fields in zip(node.groups, node.inputs, strict=True)
     )
-
-
-def _typed(fields: Fields) -> dict[str, str | None]:
-    return dict(zip(fields.names, fields.types, strict=True))
 
 
 def _some(fields: Fields, names: set[str]) -> Fields:
