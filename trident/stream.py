@@ -41,12 +41,13 @@ from trident.operations.adapters import (
     PlainMap,
     adapt,
     aggregate_type,
+    check_query,
+    check_texts,
     output_fields,
     query_types,
     refuse_migration,
     refuse_missing_output,
 )
-from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.builtin import Last
 from trident.operations.expressions import Expression
 from trident.operations.names import spread, step_label

@@ -19,12 +19,12 @@ from typing import Any
 from trident.errors import TopologyError
 from trident.extras import needs_package
 from trident.fields import Fields, is_nested, struct_type, unquoted
-from trident.operations.built_in_types import total_type
 from trident.operations.builtin import Count, Min, Sum, at_least, sums
 from trident.operations.expressions import Expression, col
 from trident.operations.interfaces import CombinerAggregator
 from trident.roles import has
 from trident.tuples import TridentTuple
+from trident.types import total_type
 
 Values = Sequence[Any]
 
