@@ -14,7 +14,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from trident.errors import TopologyError
 from trident.fields import Fields, is_nested, struct_type, type_of_hint, widens, written
@@ -44,7 +44,13 @@ _ITERABLES = (collections.abc.Iterator, collections.abc.Iterable, collections.ab
 
 
 class _Plain(Operation):
-    """A plain function; `spread` if it takes the values as arguments."""
+    """A plain function; `spread` if it takes the values as arguments.
+
+    `METHOD`, `VECTORISED`: the method, and the vectorised operation, that may be given in its place.
+    """
+
+    METHOD: ClassVar[str] = "execute"
+    VECTORISED: ClassVar[tuple[type[Operation], ...]] = (ArrowFunction,)
 
     def __init__(self, function: Callable[..., Any], spread: bool) -> None:
         self.function, self.spread = function, spread
@@ -79,6 +85,9 @@ class PlainFunction(_Plain, Function):
 class PlainFilter(_Plain, Filter):
     """A predicate."""
 
+    METHOD = "is_keep"
+    VECTORISED = (ArrowFilter,)
+
     def is_keep(self, tuple: TridentTuple) -> bool:
         return bool(self(tuple))
 
@@ -102,30 +111,17 @@ class PlainFlatMap(_Plain, FlatMapFunction):
 class PlainConsumer(_Plain, Consumer):
     """A function used in `peek`."""
 
+    METHOD = "accept"
+    VECTORISED = ()
+
     def accept(self, tuple: TridentTuple) -> None:
         self(tuple)
 
 
-_METHODS: dict[type[_Plain], str] = {
-    PlainFunction: "execute",
-    PlainFilter: "is_keep",
-    PlainMap: "execute",
-    PlainFlatMap: "execute",
-    PlainConsumer: "accept",
-}
-
-_VECTORISED: dict[type[_Plain], type[Operation]] = {
-    PlainFunction: ArrowFunction,
-    PlainFilter: ArrowFilter,
-    PlainMap: ArrowFunction,
-    PlainFlatMap: ArrowFunction,
-}
-
-
 def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any:
     """Return `operation` itself if it is vectorised or has the one method, else the plain function wrapped."""
-    method, vectorised = _METHODS[plain], _VECTORISED.get(plain)
-    if vectorised is not None and isinstance(operation, vectorised):
+    method = plain.METHOD
+    if isinstance(operation, plain.VECTORISED):
         return _vectorised(operation, stream)
     if inspect.isclass(operation) and has(operation, method):
         raise TopologyError(
