@@ -80,13 +80,11 @@ class Aggregating(StreamBase):
     def _by(self, field: str, aggregator: MinWithComparator) -> Self:
         label = "max_by" if isinstance(aggregator, (MaxBy, MaxWithComparator)) else "min_by"
         if not isinstance(field, str):
-            raise TopologyError(f"stream {self.get_name()!r}: {label} takes the name of one field, got {field!r}")
+            raise self._wrong(f"{label} takes the name of one field, got {field!r}")
         aggregator.field = unquoted(field)
         (type_,) = self.fields.select([aggregator.field], self.get_name()).types
         if isinstance(aggregator, MinBy) and is_nested(type_):
-            raise TopologyError(
-                f"stream {self.get_name()!r}: {label} cannot order {field!r}, which is {type_}; give it a comparator"
-            )
+            raise self._wrong(f"{label} cannot order {field!r}, which is {type_}; give it a comparator")
         return self._keep_one(aggregator, label)
 
     def _keep_one(self, aggregator: MinWithComparator, label: str) -> Self:
@@ -114,19 +112,15 @@ class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
     def chain_end(self) -> S:
         """Return the stream of the results. Combiners are aggregated in part first if all of the chain are combiners."""
         if not self._members:
-            raise TopologyError(
-                f"stream {self._stream.get_name()!r}: chained_agg has no aggregator; add one with aggregate(...) or "
-                "partition_aggregate(...) before chain_end()"
+            raise self._stream._wrong(
+                "chained_agg has no aggregator; add one with aggregate(...) or partition_aggregate(...) before chain_end()"
             )
         members = [member for _, member in self._members]
         return declare(self._stream, self._group, members, full=self._members[0][0])
 
     def _with(self, full: bool, member: Member) -> ChainedAggregatorDeclarer[S]:
         if any(other is not full for other, _ in self._members):
-            raise TopologyError(
-                f"stream {self._stream.get_name()!r}: a chain is made of aggregate calls or of partition_aggregate calls, "
-                "not of both"
-            )
+            raise self._stream._wrong("a chain is made of aggregate calls or of partition_aggregate calls, not of both")
         return ChainedAggregatorDeclarer(self._stream, self._group, [*self._members, (full, member)])
 
 
@@ -172,12 +166,12 @@ def member_of(stream: StreamBase, args: Sequence[Any], call: str) -> Member:
     single = combines or has(aggregator, "reduce")
     refuse_missing_output(call, aggregator, out, stream.get_name())
     if out is None or isinstance(aggregator, type) or not (single or has(aggregator, "complete")):
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: {call} takes ([fields,] aggregator, output fields); got {aggregator!r}, expected "
-            "an object with combine (CombinerAggregator), reduce (ReducerAggregator) or aggregate and complete (Aggregator)"
+        raise stream._wrong(
+            f"{call} takes ([fields,] aggregator, output fields); got {aggregator!r}, expected an object with combine "
+            "(CombinerAggregator), reduce (ReducerAggregator) or aggregate and complete (Aggregator)"
         )
     if not len(out):
-        raise TopologyError(f"stream {stream.get_name()!r}: {call} needs at least one output field")
+        raise stream._wrong(f"{call} needs at least one output field")
     typed = aggregate_type if single else _emitted
     return Member(inputs, aggregator, typed(aggregator, inputs, out, stream.get_name()), combines)
 
@@ -208,9 +202,7 @@ def _results(stream: StreamBase, key: Fields, members: Sequence[Member]) -> Fiel
     """Return the fields of the key and of all results; `TopologyError` if two are of one name."""
     names = [name for member in members for name in member.outputs.names]
     if len(set(names)) < len(names):
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: output fields of chained aggregators must be distinct, got {names}"
-        )
+        raise stream._wrong(f"output fields of chained aggregators must be distinct, got {names}")
     for member in members:
         key = key.concat(member.outputs, stream.get_name())
     return key

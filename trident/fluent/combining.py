@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.fluent.base import StreamBase, check_apart, is_fields
+from trident.fluent.base import StreamBase, check_streams, is_fields
 from trident.fluent.declaration import Declaration
 from trident.graph import MergeNode, MultiReduceNode, Node
 from trident.operations.adapters import output_fields
@@ -129,22 +129,6 @@ def _inputs(streams: Sequence[StreamBase], given: Sequence[Fields]) -> list[Fiel
     if not all(len(fields) for fields in inputs):
         raise TopologyError("multi_reduce needs at least one input field of each stream")
     return inputs
-
-
-def check_streams(topology: Declaration, call: str, streams: Sequence[Any]) -> list[StreamBase]:
-    """Return the streams; `TopologyError` if there are none, if one is none, or one is of another topology."""
-    if not streams:
-        raise TopologyError(f"topology {topology.name!r}: {call} needs at least one stream")
-    for stream in streams:
-        if not isinstance(stream, StreamBase):
-            raise TopologyError(f"topology {topology.name!r}: {call} takes streams, got {stream!r}")
-        if stream._topology is not topology:
-            raise TopologyError(
-                f"topology {topology.name!r}: {call} got stream {stream.get_name()!r} of another topology "
-                f"({stream._topology.name!r})"
-            )
-    check_apart(call, streams)
-    return list(streams)
 
 
 def check_keys(call: str, streams: Sequence[StreamBase], keys: Sequence[Fields]) -> None:

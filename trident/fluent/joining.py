@@ -9,10 +9,10 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, unquoted
-from trident.fluent.base import StreamBase, is_fields, key_of, refuse_state
-from trident.fluent.combining import check_keys, check_streams, named
+from trident.fluent.base import StreamBase, check_streams, is_fields, key_of, refuse_state
+from trident.fluent.combining import check_keys, named
 from trident.fluent.declaration import Declaration, spec_of
-from trident.fluent.windowing import event_time_type, keeping
+from trident.fluent.windowing import check_own_names, event_time_type, keeping
 from trident.graph import JoinNode, JoinSide, JoinWithinNode, Node
 from trident.state.interfaces import StateFactory, StateSpec
 
@@ -133,7 +133,7 @@ def join_within(
     handles = check_streams(topology, "join_within", list(streams))
     for stream in handles:
         refuse_state(stream, "join_within")
-        _check_names(stream)
+        check_own_names(stream, "join_within cannot take", stream.fields.names)
     groups = [key_of(stream, key, "join_within") for stream, key in zip(handles, keys, strict=True)]
     check_keys("join_within", handles, groups)
     sides = _sides_in_time(handles, groups, times, delay, outer_of(join_type, 2))
@@ -154,15 +154,6 @@ def join_within(
     )
 
 
-def _check_names(stream: StreamBase) -> None:
-    reserved = [name for name in stream.fields.names if name.startswith("$")]
-    if reserved:
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: join_within cannot take {reserved[0]!r}: names that begin with $ are "
-            "reserved; rename the field"
-        )
-
-
 def _sides_in_time(
     streams: Sequence[StreamBase], keys: Sequence[Fields], times: Any, delay: Any, outer: Sequence[bool]
 ) -> tuple[JoinSide, ...]:
@@ -178,24 +169,22 @@ def _sides_in_time(
             f"stream {name!r}: join_within got delay={delay!r}; give a timedelta, or one for each side: how far out of order "
             "its tuples may come"
         )
+    names = [unquoted(field) for field in fields]
+    for stream, field in zip(streams, names, strict=True):
+        event_time_type(stream, field)
     return tuple(
-        JoinSide(stream.fields, key, _timed(stream, field), one // _US, missing)
-        for stream, key, field, one, missing in zip(streams, keys, fields, delays, outer, strict=True)
+        JoinSide(stream.fields, key, field, one // _US, missing)
+        for stream, key, field, one, missing in zip(streams, keys, names, delays, outer, strict=True)
     )
-
-
-def _timed(stream: StreamBase, field: str) -> str:
-    event_time_type(stream, field := unquoted(field))
-    return field
 
 
 def _bounds(stream: StreamBase, within: Any) -> tuple[int, int]:
     """Return how much later the right time may be, least and most, in microseconds."""
     found = (-within, within) if isinstance(within, timedelta) else _pair(within, timedelta)
     if found is None or found[0] > found[1] or any(abs(one) > _MOST for one in found):
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: join_within got within={within!r}; give a timedelta that is not negative, or two, "
-            "the least and the most by which the right time may be later than the left one (100 years at most)"
+        raise stream._wrong(
+            f"join_within got within={within!r}; give a timedelta that is not negative, or two, the least and the most by "
+            "which the right time may be later than the left one (100 years at most)"
         )
     return found[0] // _US, found[1] // _US
 
