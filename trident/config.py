@@ -15,8 +15,6 @@ from trident.retention import Retention
 from trident.servers.log_addresses import LIKE, check_log_address, is_log_address
 from trident.setting_types import PORTS, check_settings, close_to, flat, gathered, read_settings, seconds, whole
 
-__all__ = ["NO_URL", "SETTINGS_FILE", "Config", "is_url", "resolve", "settings_of_environment"]
-
 NO_URL = (
     "must be a folder on a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
     "links that it needs"

@@ -19,8 +19,6 @@ from typing import Any, Union
 from trident.errors import TopologyError
 from trident.types import TYPES, simple_type
 
-__all__ = ["Fields", "FieldsLike", "free_name", "is_nested", "normal_type", "type_of_hint"]
-
 FieldsLike = Union[str, Sequence[str], "Fields"]
 
 _ALIASES = {alias: row.name for row in TYPES.values() for alias in row.aliases}

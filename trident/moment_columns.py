@@ -14,8 +14,6 @@ from trident.alignment import Convert, ddl_of, rebuild, replace_leaves
 from trident.moment_bounds import beyond_python
 from trident.moments import IN_SPARK, moment_of
 
-__all__ = ["moments_as_text", "read_formatted", "read_in_spark", "read_moments"]
-
 
 def moments_as_text(type_: pa.DataType) -> pa.DataType:
     """Return the type as which a parser reads a column: texts in place of moments and dates."""

@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["SECRET", "Redacted", "RedactingFormatter", "redacted", "shown_configuration", "shown_settings"]
-
 SECRET = {"trident.secret": True}
 """The `metadata` of a field that is never shown."""
 

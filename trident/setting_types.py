@@ -16,18 +16,6 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from trident.errors import ConfigError
 
-__all__ = [
-    "PORTS",
-    "check_settings",
-    "close_to",
-    "flat",
-    "gathered",
-    "out_of_bounds",
-    "read_settings",
-    "seconds",
-    "whole",
-]
-
 T = TypeVar("T")
 PORTS = (0, 65_535)
 _BOUNDS = "trident.bounds"

@@ -55,8 +55,6 @@ from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.roles import has
 from trident.state.interfaces import StateFactory, StateSpec
 
-__all__ = ["GroupedStream", "Stream", "TridentState"]
-
 
 class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
     """Tuples of known fields, batch by batch."""

@@ -27,8 +27,6 @@ from trident.naming import shown
 from trident.state.encoding.extensions import type_name
 from trident.types import NO_VALUE, TYPES, FieldType, decimal_type, number_of
 
-__all__ = ["UNFIT", "Misfit", "is_kept_by_float", "strict_array", "strict_column"]
-
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """What Arrow raises for a value that a type cannot hold."""
 _NONE = type(None)

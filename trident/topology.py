@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from trident.runtime.query.foreach_batch import ForeachBatch
     from trident.runtime.running import Page, RunningTopology
 
-__all__ = ["TridentTopology"]
-
 _UNNAMED = re.compile(r"static\d+")
 
 

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 from trident.errors import TopologyError
 from trident.fields import Fields
 
-__all__ = ["TridentCollector", "TridentTuple", "TypedValues"]
-
 
 class TypedValues(Sequence[Any]):
     """Getters that check the type of a value, for tuples whose `self[index]` takes an index or a field's name."""

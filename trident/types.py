@@ -21,8 +21,6 @@ from trident.moments import moment_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NO_VALUE", "TYPES", "FieldType", "class_of", "family_of", "simple_type", "total_type"]
-
 Form = Callable[[Any], Any]
 """Turns a value, that is not None, into one of its type: equal values into one, a decimal with its scale.
 

@@ -22,8 +22,6 @@ from trident.operations.expression_types import type_of
 from trident.operations.expressions import Expression, coalesce, col, concat, greatest, if_else, least, lit
 from trident.operations.sql_nodes import Rule, SqlError, SqlNode, check_words, no_such, spark_pattern, spark_replacement
 
-__all__ = ["SQL_FUNCTIONS", "named_sql", "sql"]
-
 
 def sql(text: str) -> Expression:
     """Return the expression that SQL text stands for: `select("shop", total=sql("price * n"))`; `where` takes the text itself.

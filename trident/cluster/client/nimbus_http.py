@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trident import __version__, cluster_errors
+from trident import __version__
 from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NotAllowed
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 30.0
 _PAUSE_S = 0.25
 _ERRORS: dict[str, type[TridentError]] = {
-    **{name: vars(cluster_errors)[name] for name in cluster_errors.__all__},
-    "ConfigError": ConfigError,
+    kind.__name__: kind for kind in (ClusterError, *ClusterError.__subclasses__(), ConfigError)
 }
 _AGAIN = (ClusterUnreachable, NoLeader)
 
