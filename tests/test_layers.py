@@ -167,10 +167,9 @@ LAYERS = (
         ("trident.planner", "trident.observe", *INTERFACES, *GRAPH),
         deferred=("trident.runtime.steps.kernels",),
     ),
-    Layer(("trident.moment_bounds",), ("pyarrow",)),
     Layer(
         ("trident.strict_columns",),
-        ("numpy", "pyarrow", "trident.moment_bounds", "trident.naming", "trident.state", "trident.types"),
+        ("numpy", "pyarrow", "trident.naming", "trident.state", "trident.types"),
     ),
     Layer(
         ("trident.arrow", "trident.alignment", "trident.moment_columns"),
@@ -178,7 +177,6 @@ LAYERS = (
             "pyarrow",
             "trident.errors",
             "trident.fields",
-            "trident.moment_bounds",
             "trident.moments",
             "trident.strict_columns",
             "trident.types",

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from trident.errors import CorruptValueError, TopologyError
 from trident.fields import Fields, split_commas, struct_fields
-from trident.moment_bounds import beyond_python
-from trident.strict_columns import UNFIT, Misfit, is_kept_by_float, strict_array, strict_column
+from trident.strict_columns import UNFIT, Misfit, beyond_python, is_kept_by_float, strict_array, strict_column
 from trident.types import simple_type
 
 __all__ = ["UNFIT", "Misfit", "beyond_python", "strict_array", "strict_column"]  # of other modules, beside those here

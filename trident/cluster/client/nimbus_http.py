@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 30.0
 _PAUSE_S = 0.25
-_ERRORS: dict[str, type[TridentError]] = {
-    kind.__name__: kind for kind in (ClusterError, *ClusterError.__subclasses__(), ConfigError)
-}
+_KINDS: tuple[type[TridentError], ...] = (ClusterError, *ClusterError.__subclasses__(), ConfigError)
+_ERRORS = {kind.__name__: kind for kind in _KINDS}
 _AGAIN = (ClusterUnreachable, NoLeader)
 
 
