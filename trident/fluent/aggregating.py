@@ -172,12 +172,9 @@ def member_of(stream: StreamBase, args: Sequence[Any], call: str) -> Member:
         )
     if not len(out):
         raise stream._wrong(f"{call} needs at least one output field")
-    typed = aggregate_type if single else _emitted
-    return Member(inputs, aggregator, typed(aggregator, inputs, out, stream.get_name()), combines)
-
-
-def _emitted(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> Fields:
-    return output_fields(aggregator, out, stream)
+    name = stream.get_name()
+    typed = aggregate_type(aggregator, inputs, out, name) if single else output_fields(aggregator, out, name)
+    return Member(inputs, aggregator, typed, combines)
 
 
 def declare(stream: S, group: Fields | None, members: Sequence[Member], full: bool, label: str | None = None) -> S:

@@ -124,10 +124,6 @@ def _literal_of(type_: str, value: Any) -> Expression | None:
     return lit(value) if type_ == "bigint" and isinstance(value, int) else None
 
 
-def _cast_to(type_: str) -> Callable[[SqlNode], Expression]:
-    return lambda one: one.expression().cast(type_)
-
-
 def _case(node: SqlNode) -> Expression:
     value, default = node.take("this"), node.take("default")
     made = node.inner(default).expression() if default is not None else lit(None)
@@ -160,10 +156,6 @@ def _named_part(node: SqlNode, name: str, value: Expression) -> Expression:
     if part is None:
         raise SqlError(f"{name} is not one of {', '.join(_PARTS)}, which {node} may take")
     return value.date_part(part)
-
-
-def _truncated(node: SqlNode) -> Expression:
-    return node.of("this").date_trunc(_unit(str(node.take("unit").name), _UNITS))
 
 
 def _truncated_date(node: SqlNode) -> Expression:
@@ -238,10 +230,6 @@ def _same(left: Expression, right: Expression) -> Expression:
     return if_else(left.is_null() | right.is_null(), left.is_null() & right.is_null(), left == right)
 
 
-def _rlike(node: SqlNode) -> Expression:
-    return node.of("this").rlike(spark_pattern(node.literal("expression")))
-
-
 def _regexp_extract(node: SqlNode) -> Expression:
     node.take("null_if_pos_overflow")
     return node.of("this").regexp_extract(spark_pattern(node.literal("expression")), node.literal("group", 1))
@@ -304,7 +292,7 @@ RULES: dict[str, Rule] = {
     "Is": _is,
     "Between": lambda node: node.of("this").between(node.of("low"), node.of("high")),
     "Like": _like,
-    "RegexpLike": _rlike,
+    "RegexpLike": lambda node: node.of("this").rlike(spark_pattern(node.literal("expression"))),
     "Case": _case,
     "If": lambda node: if_else(node.of("this"), node.of("true"), node.of("false")),
     "Coalesce": _several(coalesce),
@@ -334,7 +322,7 @@ RULES: dict[str, Rule] = {
     "JSONExtractScalar": _json,
     "TsOrDsToDate": _to_date,
     "StrToTime": lambda node: node.of("this").to_timestamp(_format(node)),
-    "TimestampTrunc": _truncated,
+    "TimestampTrunc": lambda node: node.of("this").date_trunc(_unit(str(node.take("unit").name), _UNITS)),
     "DateTrunc": _truncated_date,
     "AtTimeZone": _with_literal(Expression.from_utc_timestamp, "zone"),
     "FromTimeZone": _with_literal(Expression.to_utc_timestamp, "zone"),
@@ -350,7 +338,9 @@ RULES: dict[str, Rule] = {
 """What a node of sqlglot's tree becomes, by its class."""
 
 _FUNCTIONS: dict[str, Callable[..., Expression]] = {
-    **{name: _cast_to(name) for name in ("bigint", "smallint", "tinyint")},
+    "bigint": lambda one: one.expression().cast("bigint"),
+    "smallint": lambda one: one.expression().cast("smallint"),
+    "tinyint": lambda one: one.expression().cast("tinyint"),
     "isnull": lambda one: one.expression().is_null(),
     "isnotnull": lambda one: one.expression().is_not_null(),
     "date_part": lambda part, one: _named_part(part, part.plain(), one.expression()),
@@ -361,7 +351,7 @@ _PARTS = {
     "minute": "minute", "dayofweek": "day_of_week", "dow": "day_of_week", "doy": "day_of_year",
 }  # fmt: skip
 """What `extract` gives, as `year` and its like do; a second has a fraction there."""
-_UNITS = {
+_UNITS: dict[str, str] = {
     "year": "year", "yyyy": "year", "yy": "year", "quarter": "quarter", "month": "month", "mon": "month", "mm": "month",
     "week": "week", "day": "day", "dd": "day", "hour": "hour", "minute": "minute", "second": "second",
 }  # fmt: skip

@@ -99,7 +99,11 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
     `attempt`, `first`: the first attempt, and the first batch, that can be of this declaration.
     """
     renamed = _renamed_states(before.states, now)
-    before = replace(before, states=_called_now(before.states, renamed))
+    known_states = {
+        renamed.get(name, name): renamed_facts(facts, name) if name in renamed else facts
+        for name, facts in before.states.items()
+    }
+    before = replace(before, states=known_states)
     states, evolutions = dict(now.states), dict[str, Evolution]()
     taken, refused = [f"state {old!r} is called {new!r}" for old, new in renamed.items()], list[RefusedChange]()
     for name, known in before.streams.items():
@@ -145,13 +149,6 @@ def _renamed_states(before: Facts, now: Meaning) -> dict[str, str]:
         new: old for old, new in known.items() if old not in now.states and new in now.states and new not in before
     }
     return {old: new for new, old in found.items()}
-
-
-def _called_now(states: Facts, renamed: Mapping[str, str]) -> Facts:
-    return {
-        renamed.get(name, name): renamed_facts(facts, name) if name in renamed else facts
-        for name, facts in states.items()
-    }
 
 
 def _under_other_names(before: Facts, now: Facts) -> list[RefusedChange]:
