@@ -41,13 +41,6 @@ def redacted(text: str) -> str:
     return _QUERY.sub(lambda match: match[1] + _VALUE.sub(f"={_HIDDEN}", match[2]), shown)
 
 
-def shown_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return settings without the values of those whose names speak of secrets, and without secrets in URLs."""
-    return {
-        name: _HIDDEN if _SECRET_NAME.search(name) else _shown_text(value) for name, value in sorted(settings.items())
-    }
-
-
 def _shown_text(text: str) -> str:
     """Return a text without secrets in URLs; of one that is a JSON object, as that of `user`, also without those by name."""
     try:
@@ -58,7 +51,7 @@ def _shown_text(text: str) -> str:
 
 
 def shown_configuration(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of any type as plain data, with what `shown_settings` hides hidden, in mappings within them too."""
+    """Return settings as plain data, in mappings within them too: without secrets in URLs, and what is named as a secret is."""
     return {
         str(name): _HIDDEN if value is not None and _SECRET_NAME.search(str(name)) else _shown_value(value)
         for name, value in sorted(settings.items(), key=lambda item: str(item[0]))

@@ -189,7 +189,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
             raise self._wrong(f"{updater!r} is not a StateUpdater: give an object with the method update_state")
         name = state_name or self._label or f"{self._node.id.split('/')[0]}-persist"
         outputs = output_fields(updater, out, self.get_name()) if out is not None else Fields()
-        declared = self._topology._add_state(name, spec_of(state), free_keys=True)
+        declared = self._topology._add_state(StateNode(name, spec_of(state), free_keys=True))
         label = step_label("persist", updater, name)
         node = self._child(label, PersistNode, outputs, state=name, inputs=inputs, updater=updater)
         return TridentState(self._topology, declared, node)
@@ -312,7 +312,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         state_name = name or self._label or output.names[0]
         if migrate is not None:
             refuse_migration(migrate, spec, output, state_name)
-        declared = self._topology._add_state(state_name, spec, key_fields=group, value=output, migrate=migrate)
+        state = StateNode(state_name, spec, key_fields=group, value=output, migrate=migrate)
+        declared = self._topology._add_state(state)
         label = step_label("aggregate", aggregation.aggregator, state_name)
         node = self._child(
             label, PersistNode, fields, state=state_name, inputs=aggregation.inputs, aggregation=aggregation

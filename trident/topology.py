@@ -15,7 +15,7 @@ from trident.fields import Fields, FieldsLike
 from trident.fluent.combining import merge, multi_reduce
 from trident.fluent.declaration import Declaration, is_name, spec_of
 from trident.fluent.joining import JoinType, join, join_within
-from trident.graph import DrpcNode, SpoutNode
+from trident.graph import DrpcNode, SpoutNode, StateNode
 from trident.spout.spout_kinds import AnySpout, fields_of_spout
 from trident.state.interfaces import StateFactory, StateSpec
 from trident.stream import Stream, TridentState
@@ -180,7 +180,8 @@ class TridentTopology(Declaration):
     def new_static_state(self, state: StateFactory | StateSpec, name: str | None = None) -> TridentState:
         """Declare a state that no stream updates, for `state_query`."""
         unnamed = sum(bool(_UNNAMED.fullmatch(one)) for one in self._states)  # whatever else is declared
-        return TridentState(self, self._add_state(name or f"static{unnamed}", spec_of(state), static=True), None)
+        node = StateNode(name or f"static{unnamed}", spec_of(state), static=True)
+        return TridentState(self, self._add_state(node), None)
 
     @property
     def config(self) -> Config:

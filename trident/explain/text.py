@@ -105,11 +105,13 @@ def _entry(plan: Plan, node: Node) -> str:
         return f"{what(node)} ({spout_type_of(node.spout).value}){f', about {hint} tasks' if hint else ''}"
     if node.id in plan.exchanges:
         width = plan.exchanges[node.id].partitions
-        partitions = "as many partitions as the engine works on at once" if width is None else _partitions(width)
+        partitions = (
+            "as many partitions as the engine works on at once" if width is None else counted(width, "partition")
+        )
         runs = "" if isinstance(node, RepartitionNode) else f" [{_runs(node)}]"
         return f"{what(node)}; {partitions}{runs}"
     if isinstance(node, PersistNode):
-        return f"{what(node)}; {_partitions(plan.partitions[node.state])}"
+        return f"{what(node)}; {counted(plan.partitions[node.state], 'partition')}"
     return f"{what(node)} [{_runs(node)}]"
 
 
@@ -152,8 +154,8 @@ def _runs(node: Node) -> str:
 
 
 def _state(state: dict[str, Any]) -> Iterator[str]:
-    kind, store = state["kind"] or "a kind of its own", state["store"]
-    yield f"  {state['state']}: {kind}, {store}, {_partitions(state['partitions'])}{', static' if state['static'] else ''}"
+    of = (state["kind"] or "a kind of its own", state["store"], counted(state["partitions"], "partition"))
+    yield f"  {state['state']}: {', '.join(of)}{', static' if state['static'] else ''}"
     if state["key"] or state["value"]:
         yield f"      key {names_of(state['key']) or 'none'}; value {names_of(state['value']) or 'as the updater writes it'}"
     if "window" in state:
@@ -162,10 +164,6 @@ def _state(state: dict[str, Any]) -> Iterator[str]:
         yield f"      stored as {state['layout']}"
     for stream, pairing in state["streams"].items():
         yield f"      {stream}: {pairing['guarantee']} {pairing['cell']}; {pairing['why']}"
-
-
-def _partitions(count: int) -> str:
-    return counted(count, "partition")
 
 
 def describe(graph: Graph) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from trident.fluent.base import StreamBase, check_streams, is_fields, key_of, re
 from trident.fluent.combining import check_keys, named
 from trident.fluent.declaration import Declaration, spec_of
 from trident.fluent.windowing import check_own_names, event_time_type, keeping
-from trident.graph import JoinNode, JoinSide, JoinWithinNode, Node
+from trident.graph import JoinNode, JoinSide, JoinWithinNode, Node, StateNode
 from trident.state.interfaces import StateFactory, StateSpec
 
 
@@ -146,7 +146,7 @@ def join_within(
     spec = MemoryMapState.opaque() if state is None else spec_of(state)
     # A row is kept until the other side's watermark is beyond the last time that may meet it.
     kept_us = max(0, latest + sides[1].delay_us, sides[0].delay_us - earliest)
-    topology._add_state(name, keeping(handles[0], "join", name, spec, -(-kept_us // 1000)))
+    topology._add_state(StateNode(name, keeping(handles[0], "join", name, spec, -(-kept_us // 1000))))
     parents = tuple(stream._node.id for stream in handles)
     id_ = handles[0]._child_id(f"join_within@{name}")
     return topology._add(

@@ -12,7 +12,7 @@ from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import by_name, member_of
 from trident.fluent.base import StreamBase, is_fields, refuse_state
 from trident.fluent.declaration import spec_of
-from trident.graph import FilterNode, Member, ProjectNode, SelectNode, WindowNode
+from trident.graph import FilterNode, Member, ProjectNode, SelectNode, StateNode, WindowNode
 from trident.naming import TridentNames
 from trident.operations.adapters import output_fields
 from trident.operations.expressions import Expression, col
@@ -178,7 +178,9 @@ def _declare(
     fields = key.concat(limits, stream.get_name()).concat(given, stream.get_name())
     check_own_names(stream, "a window cannot take or give", (*fields.names, *member.inputs.names, *late.names))
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
-    stream._topology._add_state(name, keeping(stream, "window", name, spec, config.kept_ms, by_key=len(key) > 0))
+    stream._topology._add_state(
+        StateNode(name, keeping(stream, "window", name, spec, config.kept_ms, by_key=len(key) > 0))
+    )
     label = step_label("window", member.aggregator, name)
     if len(late):
         own = Fields.of([LATE, *map(late_field, late.names)], ["boolean", *late.types])
@@ -322,7 +324,7 @@ def declare_process(
     fields = group.concat(member.outputs, stream.get_name())
     check_own_names(stream, "a process cannot take or give", (*fields.names, *member.inputs.names))
     name = state_name or stream._label or f"{member.outputs.names[0]}-process"
-    stream._topology._add_state(name, keeping(stream, config.what, name, spec, config.kept_ms))
+    stream._topology._add_state(StateNode(name, keeping(stream, config.what, name, spec, config.kept_ms)))
     node = stream._child(
         step_label(config.what, member.aggregator, name), WindowNode, fields, state=name, inputs=member.inputs,
         window=config, group=group, grouped=True, member=member,
