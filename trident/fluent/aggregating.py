@@ -11,7 +11,7 @@ from trident.fluent.base import StreamBase
 from trident.graph import AggregateNode, Member, RepartitionNode, Routing, SelectNode
 from trident.naming import TridentNames
 from trident.operations.adapters import aggregate_type, output_fields, refuse_missing_output
-from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
+from trident.operations.builtin import MaxBy, MaxWithComparator, MinBy, MinWithComparator
 from trident.operations.expression_types import type_of
 from trident.operations.expressions import col
 from trident.operations.names import merging_member, step_label

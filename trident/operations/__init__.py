@@ -16,7 +16,9 @@ from trident.operations.builtin import (
     Last,
     MapGet,
     Max,
+    MaxWithComparator,
     Min,
+    MinWithComparator,
     Negate,
     SnapshotGet,
     Split,
@@ -26,7 +28,6 @@ from trident.operations.builtin import (
     TupleCollectionGet,
     TuplifyArgs,
 )
-from trident.operations.comparators import MaxWithComparator, MinWithComparator
 from trident.operations.expressions import Expression, coalesce, col, concat, greatest, if_else, least, lit
 from trident.operations.interfaces import (
     Aggregator,

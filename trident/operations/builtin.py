@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from operator import add
 from typing import Any
@@ -26,6 +26,8 @@ from trident.tuples import TridentCollector, TridentTuple
 
 logger = logging.getLogger(__name__)
 
+Comparator = Callable[[Any, Any], int]
+Kept = tuple[Any, TridentTuple] | None
 
 # Python's default context rounds to 28 digits; a decimal has up to 38.
 _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
@@ -210,6 +212,68 @@ class First(Last):
         if val1 is None or val2 is None:
             return val2 if val1 is None else val1
         return val1 if self.by is None or val1[self.by] <= val2[self.by] else val2
+
+
+class MinWithComparator(Aggregator[Kept]):
+    """Emits the least tuple by a comparator, nothing where there is none; of equal ones the last, as in Storm.
+
+    A null of the compared field is skipped.
+
+    Parameters
+    ----------
+    comparator
+        `comparator(a, b)` is negative, zero or positive, as `a` is less than, equal to or greater than `b`.
+    field
+        The field whose values it compares; None: it compares whole tuples.
+    """
+
+    def __init__(self, comparator: Comparator, field: str | None = None) -> None:
+        if not callable(comparator):
+            raise TypeError(
+                f"{type(self).__name__} takes a function of two values that returns a number; got {comparator!r}"
+            )
+        self.comparator, self.field = comparator, field
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> Kept:
+        return None
+
+    def aggregate(self, val: Kept, tuple: TridentTuple, collector: TridentCollector) -> Kept:
+        """Return the tuple to keep, and its value."""
+        value = tuple if self.field is None else tuple[self.field]
+        if value is None:
+            return val
+        return (value, tuple) if val is None or self._replaces(value, val[0]) else val
+
+    def complete(self, val: Kept, collector: TridentCollector) -> None:
+        if val is not None:
+            collector.emit(val[1].values)
+
+    def _replaces(self, value: Any, current: Any) -> bool:
+        return self.comparator(value, current) <= 0
+
+
+class MaxWithComparator(MinWithComparator):
+    """Emits the greatest tuple by a comparator, nothing where there is none; parameters as for `MinWithComparator`."""
+
+    def _replaces(self, value: Any, current: Any) -> bool:
+        return self.comparator(value, current) >= 0
+
+
+class MinBy(MinWithComparator):
+    """Emits the tuple with the least value of a field. A NaN is greater than any number."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def _replaces(self, value: Any, current: Any) -> bool:
+        return at_least(current, value)
+
+
+class MaxBy(MinBy):
+    """Emits the tuple with the greatest value of a field. A NaN is greater than any number."""
+
+    def _replaces(self, value: Any, current: Any) -> bool:
+        return at_least(value, current)
 
 
 class MapGet(BaseQueryFunction[Any, Any]):

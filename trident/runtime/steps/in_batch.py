@@ -14,7 +14,7 @@ from trident.arrow import Misfit, schema_of
 from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, Member
 from trident.operations.assemblies import FirstRows
-from trident.operations.comparators import MaxBy, MinBy
+from trident.operations.builtin import MaxBy, MinBy
 from trident.operations.interfaces import Aggregator
 from trident.roles import has
 from trident.runtime.steps.aggregates import has_kernel, is_native, strict_partial
