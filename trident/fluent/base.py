@@ -48,7 +48,7 @@ class StreamBase(TridentNames):
         return self._topology._child_id(self._node.id, self._label or label)
 
     def _child(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Node:
-        return self._topology._add(kind(self._child_id(label), (self._node.id,), fields, **rest))
+        return child_of([self], label, kind, fields, **rest)
 
     def _then(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Self:
         return type(self)(self._topology, self._child(label, kind, fields, **rest))
@@ -72,6 +72,12 @@ def is_fields(value: object) -> bool:
     return isinstance(value, (str, Fields)) or (
         isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
     )
+
+
+def child_of(streams: Sequence[StreamBase], label: str, kind: type[Node], fields: Fields, **rest: Any) -> Node:
+    """Add a node that takes the tuples of streams; its name is made from that of the first."""
+    first = streams[0]
+    return first._topology._add(kind(first._child_id(label), tuple(one._node.id for one in streams), fields, **rest))
 
 
 def key_of(stream: StreamBase, fields: FieldsLike, call: str) -> Fields:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.fluent.base import StreamBase, check_streams, is_fields
+from trident.fluent.base import StreamBase, check_streams, child_of, is_fields
 from trident.fluent.declaration import Declaration
 from trident.graph import MergeNode, MultiReduceNode, Node
 from trident.operations.adapters import output_fields
@@ -36,9 +36,7 @@ def merge(topology: Declaration, args: Sequence[Any]) -> Node:
     first = streams[0]
     inputs = tuple(_in_order_of(first, stream, out) for stream in streams)
     fields = first.fields if out is None else named("merge", first.get_name(), out, first.fields)
-    id_ = first._child_id("merge")
-    parents = tuple(stream._node.id for stream in streams)
-    return topology._add(MergeNode(id_, parents, fields, inputs=inputs))
+    return child_of(streams, "merge", MergeNode, fields, inputs=inputs)
 
 
 def _in_order_of(first: StreamBase, stream: StreamBase, out: Fields | None) -> Fields:
@@ -83,17 +81,10 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
     groups = [handle.get_group_fields() for handle in handles] if any(grouped) else [Fields()] * len(streams)
     check_keys("multi_reduce", streams, groups)
     fields = output_fields(reducer, Fields(out), streams[0].get_name())
-    return topology._add(
-        MultiReduceNode(
-            streams[0]._child_id("multi_reduce"),
-            tuple(stream._node.id for stream in streams),
-            fields,
-            tuple(inputs),
-            tuple(groups),
-            any(grouped),
-            reducer,
-        )
-    )
+    return child_of(
+        streams, "multi_reduce", MultiReduceNode, fields, inputs=tuple(inputs), groups=tuple(groups), grouped=any(grouped),
+        reducer=reducer,
+    )  # fmt: skip
 
 
 def _check_reducer(stream: str, reducer: Any, grouped: bool) -> None:

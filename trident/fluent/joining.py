@@ -9,7 +9,7 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, unquoted
-from trident.fluent.base import StreamBase, check_streams, is_fields, key_of, refuse_state
+from trident.fluent.base import StreamBase, check_streams, child_of, is_fields, key_of, refuse_state
 from trident.fluent.combining import check_keys, named
 from trident.fluent.declaration import Declaration, spec_of
 from trident.fluent.windowing import check_own_names, event_time_type, keeping
@@ -44,18 +44,11 @@ def join(topology: Declaration, args: Sequence[Any], null_keys_match: bool) -> N
     inputs = [stream.fields for stream in streams]
     check_keys("join", streams, keys)
     fields = named("join", streams[0].get_name(), out, joined_fields(mode, inputs, keys))
-    return topology._add(
-        JoinNode(
-            streams[0]._child_id("join"),
-            tuple(stream._node.id for stream in streams),
-            fields,
-            tuple(inputs),
-            tuple(keys),
-            outer_of(types, len(streams)),
-            mode is JoinOutFieldsMode.PRESERVE,
-            null_keys_match,
-        )
-    )
+    outer, preserve = outer_of(types, len(streams)), mode is JoinOutFieldsMode.PRESERVE
+    return child_of(
+        streams, "join", JoinNode, fields, inputs=tuple(inputs), groups=tuple(keys), outer=outer, preserve=preserve,
+        null_keys_match=null_keys_match,
+    )  # fmt: skip
 
 
 def _trailing(args: list[Any], kind: type[Enum], default: Any) -> tuple[list[Any], Any]:
@@ -147,11 +140,8 @@ def join_within(
     # A row is kept until the other side's watermark is beyond the last time that may meet it.
     kept_us = max(0, latest + sides[1].delay_us, sides[0].delay_us - earliest)
     topology._add_state(StateNode(name, keeping(handles[0], "join", name, spec, -(-kept_us // 1000))))
-    parents = tuple(stream._node.id for stream in handles)
-    id_ = handles[0]._child_id(f"join_within@{name}")
-    return topology._add(
-        JoinWithinNode(id_, parents, fields, state=name, sides=sides, earliest_us=earliest, latest_us=latest)
-    )
+    within_us = {"earliest_us": earliest, "latest_us": latest}
+    return child_of(handles, f"join_within@{name}", JoinWithinNode, fields, state=name, sides=sides, **within_us)
 
 
 def _sides_in_time(
