@@ -154,6 +154,7 @@ class InexactPairingError(TopologyError):
 
     def __str__(self) -> str:
         stream, spout_kind, state, state_kind = self.args
+        article = "an" if spout_kind[0] in "aeiou" else "a"
         kind, _, lack = state_kind.partition(" ")  # "opaque without attempts"
         way_out = (
             "No state is exact behind such a spout by itself: use a transactional or opaque spout, or leave out what came "
@@ -162,7 +163,7 @@ class InexactPairingError(TopologyError):
             else "Use an opaque state that stores the attempts (exact with transactional and opaque spouts),"
         )
         return (
-            f"stream {stream!r} has {_with_article(spout_kind)} spout and feeds state {state!r}, which is {state_kind}: "
+            f"stream {stream!r} has {article} {spout_kind} spout and feeds state {state!r}, which is {state_kind}: "
             f"the pairing ({spout_kind} spout, {f'{kind} state {lack}'.strip()}) is not exact after a replay. "
             f"{way_out} or accept double counts with allow_inexact=True"
         )
@@ -787,10 +788,6 @@ class PartitionLostError(SourceAwayError):
     def __init__(self, spout: str, txid: int, lost: str, there: str) -> None:
         super().__init__(spout, txid, lost, there)
         self.spout, self.txid, self.lost, self.there = spout, txid, lost, there
-
-
-def _with_article(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 _MISTAKES = (

@@ -37,7 +37,7 @@ def redacted(text: str) -> str:
         text = _NAMED.sub(lambda match: f"{match[1] or match[3]}{_HIDDEN}", text)
     if "://" not in text:
         return text
-    shown = _USER.sub(lambda match: match[0] if _is_container(text, match) else _HIDDEN, text)
+    shown = _USER.sub(lambda found: found[0] if _CONTAINERS.search(text[: found.start() - 3]) else _HIDDEN, text)
     return _QUERY.sub(lambda match: match[1] + _VALUE.sub(f"={_HIDDEN}", match[2]), shown)
 
 
@@ -103,7 +103,3 @@ def _without_secrets(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(_without_secrets, value)) if type(value) in (list, tuple) else value
     return value
-
-
-def _is_container(text: str, match: re.Match[str]) -> bool:
-    return _CONTAINERS.search(text[: match.start() - len("://")]) is not None

@@ -174,7 +174,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         combiners by name are one value, a struct: see `GroupedStream.persistent_aggregate`, also for `migrate`.
         `state_name` is the stream's label (`name`) or the output field unless given.
         """
-        return self._aggregate(Fields(), False, state, args, state_name, migrate)
+        return self._aggregate(Fields(), state, args, state_name, migrate)
 
     def partition_persist(
         self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None
@@ -281,14 +281,13 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
     def _aggregate(
         self,
         group: Fields,
-        grouped: bool,
         state: StateFactory | StateSpec,
         args: Sequence[Any],
         name: str | None,
         migrate: Migrate | None,
     ) -> TridentState:
         refuse_state(self, "persistent_aggregate")
-        spec = spec_of(state)
+        spec, grouped = spec_of(state), len(group) > 0
         if named := by_name(self, args, name or self._label or "aggregates", "persistent_aggregate", group):
             return self._persisted(spec, Aggregation(group, grouped, *named, combines=True), name, migrate)
         inputs, aggregator, out = self._operation_args(args)
@@ -405,7 +404,7 @@ class GroupedStream(Windowing[Stream]):
             dropped or renamed aggregates and wider types need none: see
             [changing a topology](changing-a-job.md).
         """
-        return self._stream._aggregate(self._group, True, state, args, state_name, migrate)
+        return self._stream._aggregate(self._group, state, args, state_name, migrate)
 
     def state_query(
         self, state: TridentState, *args: Any, sees: Literal["batch_before", "this_batch"] = "batch_before"

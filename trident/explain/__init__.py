@@ -1,7 +1,7 @@
 """Describes a topology before it runs: as text, as a drawing, and state by state.
 
 Begin with `text.py` (`explain`, and `describe` of the states and their guarantees); `drawing.py` draws.
-All read the plan that would run; `labels.py` has the line for each kind of step.
+All read the plan that would run.
 """
 
 from trident.explain.drawing import to_dot, to_mermaid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from trident.explain.labels import names_of, routing_text, what
+from trident.explain.text import names_of, routing_text, what
 from trident.graph import ExchangeNode, Graph, Node, PersistNode, QueryNode, SpoutNode
 from trident.observe.component_statistics import ComponentDescription, ComponentKind, Edge
 from trident.observe.picture import state_node

@@ -313,14 +313,9 @@ def _type_of(aggregator: Any, inputs: Fields, stream: str) -> str | None:
     if isinstance(aggregator, Min):
         return inputs.types[0]
     if isinstance(aggregator, Last):
-        return _last_type(aggregator, inputs)
+        single = aggregator.by is None and len(inputs) == 1
+        return inputs.types[0] if single else struct_type(inputs.names, [type_ or "" for type_ in inputs.types])
     return "bigint" if type(aggregator) is Count else None
-
-
-def _last_type(aggregator: Last, inputs: Fields) -> str | None:
-    if aggregator.by is None and len(inputs) == 1:
-        return inputs.types[0]
-    return struct_type(inputs.names, [type_ or "" for type_ in inputs.types])
 
 
 def _family(type_: str) -> str:
