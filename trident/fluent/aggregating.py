@@ -15,7 +15,7 @@ from trident.operations.builtin import MaxBy, MaxWithComparator, MinBy, MinWithC
 from trident.operations.expression_types import type_of
 from trident.operations.expressions import col
 from trident.operations.names import merging_member, step_label
-from trident.operations.several import Several, WideAggregator, results_of, several, value_of
+from trident.operations.several import Several, WideAggregator, result_fields, several, value_of
 from trident.roles import has
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def results(stream: S, aggregator: Several, value: str) -> S:
 
     Raises `TopologyError`: a result is called as a field of the key, beside which it is given.
     """
-    columns, given = {name: col(name) for name in stream.fields.names if name != value}, results_of(aggregator, value)
+    columns = {name: col(name) for name in stream.fields.names if name != value}
+    given = {name: col(value).field(name) for name in result_fields(aggregator).names}
     if both := [name for name in columns if name in given]:
         raise TopologyError(
             f"stream {stream.get_name()!r} gives its key ({', '.join(columns)}) and the results of its aggregates, and both "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields
@@ -13,17 +13,6 @@ from trident.graph import MergeNode, MultiReduceNode, Node
 from trident.operations.adapters import output_fields
 from trident.operations.interfaces import GroupedMultiReducer, MultiReducer
 from trident.roles import has
-
-
-@runtime_checkable
-class _Grouped(Protocol):
-    """A grouped stream."""
-
-    def get_group_fields(self) -> Fields:
-        """Return the key."""
-
-    def to_stream(self) -> StreamBase:
-        """Return the stream without its groups."""
 
 
 def merge(topology: Declaration, args: Sequence[Any]) -> Node:
@@ -68,11 +57,13 @@ def _in_order_of(first: StreamBase, stream: StreamBase, out: Fields | None) -> F
 
 def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
     """Add a reducer of several streams; see `TridentTopology.multi_reduce`."""
+    from trident.stream import GroupedStream
+
     if len(args) < 3:
         raise TopologyError(f"topology {topology.name!r}: multi_reduce takes (streams, reducer, output fields)")
     *before, reducer, out = args
     given, handles = _inputs_and_streams(before)
-    grouped = [isinstance(handle, _Grouped) for handle in handles]
+    grouped = [isinstance(handle, GroupedStream) for handle in handles]
     if any(grouped) and not all(grouped):
         raise TopologyError("multi_reduce takes streams that are all grouped (group_by) or all ungrouped; got both")
     streams = check_streams(topology, "multi_reduce", [one.to_stream() if any(grouped) else one for one in handles])
