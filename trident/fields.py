@@ -36,31 +36,21 @@ class Fields(Sequence[str]):
     types: tuple[str | None, ...]
 
     def __init__(self, *fields: FieldsLike) -> None:
-        names: list[str] = []
-        types: list[str | None] = []
-        for one in fields:
-            for name, type_ in _parse(one):
-                if name in names:
-                    raise TopologyError(f"duplicate field {name!r} in {names + [name]}")
-                names.append(name)
-                types.append(type_)
-        object.__setattr__(self, "names", tuple(names))
-        object.__setattr__(self, "types", tuple(types))
+        pairs = [pair for one in fields for pair in _parse(one)]
+        self._set([name for name, _ in pairs], [type_ for _, type_ in pairs])
 
     @staticmethod
     def of(names: Sequence[str], types: Sequence[str | None]) -> Fields:
         """Build from names and types that are already known to be right; a repeated name is refused here as well."""
-        if len(names) != len(types) or len(set(names)) != len(names):
-            return Fields(
-                *(
-                    written(name) if type_ is None else f"{written(name)}: {type_}"
-                    for name, type_ in zip(names, types, strict=True)
-                )
-            )
         made = object.__new__(Fields)
-        object.__setattr__(made, "names", tuple(names))
-        object.__setattr__(made, "types", tuple(types))
+        made._set(names, types)
         return made
+
+    def _set(self, names: Sequence[str], types: Sequence[str | None]) -> None:
+        if len(set(names)) < len(names):
+            at = next(at for at, name in enumerate(names) if name in names[:at])
+            raise TopologyError(f"duplicate field {names[at]!r} in {list(names[: at + 1])}")
+        vars(self).update(names=tuple(names), types=tuple(types))
 
     @staticmethod
     def named(names: Iterable[str]) -> Fields:
