@@ -71,8 +71,7 @@ def test_every_setting_is_described() -> None:
         ({"on_poison": "skip"}, "on_poison='skip': expected one of 'stop', 'dead_letter'"),
         ({"engine": "storm"}, "engine='storm': expected one of 'spark', 'in_process'"),
         ({"state_recovery": "hope"}, "state_recovery='hope': expected one of 'refuse', 'rewind', 'keep_totals', "),
-        ({"state_recovery": "adopt"}, "state_recovery='adopt' is now called 'keep_totals'"),
-        ({"state_recovery": "restart"}, "state_recovery='restart' is now called 'discard_totals'"),
+        ({"state_recovery": "adopt"}, "state_recovery='adopt': expected one of 'refuse', 'rewind', 'keep_totals'"),
         ({"spark_conf": "a=b"}, "spark_conf='a=b': expected a JSON object"),
         ({"log_dir": 7}, "log_dir=7: expected"),
         (

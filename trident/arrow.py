@@ -12,34 +12,10 @@ import pyarrow as pa
 
 from trident.errors import CorruptValueError, TopologyError
 from trident.fields import Fields, split_commas, struct_fields
-from trident.moment_bounds import beyond_python
-from trident.strict_columns import UNFIT, Misfit, is_kept_by_float, strict_array, strict_column
+from trident.strict_columns import UNFIT, Misfit, beyond_python, is_kept_by_float, strict_array, strict_column
 from trident.types import simple_type
 
-__all__ = [
-    "UNFIT",
-    "Misfit",
-    "TableEmitter",
-    "TablePart",
-    "array_of",
-    "arrow_type",
-    "beyond_python",
-    "cast_table",
-    "concatenated",
-    "cut_table",
-    "ipc_of",
-    "large_type",
-    "one_array",
-    "python_of",
-    "row_of",
-    "rows_without_columns",
-    "schema_of",
-    "strict_array",
-    "strict_cast",
-    "strict_column",
-    "table_of",
-    "table_of_ipc",
-]
+__all__ = ["UNFIT", "Misfit", "beyond_python", "strict_array", "strict_column"]  # of other modules, beside those here
 
 
 @lru_cache(maxsize=1024)

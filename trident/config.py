@@ -15,13 +15,10 @@ from trident.retention import Retention
 from trident.servers.log_addresses import LIKE, check_log_address, is_log_address
 from trident.setting_types import PORTS, check_settings, close_to, flat, gathered, read_settings, seconds, whole
 
-__all__ = ["NO_URL", "SETTINGS_FILE", "Config", "is_url", "resolve", "settings_of_environment"]
-
 NO_URL = (
     "must be a folder on a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
     "links that it needs"
 )
-_RENAMED = {"adopt": "keep_totals", "restart": "discard_totals"}
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` makes one of two
 SETTINGS_FILE = "trident.toml"
 _VARIABLE = "TRIDENT_"
@@ -184,8 +181,6 @@ class Config(Redacted):
         return made
 
     def __post_init__(self) -> None:
-        if renamed := _RENAMED.get(str(self.state_recovery)):
-            raise ConfigError(f"state_recovery={self.state_recovery!r} is now called {renamed!r}")
         check_settings(self)
         if not 0 <= self.verify_replays <= 1:
             raise ConfigError(f"verify_replays={self.verify_replays}: must be a share of the batches, from 0 to 1")

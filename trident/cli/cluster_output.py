@@ -14,7 +14,7 @@ from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.topology_of_cluster import first_line
 from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
 from trident.naming import duration
-from trident.redaction import redacted, shown_settings
+from trident.redaction import redacted, shown_configuration
 
 _MOST_NAMES = 5
 
@@ -65,7 +65,7 @@ def print_topology(overview: TopologyOverview) -> None:
         "executors": ", ".join(f"{name} {count}" for name, count in base.component_executors.items()),
         "target": base.target,
         "code": f"{code}, generation {base.generation}",
-        "settings": ", ".join(f"{key}={value}" for key, value in shown_settings(base.conf).items()),
+        "settings": ", ".join(f"{key}={value}" for key, value in shown_configuration(base.conf).items()),
         "submitted": f"{_utc(base.launch_time_secs)} UTC",
         "page": overview.page,
     }

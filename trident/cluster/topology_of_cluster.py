@@ -17,7 +17,7 @@ from trident.cluster_errors import ClusterError, NoSuchTopology, NotRunning
 from trident.errors import TridentError
 from trident.observe.topology_status import pretty_seconds
 from trident.observe.verdict import verdict
-from trident.redaction import redacted, shown_configuration, shown_settings
+from trident.redaction import redacted, shown_configuration
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.http_pages import HttpTopologyPages
 
@@ -178,7 +178,7 @@ def facts(storm_id: str, base: StormBase, assignment: Assignment | None, beat: W
         "heardSecondsAgo": None if beat is None else max(0.0, now - beat.time_secs),
         "generation": base.generation,
         "target": base.target,
-        "conf": shown_settings(base.conf),
+        "conf": shown_configuration(base.conf),
     }
 
 

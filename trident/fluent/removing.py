@@ -6,11 +6,9 @@ from dataclasses import replace
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.fluent.base import StreamBase, key_of, refuse_state
-from trident.fluent.combining import check_streams
+from trident.fluent.base import StreamBase, check_streams, key_of, refuse_state
 from trident.fluent.declaration import Declaration
-from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
-from trident.graph.aggregations import REMOVED
+from trident.graph import REMOVED, Graph, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 
 
 def remove(topology: Declaration, state: StateNode, given: object, fields: FieldsLike | None) -> None:

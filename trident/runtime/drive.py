@@ -21,7 +21,7 @@ from trident.coordination.memory_log import TransactionLog
 from trident.errors import FencedError, StoreAwayError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.naming import amount
-from trident.notebook.live_display import RunningGlance
+from trident.notebook import RunningGlance
 from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import Placement, summed
 from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
@@ -297,20 +297,20 @@ class TopologyFigures:
 
     @cached_property
     def _operations(self) -> dict[str, ComponentDescription]:
-        from trident.explain.operation_list import operations_of_plan
+        from trident.explain.drawing import operations_of_plan
 
         opened = self._opened
         return operations_of_plan(self._drive.graph, opened.plan, opened.executors, max(1, opened.runner.parallelism))
 
     @cached_property
     def _edges(self) -> list[Edge]:
-        from trident.explain.operation_list import edges_of_plan
+        from trident.explain.drawing import edges_of_plan
 
         return edges_of_plan(self._opened.plan)
 
     @cached_property
     def _described(self) -> list[dict[str, Any]]:
-        from trident.explain.descriptions import describe
+        from trident.explain.text import describe
 
         return describe(self._drive.graph)
 

@@ -22,7 +22,7 @@ from trident.config import Config
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import TridentError
 from trident.graph import Graph
-from trident.notebook.live_display import show
+from trident.notebook import show
 from trident.observe.at_work import StallLog
 from trident.observe.events import TopologyListener
 from trident.observe.monitoring import Monitoring

@@ -28,7 +28,7 @@ from trident.operations import (
     Sum,
 )
 from trident.operations.assemblies import FirstRows
-from trident.operations.comparators import MaxBy, MinBy
+from trident.operations.builtin import MaxBy, MinBy
 from trident.spout.interfaces import TransactionAttempt
 
 

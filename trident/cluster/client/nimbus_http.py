@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trident import __version__, cluster_errors
+from trident import __version__
 from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NotAllowed
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 30.0
 _PAUSE_S = 0.25
-_ERRORS: dict[str, type[TridentError]] = {
-    **{name: vars(cluster_errors)[name] for name in cluster_errors.__all__},
-    "ConfigError": ConfigError,
-}
+_KINDS: tuple[type[TridentError], ...] = (ClusterError, *ClusterError.__subclasses__(), ConfigError)
+_ERRORS = {kind.__name__: kind for kind in _KINDS}
 _AGAIN = (ClusterUnreachable, NoLeader)
 
 

@@ -13,7 +13,7 @@ from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import facts, find_topology, first_line, why_waiting
 from trident.observe.verdict import verdict
-from trident.redaction import shown_settings
+from trident.redaction import shown_configuration
 
 _FRESH_S = 30.0
 
@@ -69,7 +69,7 @@ class TopologyOverview:
             "workers": base.num_workers,
             "executors": dict(base.component_executors),
             "target": base.target,
-            "conf": shown_settings(base.conf),
+            "conf": shown_configuration(base.conf),
             "codeHash": base.code_hash,
             "previousCodeHash": base.previous_code_hash,
             "generation": base.generation,

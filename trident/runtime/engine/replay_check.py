@@ -27,7 +27,7 @@ from trident.graph import AggregateNode, RepartitionNode
 from trident.observe.events import not_repeated
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN
 from trident.operations.assemblies import FirstRows
-from trident.operations.comparators import MinBy
+from trident.operations.builtin import MinBy
 from trident.operations.metrics import counting
 from trident.operations.several import Several
 from trident.planner import Fragment, Sink, Step

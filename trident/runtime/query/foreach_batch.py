@@ -16,7 +16,7 @@ from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
 from trident.errors import AlreadyRunningError, ConfigError, LogHeldError, TopologyError, TridentError
 from trident.graph import Graph, SpoutNode
-from trident.notebook.html_pieces import table
+from trident.notebook import table
 from trident.observe.events import TopologyListener
 from trident.observe.monitoring import Monitoring
 from trident.redaction import redacted

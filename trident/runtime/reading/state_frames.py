@@ -14,7 +14,7 @@ from trident.extras import needs_package
 from trident.fields import Fields, free_name
 from trident.graph import Node, PersistNode, StateNode
 from trident.naming import counted
-from trident.notebook.html_pieces import preformatted, table
+from trident.notebook import preformatted, table
 from trident.operations.several import Several, result_fields
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from trident.arrow import Misfit, schema_of
 from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, JoinNode, Member, MultiReduceNode
 from trident.operations.assemblies import FirstRows
-from trident.operations.comparators import MaxBy, MinBy
+from trident.operations.builtin import MaxBy, MinBy
 from trident.roles import has
 from trident.runtime.steps.aggregates import has_kernel, is_native, strict_partial
 from trident.runtime.steps.failures import DEFAULT_BOUNDS, Bounds, failing_at

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from trident.arrow import one_array
 from trident.fields import Fields
-from trident.graph.aggregations import REMOVED
+from trident.graph import REMOVED
 from trident.state.encoding.codec import encode, encode_tuples
 from trident.state.encoding.equal_keys import OneForm, canonical, canonical_key, canonical_keys
 from trident.state.interfaces import Key

@@ -1,20 +1,184 @@
-"""The nodes of aggregates and of states: results over many tuples."""
+"""The declared topology as frozen nodes; no engine object is in them.
+
+A node's id is its parent's id and its own label, so it does not depend on what is declared elsewhere. `parents` name the
+nodes whose tuples it takes; its `fields` are what it gives. First come the nodes of streams, then those of aggregates and of
+states, at the end the whole topology: `Graph`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.state.interfaces import StateConf, StateSpec
 
 if TYPE_CHECKING:
+    from trident.operations.expressions import Expression
     from trident.operations.windows import WindowConfig
 
-from trident.graph.nodes import Node
+
+@dataclass(frozen=True)
+class Node:
+    """What all nodes have.
+
+    Attributes
+    ----------
+    id
+        Unique in the topology and stable from one start to the next.
+    parents
+        Ids of the nodes whose tuples this one takes.
+    fields
+        What it gives, with types.
+    """
+
+    OPERATION: ClassVar[str] = ""
+    """The name of the field whose object processes the tuples, if there is one."""
+
+    id: str
+    parents: tuple[str, ...]
+    fields: Fields
+
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        """The objects that process its tuples where it is a step: functions, filters, aggregators."""
+        return (vars(self)[self.OPERATION],) if self.OPERATION else ()
+
+
+@dataclass(frozen=True)
+class SpoutNode(Node):
+    """A source. `id` is the stream's name."""
+
+    spout: Any = None
+
+
+@dataclass(frozen=True)
+class DrpcNode(Node):
+    """Where the requests of a DRPC function come in, a tuple each."""
+
+    function: str = ""
+
+
+@dataclass(frozen=True)
+class EachNode(Node):
+    """`each` with a function: `outputs` are appended."""
+
+    OPERATION = "function"
+
+    inputs: Fields = Fields()
+    function: Any = None
+    outputs: Fields = Fields()
+
+
+@dataclass(frozen=True)
+class FilterNode(Node):
+    """`each`/`filter` with a filter over `inputs`, `where` with a condition; `whole`: it is given whole tuples."""
+
+    OPERATION = "filter"
+
+    inputs: Fields = Fields()
+    filter: Any = None
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class MapNode(Node):
+    """`map` and `flat_map` (`flat`): replaces all fields."""
+
+    OPERATION = "function"
+
+    inputs: Fields = Fields()
+    function: Any = None
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class PeekNode(Node):
+    """`peek`."""
+
+    OPERATION = "consumer"
+
+    inputs: Fields = Fields()
+    consumer: Any = None
+
+
+@dataclass(frozen=True)
+class ProjectNode(Node):
+    """`project`: keeps `fields`, in their order."""
+
+
+@dataclass(frozen=True)
+class SelectNode(Node):
+    """`select`: an expression for each of `fields`, in their order."""
+
+    expressions: tuple[Expression, ...] = ()
+
+    def needed(self, names: Container[str]) -> dict[str, Expression]:
+        """Return what has to be computed for some of the fields: an exploded one always, it says how many rows there are."""
+        pairs = zip(self.fields.names, self.expressions, strict=True)
+        return {name: one for name, one in pairs if name in names or one.kind == "explode"}
+
+
+@dataclass(frozen=True)
+class MergeNode(Node):
+    """`merge`: the union of all parents. `inputs` are the fields of each parent, in the order of what it gives."""
+
+    inputs: tuple[Fields, ...] = ()
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Which partitions a tuple goes to.
+
+    `kind`: `hash` (of `fields`), `key` (the same, for rows of a state, whose keys are mostly distinct), `shuffle` (in turn),
+    `broadcast` (all), `global` (there is only one), `identity` (stays), `custom` (what `function(tuple, partitions)` says).
+    """
+
+    kind: str
+    fields: Fields = Fields()
+    function: Any = None
+
+
+@dataclass(frozen=True)
+class RepartitionNode(Node):
+    """`shuffle`, `partition_by` and so on: the same tuples in other partitions."""
+
+    routing: Routing = Routing("shuffle")
+
+
+@dataclass(frozen=True)
+class MultiReduceNode(Node):
+    """`multi_reduce`: processes several streams together; `groups` are the keys of each, without fields if ungrouped."""
+
+    OPERATION = "reducer"
+
+    inputs: tuple[Fields, ...] = ()
+    groups: tuple[Fields, ...] = ()
+    grouped: bool = False
+    reducer: Any = None
+
+
+@dataclass(frozen=True)
+class JoinNode(Node):
+    """`join`: rows of several streams with the same key; `groups` are the join fields of each.
+
+    `outer`: whether the side may be missing.
+    `preserve`: whether all fields of all sides are kept, else the key once and then the other fields of each side.
+    `null_keys_match`: whether null is a key as any other.
+    """
+
+    inputs: tuple[Fields, ...] = ()
+    groups: tuple[Fields, ...] = ()
+    outer: tuple[bool, ...] = ()
+    preserve: bool = False
+    null_keys_match: bool = True
+
+
+ExchangeNode = RepartitionNode | MultiReduceNode | JoinNode
 
 Migrate = Callable[[Any, str], Any]
 """What makes a stored value of a former type one of the declared type."""
@@ -255,3 +419,73 @@ class JoinWithinNode(PersistNode):
 def _signed(microseconds: int) -> str:
     amount = timedelta(microseconds=abs(microseconds))
     return f"-{amount}" if microseconds < 0 else str(amount)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A whole topology, in the order of declaration (so parents stand before children)."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    states: tuple[StateNode, ...]
+    hints: dict[str, int] = field(default_factory=dict)
+    memory_mb: dict[str, float] = field(default_factory=dict)
+    placements: dict[str, str] = field(default_factory=dict)
+    rename: dict[str, str] = field(default_factory=dict)
+
+    def node(self, node_id: str) -> Node:
+        """Return a node by id."""
+        for node in self.nodes:
+            if node.id == node_id:
+                return node
+        raise KeyError(node_id)
+
+    def state(self, name: str) -> StateNode:
+        """Return a state by name; `TopologyError` naming those that exist."""
+        for state in self.states:
+            if state.name == name:
+                return state
+        raise TopologyError(f"topology {self.name!r} has no state {name!r}; it has {[s.name for s in self.states]}")
+
+    def children(self, node_id: str) -> list[Node]:
+        """Return the nodes that take the tuples of a node, in order of declaration."""
+        return [node for node in self.nodes if node_id in node.parents]
+
+    def spouts(self) -> list[SpoutNode]:
+        """Return the sources."""
+        return [node for node in self.nodes if isinstance(node, SpoutNode)]
+
+    def sources_of(self, node_id: str) -> list[SpoutNode]:
+        """Return the spouts whose tuples reach a node."""
+        above = {node_id, *self.above(node_id)}
+        return [spout for spout in self.spouts() if spout.id in above]
+
+    def functions(self) -> list[DrpcNode]:
+        """Return where DRPC requests come in, one a function."""
+        return [node for node in self.nodes if isinstance(node, DrpcNode)]
+
+    def behind(self, node_id: str) -> list[Node]:
+        """Return the nodes that a node's tuples reach, itself first, in order of declaration."""
+        reached = {node_id}
+        nodes = []
+        for node in self.nodes:
+            if node.id == node_id or any(parent in reached for parent in node.parents):
+                reached.add(node.id)
+                nodes.append(node)
+        return nodes
+
+    def of_batches(self) -> Graph:
+        """Return the graph without what DRPC requests run through: no stream has tuples of both."""
+        requests = {node.id for function in self.functions() for node in self.behind(function.id)}
+        return replace(self, nodes=tuple(node for node in self.nodes if node.id not in requests))
+
+    def above(self, node_id: str) -> set[str]:
+        """Return the ids of all nodes whose tuples reach a node, without itself."""
+        nodes: set[str] = set()
+        waiting = list(self.node(node_id).parents)
+        while waiting:
+            parent = waiting.pop()
+            if parent not in nodes:
+                nodes.add(parent)
+                waiting.extend(self.node(parent).parents)
+        return nodes

@@ -13,8 +13,7 @@ from states.memory import MemoryMapState
 from tests.harness.topology_runs import start
 from trident import TridentTopology
 from trident.errors import TridentError
-from trident.notebook.html_pieces import LONGEST, table
-from trident.notebook.live_display import RunningGlance, show
+from trident.notebook import LONGEST, RunningGlance, show, table
 from trident.operations import Count
 
 STATUS = {"txid": 0, "tuples": 0, "sources": [], "failures": 0, "leftOut": 0, "deadLetters": 0}
