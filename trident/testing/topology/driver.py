@@ -13,8 +13,7 @@ from trident.config import Config
 from trident.coordination.log_address import open_log
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
-from trident.drpc.batching import Answer, RequestExecutor, unknown_function
-from trident.drpc.queried_states import OwnLog
+from trident.drpc.batching import Answer, OwnLog, RequestExecutor, unknown_function
 from trident.errors import ConfigError, ReplayDiffersError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
 from trident.planner import make_plan, make_request_plan
