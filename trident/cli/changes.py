@@ -23,9 +23,9 @@ import typer
 from trident.cli.console import ending_signals, say
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
+from trident.http.guard import is_loopback
 from trident.http.plain_json import to_json
 from trident.http.server_thread import ServerThread
-from trident.http.strangers import is_loopback
 from trident.reading import changes
 from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
 from trident.topology import TridentTopology

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator
 
 from trident.explain.labels import Stage, names_of, routing_text, stages_of, what
 from trident.graph import ExchangeNode, Graph, Node, PersistNode, QueryNode, SpoutNode
-from trident.observe.component_statistics import ComponentDescription, ComponentKind, Edge
-from trident.observe.picture import state_node
+from trident.observe.component_statistics import ComponentDescription, ComponentKind, Edge, state_node
 from trident.planner import Fragment, Plan, Sink
 from trident.planner.planner import is_entry
 

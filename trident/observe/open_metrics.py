@@ -1,19 +1,24 @@
-"""The figures of a topology for OpenMetrics: tables of metrics, which are read when a scrape asks for them."""
+"""The figures of a topology for OpenMetrics: tables of metrics, read when a scrape asks; `MetricsServer` answers."""
 
 from __future__ import annotations
 
+import errno
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from trident.errors import ConfigError
+from trident.extras import needs_package
+from trident.http.guard import is_loopback, stranger
 from trident.observe.at_work import is_stalled
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.component_statistics import Figures
 from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
-from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S
+from trident.observe.time_series import ALL_TIME, WINDOWS_S
 from trident.observe.topology_status import TopologyStatus
 
 if TYPE_CHECKING:
@@ -25,6 +30,7 @@ BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 OTHER = "(other)"
 _MOST_COUNTERS = 200  # of operations; a name made of data must not fill the memory of what scrapes them
 _MS_PER_S = 1000
+_CLIENT_S = 10.0  # within which a client sends its request
 
 Values = Mapping[Any, Any]
 """By the values of a metric's labels except the topology's, which all have; for a histogram, buckets and sum."""
@@ -331,3 +337,78 @@ class StormMetrics:
         """Iterate over the metrics, as `prometheus_client` asks for them."""
         status = self._status()
         yield from _families(status.name, _OF_BOLTS, status)
+
+
+# ---- over HTTP, in OpenMetrics or the older text format, as the request asks -----------------------------------------
+
+
+class MetricsServer:
+    """Serves the metrics of one topology, and of this process (memory, processor time, open files).
+
+    `host`, `port`: where to listen; port 0 takes a free one.
+    Raises `ConfigError`: the address cannot be listened on.
+    Raises `EnvironmentProblem`: the package `prometheus-client` is missing.
+    """
+
+    def __init__(self, topology: str, metrics: Metrics | StormMetrics, host: str, port: int) -> None:
+        with needs_package("metrics_port", "metrics", "prometheus-client", "prometheus_client"):
+            import prometheus_client as prometheus
+        registry = prometheus.CollectorRegistry()  # one of its own: two topologies of a process have two ports
+        try:
+            self._server, self._thread = prometheus.start_http_server(port, host, registry)
+        except OSError as error:
+            hint = "; another program or topology has the port, choose another one, or 0 for a free one"
+            in_use = hint if error.errno == errno.EADDRINUSE else ""
+            raise ConfigError(
+                f"metrics cannot be served at {host}:{port}: {error.strerror or error}{in_use}"
+            ) from error
+        self._thread.name = f"trident-{topology}-metrics"
+        self._server.RequestHandlerClass = _patient(self._server.RequestHandlerClass)
+        self._server.set_app(_guarded(self._server.get_app(), is_loopback(host)))
+        for collector in (prometheus.GCCollector, prometheus.PlatformCollector, prometheus.ProcessCollector):
+            collector(registry=registry)
+        registry.register(metrics)  # after the guard, so that nothing is served without it
+        self.host, self.port = host, int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """The address of the metrics."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _patient(handler: Any) -> Any:
+    """Return a handler that waits some seconds for a request, and says nothing of a client that sends half of one."""
+
+    class Handler(handler):  # type: ignore[misc]
+        timeout = _CLIENT_S
+
+        def handle(self) -> None:
+            with suppress(OSError):
+                super().handle()
+
+        def finish(self) -> None:
+            with suppress(OSError):
+                super().finish()
+
+    return Handler
+
+
+def _guarded(app: Any, loopback: bool) -> Any:
+    """Return the application behind the guard of every server of this package."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        cause = stranger(environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN"), loopback)
+        if cause is None:
+            answered: Iterable[bytes] = app(environ, start)
+            return answered
+        start("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+        return [cause.encode()]
+
+    return answer

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from trident.errors import TopologyError, TridentError
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.storm.execution.executor import Launch, TaskError
 from trident.storm.execution.messages import Body, Inbox

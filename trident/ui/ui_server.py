@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
+from trident.http.guard import is_loopback
 from trident.http.server_thread import ServerThread, listening, url_of
-from trident.http.strangers import is_loopback
 from trident.ui.cluster_pages import ClusterPages, OneTopology
 from trident.ui.log_pages import RecentLog
 

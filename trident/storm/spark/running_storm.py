@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from trident.errors import EnvironmentProblem, TopologyError, describe
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.spark.environment import is_spark_on
 from trident.spark.session import stop_session

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from trident.errors import EnvironmentProblem
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
 from trident.spark.worker_group import Letter, WorkerGroup, WorkerPlace
 from trident.spark.worker_jobs import Said, WorkerJob
 from trident.storm.execution.executor import Launch

@@ -18,8 +18,7 @@ from trident.observe.component_statistics import (
     TopologyStatistics,
     WindowStatistics,
 )
-from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
-from trident.observe.time_series import TimeSpan
+from trident.observe.time_series import ALL_TIME, WINDOWS_S, Difference, TimeSpan, Windows
 from trident.storm.execution.task_layout import ExecutorPlace, TaskLayout
 from trident.storm.groupings import Grouping, Subscription
 from trident.storm.statistics.worker_snapshots import CountKey, WorkerSnapshot

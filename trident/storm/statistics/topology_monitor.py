@@ -9,9 +9,8 @@ from time import monotonic
 
 from trident.observe.at_work import AtWork, RunningCall, StallLog
 from trident.observe.component_statistics import TopologyStatistics
-from trident.observe.metrics_server import MetricsServer
-from trident.observe.open_metrics import StormMetrics
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
+from trident.observe.open_metrics import MetricsServer, StormMetrics
 from trident.observe.time_series import TimeSeries
 from trident.observe.topology_status import TopologyStatus, WorkerStatus
 from trident.storm.execution.task_layout import TaskLayout

@@ -12,7 +12,7 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
 from trident.storm.execution.messages import Body
 from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector, TopologyContext
 from trident.storm.storm_config import StormConfig
