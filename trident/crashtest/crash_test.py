@@ -14,8 +14,7 @@ from pathlib import Path
 
 from trident.crashtest.job_run import JobCopy, JobRun, TimeLimits, copy_folder
 from trident.crashtest.kill_points import USUAL, FunctionCall, KillMoment, KillPoint, choose
-from trident.crashtest.row_differences import Comparison, RowDifference
-from trident.crashtest.table_rows import Row, Table
+from trident.crashtest.table_rows import Comparison, Row, RowDifference, Table
 from trident.errors import ConfigError, TridentError
 from trident.naming import counted
 

@@ -27,7 +27,7 @@ from trident.testing.spout.source_under_test import SpoutSource
 from trident.testing.spout.spout_contract import SpoutContract
 from trident.testing.spout.spout_suite import SpoutReport, spout_suite, spout_table
 from trident.testing.topology.driver import TopologyTestDriver
-from trident.testing.topology.driver_result import BatchResult, HandClock
+from trident.testing.topology.watched_batches import BatchResult, HandClock
 
 __all__ = [
     "Add",

@@ -5,20 +5,30 @@ Contracts are pytest classes, and a suite makes their checks without pytest.
 
 from __future__ import annotations
 
+import base64
 import inspect
+import os
+import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from types import FunctionType
 from typing import Any, ClassVar, NoReturn, TypeVar
 from unittest import SkipTest
+
+import cloudpickle
 
 from trident.errors import ConfigError
 from trident.testing.checks.promises import Promised
 
 Check = TypeVar("Check", bound=Callable[..., None])
 _SHOWN = 240
+
+_PROCESS_TIMEOUT_S = 60.0
 
 
 def promise(promised: Promised, *claims: str, refusal: bool = False) -> Callable[[Check], Check]:
@@ -165,3 +175,33 @@ def _shown(value: Any) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} … {text[-_SHOWN // 4 :]} ({len(text)} characters)"
+
+
+# ---- in another process --------------------------------------------------------------------------------------------
+
+
+def answer_in_another_process(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of a module in a new process; `Violation` with `what` and the error if it raises there."""
+    pickled = base64.b64encode(cloudpickle.dumps((function, arguments)))
+    script = f"from {__name__} import answer_in_this_process as answer; answer()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=pickled,
+        capture_output=True,
+        timeout=_PROCESS_TIMEOUT_S,
+        env=environment,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        broken(f"{what}: {lines[-1] if lines else done.returncode}")
+    return pickle.loads(base64.b64decode(done.stdout.splitlines()[-1]))  # made by this very module
+
+
+def answer_in_this_process() -> None:
+    """What the other process runs."""
+    function, arguments = pickle.loads(base64.b64decode(sys.stdin.buffer.read()))
+    sys.stdout.buffer.write(b"\n" + base64.b64encode(cloudpickle.dumps(function(*arguments))) + b"\n")
+    sys.stdout.flush()
+    os._exit(0)  # a client's own threads may end badly with the interpreter; the answer is given

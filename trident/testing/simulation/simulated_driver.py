@@ -29,9 +29,8 @@ from trident.state.txid import Sentinel
 from trident.state.wrappers.forwarding import MapWrapper, SerializedMap
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
-from trident.testing.topology.driver_points import WatchedLog
-from trident.testing.topology.driver_result import HandClock, Unheard
-from trident.testing.topology.given_rows import GivenSpout
+from trident.testing.topology.stand_ins import GivenSpout
+from trident.testing.topology.watched_batches import HandClock, Unheard, WatchedLog
 
 _OBSERVED = ("defined", "processed", "recorded")
 

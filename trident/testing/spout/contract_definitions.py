@@ -9,11 +9,9 @@ from unittest import SkipTest
 from trident.coordination.framing import decode, encode
 from trident.errors import SpoutError
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.another_process import answer_in_another_process
-from trident.testing.checks.contract import broken, expect, promise
+from trident.testing.checks.contract import answer_in_another_process, broken, expect, promise
 from trident.testing.checks.promises import SpoutPromise
-from trident.testing.spout.filled_source import FilledSource, SpoutChecks, rows_of
-from trident.testing.spout.spout_life import FilledBatch, Life, read_whole
+from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
 
 _MANY_BATCHES = 24
 _ALLOWED_BYTES = 64  # numbers become longer

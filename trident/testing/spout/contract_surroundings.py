@@ -21,8 +21,7 @@ from trident.spout.interfaces import ITridentSpout, TransactionAttempt
 from trident.spout.spout_kinds import is_partitioned
 from trident.testing.checks.contract import Violation, broken, promise
 from trident.testing.checks.promises import SpoutPromise
-from trident.testing.spout.filled_source import FilledSource, SpoutChecks, rows_of
-from trident.testing.spout.spout_life import FilledBatch, Life
+from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, SpoutChecks, rows_of
 
 _CYCLES = 3
 _SOON_S = 1.0

@@ -8,9 +8,8 @@ from contextlib import ExitStack
 from trident.errors import SpoutError
 from trident.spout.interfaces import Definition, SpoutType
 from trident.testing.checks.contract import Violation, broken
-from trident.testing.spout.filled_source import FilledSource
+from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, through_log
 from trident.testing.spout.source_under_test import Row
-from trident.testing.spout.spout_life import FilledBatch, Life, through_log
 
 _EVENTS = 100
 _AHEAD = 3

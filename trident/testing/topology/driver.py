@@ -32,10 +32,17 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.stream import Stream, TridentState
 from trident.testing.backend.faulty_map import InjectedFault
-from trident.testing.topology.driver_memory import with_states_in_memory
-from trident.testing.topology.driver_points import FailurePoints, WatchedLog, WatchedRunner
-from trident.testing.topology.driver_result import BatchResult, Captures, HandClock, Row, Unheard
-from trident.testing.topology.given_rows import FedSpout
+from trident.testing.topology.stand_ins import FedSpout, with_states_in_memory
+from trident.testing.topology.watched_batches import (
+    BatchResult,
+    Captures,
+    FailurePoints,
+    HandClock,
+    Row,
+    Unheard,
+    WatchedLog,
+    WatchedRunner,
+)
 from trident.topology import TridentTopology
 
 _DEFAULTS: dict[str, Any] = {
