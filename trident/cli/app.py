@@ -21,22 +21,23 @@ from trident.cli import (
     run,
     state_commands,
 )
-from trident.cli.arguments import (
+from trident.cli.commands import (
     AsJson,
     Engine,
     LogPlace,
     StateName,
     Target,
     Token,
+    TopologyOptions,
     Wide,
     argument,
+    command,
     feed_position,
     local_folder,
     log_named,
     option,
     port,
 )
-from trident.cli.commands import TopologyOptions, command
 from trident.cli.console import print_json, results, say
 from trident.extras import pyspark_version
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trident.cli.arguments import (
+from trident.cli.commands import (
     AsJson,
+    ClusterAndToken,
+    ClusterOptions,
     Conf,
     Include,
     Requirements,
     Target,
     Topology,
     Workers,
-    conf_of,
-    executors_of,
+    command,
     option,
 )
-from trident.cli.commands import ClusterAndToken, ClusterOptions, command
 from trident.cli.console import print_json, say
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def submit_command(
     --timeout, 130 ended by Ctrl-C.
     """
     from trident.cli.submitting import Code, submit
+    from trident.cli.target import conf_of
 
     code = Code(target, include or [], requirements, conf_of(conf or []))
     with of.client() as client:
@@ -90,6 +91,7 @@ def upgrade_command(
     Exit codes: as for `trident submit`; with --rehearse as for `trident rehearse`.
     """
     from trident.cli.submitting import Code, rehearse, upgrade
+    from trident.cli.target import conf_of
 
     code = Code(target, include or [], requirements, conf_of(conf or []))
     with of.client() as client:
@@ -185,7 +187,7 @@ def rebalance_command(
     Spouts and bolts change over while they run. A Trident topology gets a new driver, and so does any topology for
     which no numbers are given.
     """
-    wanted = executors_of(executors or [])
+    wanted = dict(map(_executors_of, executors or ()))
     with of.client() as client:
         client.rebalance(topology, wait_secs, workers, wanted)
         _say_done(client.show(topology), "is rebalanced", as_json)
@@ -215,6 +217,14 @@ def logs_command(
         from trident.cli.cluster_output import print_logs
 
         print_logs(client, topology, follow)
+
+
+def _executors_of(given: str) -> tuple[str, int]:
+    """Return the number of a component, of `-e component=n`."""
+    name, _, text = given.rpartition("=")
+    if not (name and text.isascii() and text.isdigit() and int(text) >= 1):
+        raise typer.BadParameter(f"-e {given!r}: expected COMPONENT=N with N at least 1, as in count=4")
+    return name, int(text)
 
 
 def _say_done(overview: TopologyOverview, done: str, as_json: bool) -> None:

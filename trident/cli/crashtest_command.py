@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from trident.cli.arguments import AsJson, argument, local_folder, option
-from trident.cli.commands import command
+from trident.cli.commands import AsJson, argument, command, local_folder, option
 from trident.cli.console import print_json, problems, say, show, unwinding_on_signals
 from trident.crashtest import (
     USUAL,

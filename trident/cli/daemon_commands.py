@@ -9,9 +9,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from trident.cli.arguments import Logs, port
 from trident.cli.cluster_commands import PANEL
-from trident.cli.commands import ClusterAndToken, command
+from trident.cli.commands import ClusterAndToken, Logs, command, port
 from trident.cli.console import ending_signals, json_line, say, say_page
 from trident.extras import needs_package
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trident.cli.arguments import AsJson, LogPlace, argument, log_named, option
-from trident.cli.commands import command
+from trident.cli.commands import AsJson, LogPlace, argument, command, log_named, option
 from trident.cli.console import print_json, say, show
 from trident.naming import counted
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import random
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -167,14 +169,8 @@ class DemoJob:
     """
 
     def __init__(self, folder: DemoFolder, engine: str, scratch: Path) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "trident.cli.with_parent",
-            "run",
-            f"{folder.module.absolute()}:topology",
-            "--once",
-        ]
+        script = "from trident.cli import demo, main; demo.end_with_parent(); main()"
+        command = [sys.executable, "-c", script, "run", f"{folder.module.absolute()}:topology", "--once"]
         command += ["--log-dir", str(folder.log_dir), "--conf", f"engine={engine}"]
         # All that a killed Spark leaves behind is in one folder then.
         short = len(str(scratch)) <= _LONGEST_SOCKET_FOLDER
@@ -220,6 +216,20 @@ class DemoJob:
     def kill(self) -> None:
         """SIGKILL every process of the session and wait until they are gone."""
         kill_job(self._process)
+
+
+def end_with_parent() -> None:
+    """From now on, end this process group when standard input ends, whose other end the parent holds.
+
+    However the parent ends, also by SIGKILL, the system closes it. Spark's JVM is in the group, and its workers end with it.
+    """
+
+    def watch() -> None:
+        while os.read(0, 1 << 10):
+            pass
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="trident-with-parent", daemon=True).start()
 
 
 def _run_with_kills(folder: DemoFolder, topology: TridentTopology, demo: Demo, bar: _Bar, batches: int) -> int:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trident.cli.arguments import AsJson, StateName, SubmittedName, Wide, argument, option
-from trident.cli.commands import TopologyOptions, command
+from trident.cli.commands import AsJson, StateName, SubmittedName, TopologyOptions, Wide, argument, command, option
 from trident.cli.console import print_json, problems, say, show
 from trident.http.plain_json import plain
 from trident.naming import counted

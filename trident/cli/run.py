@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 import typer
 
-from trident.cli.arguments import (
+from trident.cli.commands import (
     Conf,
     Engine,
     LogDir,
@@ -20,10 +20,11 @@ from trident.cli.arguments import (
     Recovery,
     Target,
     Token,
+    TopologyOptions,
+    command,
     port,
     secret,
 )
-from trident.cli.commands import TopologyOptions, command
 from trident.cli.console import Signals, ending_signals, problems, say, say_page
 from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted

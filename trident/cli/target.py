@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-from trident.cli.arguments import conf_of
 from trident.config import Config
 from trident.errors import ConfigError
 from trident.runtime.reading import targets
@@ -84,6 +83,14 @@ def settings(conf: Sequence[str], given: Mapping[str, Any], topology: TridentTop
         return Config.of(values) if topology is None else topology.settings(values, origin="command line")
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def conf_of(given: Sequence[str]) -> dict[str, str]:
+    """Return the settings of `--conf key=value`, names and texts."""
+    pairs = [each.partition("=") for each in given]
+    if wrong := next(("".join(pair) for pair in pairs if not pair[0] or not pair[1]), None):
+        raise typer.BadParameter(f"--conf {wrong!r}: expected key=value, as in max_spout_pending=5")
+    return {name: value for name, _, value in pairs}
 
 
 def _values(conf: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
