@@ -32,7 +32,6 @@ from trident.topology import TridentTopology
 
 Opened = Callable[[str | None], ChangeFeed]
 
-_CONNECTIONS = 256
 _SHORTEST_S, _LONGEST_S, _SIGN_OF_LIFE_S = 0.05, 1.0, 15.0
 
 
@@ -74,7 +73,7 @@ class ChangeServer(ServerThread):
     what, cannot, extra, grace_s = "a feed of changes", "changes cannot be served at", "ui", 2
 
     def __init__(self, opened: Opened, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
-        super().__init__(lambda: _app(opened, is_loopback(host), token), host, port, _CONNECTIONS)
+        super().__init__(lambda: _app(opened, is_loopback(host), token), host, port, 256)
 
 
 def _app(opened: Opened, loopback: bool, token: str | None) -> Any:

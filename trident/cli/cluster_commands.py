@@ -24,8 +24,7 @@ from trident.cli.console import print_json, say
 if TYPE_CHECKING:
     from trident.cluster.client.topology_overviews import TopologyOverview
 
-_WAITING = "Wait until its driver runs; Ctrl-C ends only the wait."
-Wait = Annotated[bool, typer.Option("--wait", help=_WAITING)]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until its driver runs; Ctrl-C ends only the wait.")]
 Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long --wait waits.")]
 _REHEARSE = "Change nothing: run the last N batches through both codes, and show which totals would differ."
 Rehearsal = Annotated[int | None, typer.Option("--rehearse", metavar="N", min=1, help=_REHEARSE)]

@@ -33,9 +33,6 @@ REPLACED = 3
 PIPE_WIDTH = 10_000
 """The width of what goes into a file or a pipe: it has no screen to fit."""
 _TIME = "%Y-%m-%d %H:%M:%S"
-_LOOK_S = 0.2
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_NARROW = 80  # on a narrower screen the lines of a box take the space of words
 
 
 def results() -> Console:
@@ -63,7 +60,7 @@ def say_page(name: str, host: str, url: str) -> None:
 
 def is_wide(console: Console) -> bool:
     """Whether a table of many columns fits."""
-    return console.width >= _NARROW
+    return console.width >= 80  # on a narrower screen the lines of a box take the space of words
 
 
 def show(
@@ -239,7 +236,7 @@ class Signals:
         """Wait for a signal; returns the exit code that it asks for."""
         waiting = threading.Event()
         while self.received is None:
-            waiting.wait(_LOOK_S)
+            waiting.wait(0.2)
         return 128 + self.received
 
     def _say(self, text: str) -> None:
@@ -252,7 +249,7 @@ class Signals:
 def ending_signals(first: str, second: str, as_json: bool) -> Iterator[Signals]:
     """Notice signals in the block, see `Signals`."""
     signals = Signals(first, second, as_json)
-    before = {signum: signal.signal(signum, signals.handle) for signum in _SIGNALS}
+    before = {signum: signal.signal(signum, signals.handle) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals
     finally:

@@ -84,16 +84,10 @@ def read(
 
     Of several aggregates in one value the results are read, and not what is remembered beside them.
 
-    Raises
-    ------
-    TopologyError
-        There is no such state.
-    UnsupportedOperation
-        The state is in memory, or its store cannot list keys.
-    LogError, ForeignLogError
-        There is no log, or it is of another topology.
-    StateReadError
-        The store does not belong to the log.
+    Raises `TopologyError`: there is no such state.
+    Raises `UnsupportedOperation`: the state is in memory, or its store cannot list keys.
+    Raises `LogError`, `ForeignLogError`: there is no log, or it is of another topology.
+    Raises `StateReadError`: the store does not belong to the log.
     """
     graph = topology.graph()
     node = graph.state(name)

@@ -28,7 +28,6 @@ WRONG = 4
 """The exit code if keys are wrong."""
 
 _SHOWN = 20  # wrong keys of a state
-_EVERY_S = 5.0
 
 
 app = typer.Typer()
@@ -202,7 +201,7 @@ def _progress(topology: str) -> Callable[[int], None]:
 
     def progress(txid: int) -> None:
         nonlocal said
-        if time.monotonic() - said >= _EVERY_S:
+        if time.monotonic() - said >= 5.0:
             said = time.monotonic()
             say(f"{topology}: batch {txid:,} processed again", console=problems())
 

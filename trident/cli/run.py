@@ -42,7 +42,6 @@ Beside = Callable[[Any], AbstractContextManager[object]]
 LEFT_OUT = 4
 """The exit code of a run that has left tuples out, if that was asked for."""
 
-_LOOK_S = 0.1
 _OF_BATCHES = ("engine", "once", "fail_on_dead_letters", "takeover", "state_recovery", "log_dir", "drpc_port")
 """The options that say nothing to a topology of spouts and bolts."""
 
@@ -338,7 +337,7 @@ def _until_ended(
                     opened.enter_context(display)
                 over = False
                 while not over:
-                    over = bool(signals.received) or done.wait(_LOOK_S)
+                    over = bool(signals.received) or done.wait(0.1)
                     if display is not None:  # also once at the end
                         display.update(running)
         finally:

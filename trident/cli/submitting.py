@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 NOT_YET = 4
 """The exit code if a topology was submitted or upgraded, and did not run within the time."""
 
-_LOOK_S = 0.3
-
 
 @dataclass(frozen=True)
 class Code:
@@ -198,7 +196,7 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
                 late = f"error: topology {overview.base.storm_name!r} does not run after {wait_s:g} s ({now}); {left}"
                 say(late, "bold red", problems())
                 raise typer.Exit(NOT_YET)
-            time.sleep(_LOOK_S)
+            time.sleep(0.3)
     except KeyboardInterrupt:
         say(f"stopped waiting; {left}", console=problems())
         raise typer.Exit(INTERRUPTED) from None

@@ -24,31 +24,21 @@ from trident.redaction import redacted
 Row = Mapping[str, Any]
 """A row: its columns by name."""
 
-_SERVERS = ("postgresql", "postgres")
 _KINDS = (
     "a folder or file of Parquet, CSV, JSON or Delta below the job's folder, sqlite:///counts.db?table=counts, "
     "postgresql://host/database?table=counts, or module:function that returns rows"
 )
-
-_DIGITS = ".12g"  # the order in which a sum of doubles was added up is no difference
 
 
 @dataclass(frozen=True)
 class Table:
     """A table, as the command line names it; nothing is opened before `read`.
 
-    Parameters
-    ----------
-    name
-        How it is shown, without secrets.
-    kind
-        `path`, `sqlite`, `postgres` or `function`.
-    place
-        The relative path, the URL without its query, or `module:function`.
-    select
-        Of a database: what is read.
-    options
-        Of a path: `header=true`, if the first line of each CSV file has the names of the columns.
+    `name`: how it is shown, without secrets.
+    `kind`: `path`, `sqlite`, `postgres` or `function`.
+    `place`: the relative path, the URL without its query, or `module:function`.
+    `select`: of a database: what is read.
+    `options`: of a path: `header=true`, if the first line of each CSV file has the names of the columns.
     """
 
     name: str
@@ -67,15 +57,8 @@ class Table:
     def read(self, folder: Path) -> list[Row]:
         """Return all rows, in no order; none if the table does not exist (yet).
 
-        Parameters
-        ----------
-        folder
-            The copy that the job runs in.
-
-        Raises
-        ------
-        TridentError
-            It is there and cannot be read.
+        `folder`: the copy that the job runs in.
+        Raises `TridentError`: it is there and cannot be read.
         """
         return list(_READ[self.kind](self, folder))
 
@@ -83,13 +66,10 @@ class Table:
 def table_named(text: str) -> Table:
     """Return the table that a text names.
 
-    Raises
-    ------
-    ConfigError
-        It names none, or one that is not in the copy of the folder.
+    Raises `ConfigError`: it names none, or one that is not in the copy of the folder.
     """
     url = urlsplit(text)
-    if url.scheme in ("sqlite", *_SERVERS):
+    if url.scheme in ("sqlite", "postgresql", "postgres"):
         return _database(text, url)
     if url.scheme in ("", "file") or not all(part.replace(".", "").isidentifier() for part in text.split(":")):
         path, _, query = text.partition("?")
@@ -276,12 +256,8 @@ class RowDifference:
 class Comparison:
     """How two tables are compared.
 
-    Parameters
-    ----------
-    key
-        The columns of the key; none: the whole row is one, and its copies are counted.
-    ignored
-        Columns that differ from run to run, such as the time of writing.
+    `key`: the columns of the key; none: the whole row is one, and its copies are counted.
+    `ignored`: columns that differ from run to run, such as the time of writing.
     """
 
     key: Sequence[str] = ()
@@ -292,10 +268,7 @@ class Comparison:
     ) -> list[RowDifference]:
         """Return the keys that differ, in order.
 
-        Raises
-        ------
-        ConfigError
-            A column of the key is not in the table.
+        Raises `ConfigError`: a column of the key is not in the table.
         """
         one, other = self._grouped(expected), self._grouped(found)
         return [
@@ -331,7 +304,7 @@ def _text(row: Mapping[str, Any], bare: bool = False) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, float):
-        return format(value, _DIGITS)
+        return format(value, ".12g")  # the order in which a sum of doubles was added up is no difference
     if isinstance(value, dict | list | tuple):
         return json.dumps(value, sort_keys=True, default=str)
     return "NULL" if value is None else str(value)

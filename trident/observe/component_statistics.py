@@ -14,7 +14,6 @@ from trident.observe.time_series import ALL_TIME
 
 ComponentKind = Literal["spout", "step", "exchange", "state", "query", "bolt", "acker"]
 
-_SHORTEST_S = 1e-3
 
 Entry = dict[str, Any]
 
@@ -189,7 +188,7 @@ class WindowStatistics:
 
     def per_second(self, amount: float) -> float:
         """Return how much that is per second of the window."""
-        return amount / max(self.seconds, _SHORTEST_S)
+        return amount / max(self.seconds, 1e-3)
 
 
 @dataclass(frozen=True)

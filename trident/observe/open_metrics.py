@@ -29,7 +29,6 @@ BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 OTHER = "(other)"
 _MOST_COUNTERS = 200  # of operations; a name made of data must not fill the memory of what scrapes them
-_MS_PER_S = 1000
 _CLIENT_S = 10.0  # within which a client sends its request
 
 Values = Mapping[Any, Any]
@@ -277,7 +276,7 @@ def _by_stream(measure: str) -> Callable[[TopologyStatus], Values]:
 def _seconds(latency: str) -> Callable[[TopologyStatus], Values]:
     def of(figures: Figures) -> float | None:
         latency_ms: float | None = getattr(figures, f"{latency}_latency_ms")
-        return None if latency_ms is None else latency_ms / _MS_PER_S
+        return None if latency_ms is None else latency_ms / 1000
 
     return _by_component(of, WINDOWS_S[0])
 

@@ -25,11 +25,8 @@ LagTrend = Literal["grows", "shrinks", "steady"]
 FailureTrend = Literal["rising", "falling", "steady"]
 
 _MS_PER_S = 1000.0
-_RATE_S = 10.0
 _LAG_S, _LAG_SHORTEST_S = 180.0, 15.0
 _SHARE, _AMOUNT = 0.2, 100  # by which a lag must have changed, so that it is no accident
-_FEWEST = 4  # spans that can have a trend
-_CHANCE = 2.0  # standard deviations: what differs less may be chance
 
 BUCKETS = 20
 WINDOWS_S = (600, 10_800, 86_400)
@@ -210,7 +207,7 @@ class TimeSeries:
         """Return how many tuples there were by second, in the last seconds."""
         with self._guard:
             line, age_s = self._lines[0], now - self._began
-            spans = line.between(age_s - _RATE_S, age_s)
+            spans = line.between(age_s - 10.0, age_s)
         return sum(each.tuples for each in spans) / max(age_s - spans[0].number * line.width_s, 1.0)
 
     def failures(self, window_s: int, now: float) -> FailureTrend | None:
@@ -218,9 +215,9 @@ class TimeSeries:
         _, spans = self._over(window_s, now)
         half = len(spans) // 2
         before, after = _failed(spans[:half]), _failed(spans[len(spans) - half :])
-        if len(spans) < _FEWEST or not _failed(spans):
+        if len(spans) < 4 or not _failed(spans):  # fewer have no trend
             return None
-        by_chance = _CHANCE * math.sqrt(before + after)
+        by_chance = 2.0 * math.sqrt(before + after)  # standard deviations: what differs less may be chance
         return "rising" if after - before > by_chance else "falling" if before - after > by_chance else "steady"
 
     def lag(self, now: float) -> LagTrend | None:

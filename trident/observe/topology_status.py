@@ -30,7 +30,6 @@ from trident.observe.time_series import ALL_TIME, TimeSeries
 from trident.redaction import redacted
 
 Entry = dict[str, Any]
-_OF_HEAD = ("txid", "share", "engine", "deactivated")
 _OF_LAST = ("errorTask", "errorHost", "errorTime", "errorLapsedSecs")
 
 HEARTBEAT_BYTES = 6000
@@ -135,7 +134,7 @@ class TopologyStatus:
         counted = window.components.get(component)
         return {
             **self._head(id_, window),
-            **{key: self.more[key] for key in _OF_HEAD if key in self.more},
+            **{key: self.more[key] for key in ("txid", "share", "engine", "deactivated") if key in self.more},
             **(self._counted(window, counted) if counted is not None else {"componentType": "state"}),
             **nodes[component],
             "topologyId": id_,

@@ -135,7 +135,6 @@ def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
 API = "/api/"
 """What begins with this is data; all else are the files of the page, which reveal nothing."""
 
-_READING = ("GET", "HEAD")
 _PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -170,7 +169,7 @@ def rules_of_pages(token: str | None, token_for_all: bool, loopback: bool, extra
     """
 
     def needs_token(scope: Scope) -> bool:
-        if scope["method"] not in _READING or (token_for_all and scope["path"].startswith(API)):
+        if scope["method"] not in ("GET", "HEAD") or (token_for_all and scope["path"].startswith(API)):
             return True
         return any(route.matches(scope)[0] is Match.FULL for route in extra_routes)
 

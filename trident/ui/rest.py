@@ -52,7 +52,6 @@ STATIC = Path(__file__).parent / "static"
 
 _TOPOLOGY = "/api/v1/topology/{topology_id}"
 _WINDOWS = {"600": 600, "10800": 10_800, "86400": 86_400, "0": 0, ":all-time": 0}
-_MAX_BODY = 64 << 10
 _MOST_S = 86_400
 
 
@@ -190,7 +189,7 @@ def _window(request: Request) -> int:
 
 
 async def _parameters(request: Request, action: Action) -> dict[str, Any]:
-    body = await body_of(request, _MAX_BODY)
+    body = await body_of(request, 64 << 10)
     if action == "dead-letters":
         letters, reason = body.get("letters"), body.get("reason")
         if not isinstance(letters, list) or not all(isinstance(each, str) for each in letters):

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8080
 """The port of Storm UI."""
 
-_MAX_CONNECTIONS = 256
-
 
 class UIServer(ServerThread):
     """Serves `ClusterPages` over HTTP. A context manager: leaving it closes it.
@@ -56,7 +54,7 @@ class UIServer(ServerThread):
             loopback = is_loopback(host)
             return app(pages, token, token_for_all=token_for_all, loopback=loopback, extra_routes=extra_routes)
 
-        super().__init__(application, host, port, _MAX_CONNECTIONS, listener)
+        super().__init__(application, host, port, 256, listener)
 
 
 class TopologyPage:

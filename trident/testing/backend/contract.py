@@ -19,21 +19,13 @@ from trident.testing.checks.contract import Contract, broken, expect
 class StoreContract(Contract):
     """Base of the contracts. Subclass one of them, name the factory, and let pytest run it.
 
-    Attributes
-    ----------
-    factory
-        What opens the store: a `BackingMapFactory`, a `StateSpec`, a `StateFactory`, a function without arguments that
-        returns one of these over an empty store; also as a method, or set by a fixture.
-    kind
-        What the maps hold; None: as the factory says, else opaque.
-    limits
-        What the store claims; None: what its methods claim.
-    outage
-        A function that returns a context in which the store does not answer; None: the case is left out.
-    seed
-        The seed of the random choices.
-    suite_run
-        The run of `backend_suite` that the check belongs to.
+    `factory`: what opens the store: a `BackingMapFactory`, a `StateSpec`, a `StateFactory`, a function without arguments that
+    returns one of these over an empty store; also as a method, or set by a fixture.
+    `kind`: what the maps hold; None: as the factory says, else opaque.
+    `limits`: what the store claims; None: what its methods claim.
+    `outage`: a function that returns a context in which the store does not answer; None: the case is left out.
+    `seed`: the seed of the random choices.
+    `suite_run`: the run of `backend_suite` that the check belongs to.
     """
 
     factory: Any = None

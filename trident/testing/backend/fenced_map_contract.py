@@ -29,9 +29,6 @@ _POINTS = 8
 _ABSENT = rows(3, 10**6)
 _REFUSED = (FencedError, SecondRunError, StateLossDetected, BackendError)
 
-_RARE = 64
-_PARTS = (0.5, 0.25, 0.75)  # which of the calls of one name: the middle one first
-
 
 class FencedMapContract(MapContract):
     """What a map that keeps a sentinel must do, and how far it stops a writer that was replaced.
@@ -366,9 +363,10 @@ def points_inside(call: Callable[[], object]) -> list[Point]:
             places.setdefault(name, []).append(next(calls))
 
     _profiled(call, note)
-    rare = {name: at for name, at in places.items() if len(at) <= _RARE} or places
+    rare = {name: at for name, at in places.items() if len(at) <= 64} or places
     spread = sorted(rare, key=lambda name: rare[name][0] - rare[name][-1])
-    points = (Point(rare[name][int(len(rare[name]) * part)], name) for part in _PARTS for name in spread)
+    # Of the calls of one name, the middle one first.
+    points = (Point(rare[name][int(len(rare[name]) * part)], name) for part in (0.5, 0.25, 0.75) for name in spread)
     return list(dict.fromkeys(points))  # a name that is called once is at all parts
 
 

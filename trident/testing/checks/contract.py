@@ -28,8 +28,6 @@ from trident.testing.checks.promises import Promised
 Check = TypeVar("Check", bound=Callable[..., None])
 _SHOWN = 240
 
-_PROCESS_TIMEOUT_S = 60.0
-
 
 def promise(promised: Promised, *claims: str, refusal: bool = False) -> Callable[[Check], Check]:
     """Mark a check of a `Contract` with the promise that it belongs to.
@@ -53,12 +51,8 @@ def promise(promised: Promised, *claims: str, refusal: bool = False) -> Callable
 class Contract:
     """Base of the contracts: a class whose methods `test_…` are checks, each marked with `promise`.
 
-    Attributes
-    ----------
-    seed
-        The seed of the random choices.
-    skips
-        Whether pytest is told of a check that is not made because its claim is not there.
+    `seed`: the seed of the random choices.
+    `skips`: whether pytest is told of a check that is not made because its claim is not there.
     """
 
     seed: ClassVar[int] = 0
@@ -189,7 +183,7 @@ def answer_in_another_process(what: str, function: Callable[..., Any], *argument
         [sys.executable, "-c", script],
         input=pickled,
         capture_output=True,
-        timeout=_PROCESS_TIMEOUT_S,
+        timeout=60.0,
         env=environment,
         check=False,
     )

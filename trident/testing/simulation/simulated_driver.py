@@ -32,8 +32,6 @@ from trident.testing.simulation.fault_plan import Fault
 from trident.testing.topology.stand_ins import GivenSpout
 from trident.testing.topology.watched_batches import HandClock, Unheard, WatchedLog
 
-_OBSERVED = ("defined", "processed", "recorded")
-
 
 class Died(BaseException):
     """The driver is dead; nothing in it may handle that."""
@@ -83,7 +81,7 @@ class Seam:
             self._attempt = attempt
         if point == "recorded":
             self.world.note("committed", attempt)
-        if point in _OBSERVED:
+        if point in ("defined", "processed", "recorded"):
             self.reach(point, txid=attempt.txid)
 
     def is_due(self, point: str, state: str) -> bool:

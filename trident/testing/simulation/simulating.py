@@ -40,7 +40,6 @@ _SETTINGS: dict[str, Any] = {
     "retry_backoff_max_ms": 0,
     "max_batch_attempts": 20,
 }
-_MOST_ROWS_SHOWN = 20
 _LATER_S = 3600.0
 _NO_FAULT = (
     "This happens without any fault: the results depend on how the rows are cut into batches. Aggregators "
@@ -336,7 +335,7 @@ class JudgedRuns:
         return [
             f"  {stream}: {[self._given[stream][at] for at in kept]!r}"
             for stream, kept in rows.items()
-            if len(kept) <= _MOST_ROWS_SHOWN
+            if len(kept) <= 20
         ]
 
 

@@ -14,7 +14,6 @@ from trident.testing.checks.promises import SpoutPromise
 from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
 
 _MANY_BATCHES = 24
-_ALLOWED_BYTES = 64  # numbers become longer
 _AHEAD = 3
 
 
@@ -50,7 +49,7 @@ class DefinitionChecks(SpoutChecks):
         """Batches of the same size have definitions of the same size, however many there were."""
         batches = self._many_batches()
         sizes, few = [_size(batch) for batch in batches], len(batches) // 4
-        if few and max(sizes[few:]) > max(sizes[:few]) * 1.5 + _ALLOWED_BYTES:
+        if few and max(sizes[few:]) > max(sizes[:few]) * 1.5 + 64:  # numbers become longer
             largest = sizes.index(max(sizes))
             broken(
                 f"the first {few} definitions take at most {max(sizes[:few])} bytes, that of batch {largest + 1} takes "

@@ -30,10 +30,6 @@ from trident.spout.interfaces import (
 from trident.testing.checks.contract import Contract, Violation, broken
 from trident.testing.spout.source_under_test import Row, SpoutSource
 
-_EMPTY_IN_A_ROW = 10  # as the loop takes the end of the sources
-_PAUSE_S = 0.01
-_DEFAULT_ROWS = 43
-
 _CLAIMS: dict[str, tuple[Callable[[SpoutSource], bool], str]] = {
     "limit": (lambda source: source.limit is not None, "the source declares no limit"),
     "grows": (lambda source: source.grows, "an open coordinator does not find what is added"),
@@ -187,7 +183,7 @@ class FilledSource:
     @property
     def backlog(self) -> int:
         """How many rows make several batches."""
-        return _DEFAULT_ROWS if self.source.limit is None else 4 * self.source.limit + 3
+        return 43 if self.source.limit is None else 4 * self.source.limit + 3
 
     def fill(self, rows: int, *partitions: int) -> None:
         """Add so many rows, spread over the partitions (all that the source began with, if none is named)."""
@@ -241,7 +237,7 @@ class FilledSource:
         if wait:
             life.coordinator.look_now()
         while (definition := life.define(txid, previous)) is None and wait and time.monotonic() < until:
-            time.sleep(_PAUSE_S)  # as the loop waits before it asks again
+            time.sleep(0.01)  # as the loop waits before it asks again
         return None if definition is None else FilledBatch(txid, definition)
 
     def read_next(self, life: Life, last: FilledBatch | None = None, wait: bool = True) -> FilledBatch | None:
@@ -280,7 +276,7 @@ class FilledSource:
         """
         wanted = len(self.rows()) if want is None else want
         batches, last, read, empty = list[FilledBatch](), previous, 0, 0
-        while empty < _EMPTY_IN_A_ROW and read <= 2 * wanted + 100:
+        while empty < 10 and read <= 2 * wanted + 100:  # as the loop takes the end of the sources
             if (last := take(last, read < wanted)) is None:
                 break
             batches.append(last)
@@ -328,13 +324,9 @@ def rows_of(batches: Sequence[FilledBatch]) -> list[Row]:
 class SpoutChecks(Contract):
     """Base of the contract.
 
-    Attributes
-    ----------
-    source
-        The class of your `SpoutSource`, or a function without arguments that returns one; also as a method, or set by a
-        fixture. It is called for each check.
-    seed
-        The seed of the random choices.
+    `source`: the class of your `SpoutSource`, or a function without arguments that returns one; also as a method, or set by a
+    fixture. It is called for each check.
+    `seed`: the seed of the random choices.
     """
 
     source: Any = None

@@ -14,10 +14,6 @@ from trident.testing.spout.filled_source import rows_of
 from trident.testing.spout.source_under_test import Row
 from trident.testing.spout.spout_schedules import SpoutSchedule
 
-_IDLE_CALLS = 20
-_THROTTLED_BATCHES = 3
-_SCHEDULES = 6
-
 
 class SpoutContract(DefinitionChecks, SurroundingChecks):
     """What every spout must do. Subclass it, set `source`, and let pytest run it.
@@ -91,7 +87,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
         for share in (0.5, 1e-9, 0.5, 1.0):
             throttled.throttle(share)
             most, sizes = self._most(share), []
-            for _ in range(_THROTTLED_BATCHES):
+            for _ in range(3):
                 if (last := filled.read_next(life, last)) is not None:
                     life.succeeded(last)
                 sizes.append(0 if last is None else len(last.rows))
@@ -113,7 +109,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
         last, times = batches[-1], list[float]()
         if not last.rows:
             broken(f"all is read, and {last.definition!r} is a batch without rows; return None where there is nothing")
-        for _ in range(_IDLE_CALLS):
+        for _ in range(20):
             began = time.monotonic()
             definition = life.define(last.txid + 1, last.definition)
             times.append(time.monotonic() - began)
@@ -149,7 +145,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
 
     def run_schedules(self) -> None:
         """Run a few random schedules."""
-        for number in range(_SCHEDULES):
+        for number in range(6):
             self.run_schedule(number)
             self.teardown_method()
 

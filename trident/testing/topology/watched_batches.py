@@ -22,9 +22,6 @@ from trident.spout.interfaces import TransactionAttempt
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.tuples import TridentTuple
 
-_POINTS = ("define", "process", "record")
-_STATE_POINTS = ("begin_commit", "put", "commit")
-
 Row = tuple[Any, ...]
 
 
@@ -161,7 +158,8 @@ class FailurePoints:
 
     def __init__(self, topology: str, states: Iterable[str]) -> None:
         self._topology = topology
-        self._known = [*_POINTS, *(f"{point}:{state}" for state in states for point in _STATE_POINTS)]
+        self._known = ["define", "process", "record"]
+        self._known += [f"{point}:{state}" for state in states for point in ("begin_commit", "put", "commit")]
         self._left: dict[str, int] = {}
 
     def fail_at(self, point: str, times: int) -> None:
