@@ -5,16 +5,16 @@ name. `commands.py` makes commands of functions, with the arguments and options 
 topology that the command line names, `console.py` prints and turns errors into messages.
 """
 
-from importlib import import_module
-
-from trident.errors import EnvironmentProblem
-from trident.extras import needs_package
-
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run the command line; if its packages are missing, say which extra brings them."""
+    from importlib import import_module
+
+    from trident.errors import EnvironmentProblem
+    from trident.extras import needs_package
+
     try:
         with needs_package("the command `trident`", "cli"):
             import_module("typer")
