@@ -136,9 +136,7 @@ def get_command(
 
 
 @command(
-    app,
-    "changes",
-    "`trident changes orders.py:topology revenue --since 41 --follow`, or `… --port 8090` for a browser",
+    app, "changes", "`trident changes orders.py:topology revenue --since 41 --follow`, or `… --port 8090` for a browser"
 )
 def changes_command(
     of: TopologyOptions,

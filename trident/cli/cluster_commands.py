@@ -29,8 +29,7 @@ Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1,
 _REHEARSE = "Change nothing: run the last N batches through both codes, and show which totals would differ."
 Rehearsal = Annotated[int | None, typer.Option("--rehearse", metavar="N", min=1, help=_REHEARSE)]
 Pause = Annotated[
-    float,
-    typer.Option("--wait-secs", "-w", metavar="SECONDS", min=0.0, help="How long what has begun may take."),
+    float, typer.Option("--wait-secs", "-w", metavar="SECONDS", min=0.0, help="How long what has begun may take.")
 ]
 
 app = typer.Typer()
@@ -129,11 +128,7 @@ def show_command(of: ClusterOptions, topology: Topology, as_json: AsJson = False
 
 
 @command(app, "activate", "`trident activate words`", PANEL)
-def activate_command(
-    of: ClusterAndToken,
-    topology: Topology,
-    as_json: AsJson = False,
-) -> None:
+def activate_command(of: ClusterAndToken, topology: Topology, as_json: AsJson = False) -> None:
     """Resume a topology that was deactivated, or that was marked as failed because its driver kept failing."""
     with of.client() as client:
         client.activate(topology)
@@ -141,11 +136,7 @@ def activate_command(
 
 
 @command(app, "deactivate", "`trident deactivate words`", PANEL)
-def deactivate_command(
-    of: ClusterAndToken,
-    topology: Topology,
-    as_json: AsJson = False,
-) -> None:
+def deactivate_command(of: ClusterAndToken, topology: Topology, as_json: AsJson = False) -> None:
     """Stop the sources of a topology; what has begun is finished, and its driver stays."""
     with of.client() as client:
         client.deactivate(topology)
@@ -153,12 +144,7 @@ def deactivate_command(
 
 
 @command(app, "kill", "`trident kill words -w 10`", PANEL)
-def kill_command(
-    of: ClusterAndToken,
-    topology: Topology,
-    wait_secs: Pause = 30.0,
-    as_json: AsJson = False,
-) -> None:
+def kill_command(of: ClusterAndToken, topology: Topology, wait_secs: Pause = 30.0, as_json: AsJson = False) -> None:
     """End a topology and forget it. Its log and its states stay: submitted again under its name, it continues."""
     with of.client() as client:
         _say_done(client.kill(topology, wait_secs), f"ends; what has begun may take {wait_secs:g} s", as_json)

@@ -130,13 +130,7 @@ LogPlace = Annotated[
 ]
 Wide = Annotated[bool, typer.Option("--wide", "-w", help="Shorten nothing, however long the lines get.")]
 StateName = Annotated[str, argument("The name of the state.")]
-Logs = Annotated[
-    LogFormat,
-    typer.Option(
-        "--log-format",
-        help="Standard error as text, or as lines of JSON.",
-    ),
-]
+Logs = Annotated[LogFormat, typer.Option("--log-format", help="Standard error as text, or as lines of JSON.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Token = Annotated[
     str | None,
@@ -171,16 +165,10 @@ Topology = Annotated[str, argument("A topology, by its name or its id.", "NAME")
 Workers = Annotated[int | None, option("How many workers run it: processes of Spark.", "N", "--workers", "-n", min=1)]
 Requirements = Annotated[
     Path | None,
-    option(
-        "What the topology needs, as pip reads it; supervisors install it.",
-        "FILE",
-        exists=True,
-        dir_okay=False,
-    ),
+    option("What the topology needs, as pip reads it; supervisors install it.", "FILE", exists=True, dir_okay=False),
 ]
 Include = Annotated[
-    list[str] | None,
-    option("A file or folder beside the module that is packed too. Repeatable.", "PATH"),
+    list[str] | None, option("A file or folder beside the module that is packed too. Repeatable.", "PATH")
 ]
 
 

@@ -37,12 +37,7 @@ class ServerThread(Closes):
     grace_s: ClassVar[int]
 
     def __init__(
-        self,
-        app: Callable[[], Any],
-        host: str,
-        port: int,
-        connections: int,
-        listener: socket.socket | None = None,
+        self, app: Callable[[], Any], host: str, port: int, connections: int, listener: socket.socket | None = None
     ) -> None:
         with needs_package(self.what, self.extra):
             import uvicorn

@@ -25,7 +25,7 @@ from trident.cluster_errors import (
 )
 from trident.errors import BackendError, SourceAwayError, TridentError, UnsupportedOperation
 from trident.http.guard import Rules
-from trident.http.plain_json import to_json
+from trident.http.plain_json import json_answer
 
 logger = logging.getLogger(__name__)
 
@@ -75,12 +75,9 @@ async def body_of(request: Request, most: int) -> Mapping[str, Any]:
     return read
 
 
-def answer(page: Any, status: int = 200) -> Response:
-    """Return a page as JSON."""
-    return Response(to_json(page), status, media_type="application/json")
-
-
-def replying(ask: Callable[[Request], Any], made: Callable[[Any], Response] = answer) -> Callable[[Request], Response]:
+def replying(
+    ask: Callable[[Request], Any], made: Callable[[Any], Response] = json_answer
+) -> Callable[[Request], Response]:
     """Return an endpoint that runs in a thread of the pool; whatever goes wrong, the client gets an answer."""
 
     def reply(request: Request) -> Response:  # not async: Starlette calls it in a thread of its pool
@@ -97,7 +94,7 @@ def awaiting(ask: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Aw
 
     async def reply(request: Request) -> Response:
         try:
-            return answer(await ask(request))
+            return json_answer(await ask(request))
         except Exception as error:  # noqa: BLE001  whatever it is
             return problem(request, error)
 
@@ -107,12 +104,7 @@ def awaiting(ask: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Aw
 def problem(request: Request, error: Exception) -> Response:
     """Return an error as JSON; an unexpected one is logged, and its text is not sent."""
     status, message = _status_and_text(request, error)
-    return Response(
-        to_json(error_body(status, message, type(error).__name__)),
-        status,
-        _HEADERS.get(status),
-        media_type="application/json",
-    )
+    return json_answer(error_body(status, message, type(error).__name__), status, _HEADERS.get(status))
 
 
 def error_body(status: int, message: str, kind: str) -> dict[str, str]:

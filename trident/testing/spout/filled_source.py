@@ -19,14 +19,7 @@ from trident.coordination.framing import decode, encode
 from trident.errors import ConfigError
 from trident.planner.guarantees import spout_type_of
 from trident.runtime.spouts.batch_spouts import as_trident_spout
-from trident.spout.interfaces import (
-    BadRow,
-    Definition,
-    PartitionRead,
-    SpoutType,
-    TransactionAttempt,
-    coordinator_of,
-)
+from trident.spout.interfaces import BadRow, Definition, PartitionRead, SpoutType, TransactionAttempt, coordinator_of
 from trident.testing.checks.contract import Contract, Violation, broken
 from trident.testing.spout.source_under_test import Row, SpoutSource
 
