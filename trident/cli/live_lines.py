@@ -72,7 +72,9 @@ class LineDisplay:
     def _lines(self, running: RunningTopology, now: float, status: dict[str, Any]) -> list[str]:
         """Return the line of the topology; after it one for each source, if there are several."""
         sources, since = status["sources"], self._look(now, status)
-        total = [f"batch {status['txid']:,}", counted(status["tuples"], "tuple"), _speed(running, now, status, since)]
+        rate = _rate(status["tuples"], since.tuples, now - since.at, running.seconds)
+        total = [f"batch {status['txid']:,}", counted(status["tuples"], "tuple")]
+        total += [f"{rate:,.0f} tuples/s" if rate else "waiting for tuples"]
         if len(sources) == 1:
             total += _behind(sources[0])
         last = running.last_progress
@@ -126,11 +128,6 @@ class StormLines(LineDisplay):
 def _of_source(source: dict[str, Any], now: float, since: _Seen, running: RunningTopology) -> list[str]:
     rows, before = source["numInputRows"], since.rows.get(source["description"], 0)
     return [f"{_rate(rows, before, now - since.at, running.seconds):,.0f} tuples/s", *_behind(source)]
-
-
-def _speed(running: RunningTopology, now: float, status: dict[str, Any], since: _Seen) -> str:
-    rate = _rate(status["tuples"], since.tuples, now - since.at, running.seconds)
-    return f"{rate:,.0f} tuples/s" if rate else "waiting for tuples"
 
 
 def _rate(tuples: int, before: int, in_s: float, run_s: float) -> float:

@@ -167,7 +167,15 @@ class BatchCommitted(NamedTuple):
             "numInputBytes": self.read.size,
             "numTasks": self.read.tasks,
             **self.rates(self.tuples),
-            "sources": [_source(self, name, rows.get(name, 0), lag) for name, lag in self.read.lags.items()],
+            "sources": [  # with the names of PySpark's `SourceProgress`
+                {
+                    "description": name,
+                    "numInputRows": rows.get(name, 0),
+                    **self.rates(rows.get(name, 0)),
+                    "lag": None if lag is None else lag._asdict(),
+                }
+                for name, lag in self.read.lags.items()
+            ],
             "durationMs": {phase: seconds * 1000 for phase, seconds in durations.items()},
             "placements": dict(self.placements),
             "stateKeysUpdated": dict(self.keys_updated),
@@ -184,12 +192,6 @@ class BatchCommitted(NamedTuple):
             f"topology {self.topology}: batch {attempt} committed, {counted(self.tuples, 'tuple')} in "
             f"{phases.total * 1000:,.1f} ms ({spent}){left_out}"
         )
-
-
-def _source(batch: BatchCommitted, name: str, rows: int, lag: Lag | None) -> dict[str, Any]:
-    """Return the figures of a source, with the names of PySpark's `SourceProgress`."""
-    lag_as_dict = None if lag is None else lag._asdict()
-    return {"description": name, "numInputRows": rows, **batch.rates(rows), "lag": lag_as_dict}
 
 
 def event_entry(event: str, of: Any, *names: str) -> dict[str, Any]:

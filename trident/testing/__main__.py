@@ -11,10 +11,10 @@ from trident.extras import needs_package
 from trident.roles import missing
 from trident.spout.interfaces import IBatchSpout, ITridentSpout
 from trident.spout.rich import IRichSpout
-from trident.testing.backend.limits import Limits
+from trident.testing.backend.store_under_test import Limits
 from trident.testing.backend.suite import backend_suite
 from trident.testing.spout.source_under_test import SpoutSource
-from trident.testing.spout.spout_suite import spout_suite
+from trident.testing.spout.spout_contract import spout_suite
 
 with needs_package("python -m trident.testing", "cli"):
     import typer

@@ -9,10 +9,9 @@ from typing import Any
 
 from trident.state.interfaces import Key, StateType
 from trident.state.txid import Txid
-from trident.testing.backend.limits import METHODS, Limits
 from trident.testing.backend.schedules import Schedule
 from trident.testing.backend.simulated_log import Append, Log
-from trident.testing.backend.store_under_test import Store, SuiteRun, Writer
+from trident.testing.backend.store_under_test import METHODS, Limits, Store, SuiteRun, Writer
 from trident.testing.checks.contract import Contract, broken, expect
 
 

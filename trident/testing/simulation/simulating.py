@@ -324,19 +324,16 @@ class JudgedRuns:
             f"seed {plan.seed} of topology {self._name!r} differs from a run without faults:",
             *(f"  {line.strip()}" for line in text.splitlines()),
             f"with {len(small.faults)} of its {len(plan.faults)} faults and {left}:",
-            *self._shown(rows),
+            *(
+                f"  {stream}: {[self._given[stream][at] for at in kept]!r}"
+                for stream, kept in rows.items()
+                if len(kept) <= 20
+            ),
             *(f"  {line}" for line in last[0].trace),
             *said,
             f"Run it again: simulate(topology, rows, seed={plan.seed}{self._also})",
         ]
         return SimulationFailed("\n".join(lines), plan.seed, last[0].trace)
-
-    def _shown(self, rows: Rows) -> list[str]:
-        return [
-            f"  {stream}: {[self._given[stream][at] for at in kept]!r}"
-            for stream, kept in rows.items()
-            if len(kept) <= 20
-        ]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from trident.errors import ConfigError, ReplayMismatchError, TridentError
 from trident.fields import Fields
 from trident.graph import Graph, StateNode
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
-from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StoreFacts
+from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
 from trident.state.map_state import MapStateFactory
 from trident.state.wrappers.forwarding import SerializedMap
 from trident.testing.topology.watched_batches import FailurePoints
@@ -152,7 +152,8 @@ def with_states_in_memory(graph: Graph) -> Graph:
 
     Raises `ConfigError`: a state does not say that it is a map of a kind.
     """
-    refused = [node for node in graph.states if not (node.spec.facts.in_memory or _is_map(node.spec))]
+    specs = [(node, node.spec, node.spec.facts) for node in graph.states]
+    refused = [node for node, spec, facts in specs if not (facts.in_memory or (facts.is_map and spec.kind is not None))]
     if refused:
         raise ConfigError(
             f"topology {graph.name!r} cannot run with in_memory=True: {_named(refused)} not known as a map of a kind, so no "
@@ -161,10 +162,6 @@ def with_states_in_memory(graph: Graph) -> Graph:
             'kind = "opaque" (or another) and facts = StoreFacts(is_map=True) if its states are plain maps'
         )
     return replace(graph, states=tuple(map(_in_memory, graph.states)))
-
-
-def _is_map(spec: StateSpec) -> bool:
-    return spec.facts.is_map and spec.kind is not None
 
 
 def _named(states: Sequence[StateNode]) -> str:

@@ -105,7 +105,11 @@ class Captures:
 
     def watching(self, graph: Graph) -> Graph:
         """Return the graph with a consumer behind each node whose tuples a user can see."""
-        seen = [node for node in graph.nodes if len(node.fields) and not _is_inner(node)]
+        inner = (
+            ":part",
+            ":exchange",
+        )  # only a piece of a declared step: the first half of an aggregate, or its exchange
+        seen = [node for node in graph.nodes if len(node.fields) and not node.id.endswith(inner)]
         return replace(graph, nodes=(*graph.nodes, *map(self._behind, seen)))
 
     def _behind(self, node: Node) -> PeekNode:
@@ -143,11 +147,6 @@ class Captures:
     def by_batch(self, node: str) -> dict[int, list[Row]]:
         """Return the tuples of a node by txid."""
         return {txid: list(rows.get(node, ())) for txid, rows in self.committed.items()}
-
-
-def _is_inner(node: Node) -> bool:
-    """Whether a node is only a piece of a declared step: the first half of an aggregate, or its exchange."""
-    return node.id.endswith((":part", ":exchange"))
 
 
 class FailurePoints:
