@@ -19,7 +19,7 @@ from trident.cli.commands import (
     command,
     option,
 )
-from trident.cli.console import print_json, say
+from trident.cli.console import say, tell
 
 if TYPE_CHECKING:
     from trident.cluster.client.topology_overviews import TopologyOverview
@@ -108,10 +108,7 @@ def list_command(of: ClusterOptions, as_json: AsJson = False) -> None:
         from trident.cli.cluster_output import print_list
 
         overviews = client.topologies()
-        if as_json:
-            print_json([each.as_json() for each in overviews])
-        else:
-            print_list(overviews)
+        tell([each.as_json() for each in overviews], as_json, lambda: print_list(overviews))
 
 
 @command(app, "show", "`trident show words`", PANEL)
@@ -121,10 +118,7 @@ def show_command(of: ClusterOptions, topology: Topology, as_json: AsJson = False
         from trident.cli.cluster_output import print_topology
 
         overview = client.show(topology)
-        if as_json:
-            print_json(overview.as_json())
-        else:
-            print_topology(overview)
+        tell(overview.as_json(), as_json, lambda: print_topology(overview))
 
 
 @command(app, "activate", "`trident activate words`", PANEL)
@@ -185,10 +179,7 @@ def errors_command(of: ClusterOptions, topology: Topology, as_json: AsJson = Fal
         from trident.cli.cluster_output import print_errors
 
         errors = client.errors(topology)
-        if as_json:
-            print_json(errors)
-        else:
-            print_errors(errors)
+        tell(errors, as_json, lambda: print_errors(errors))
 
 
 @command(app, "logs", "`trident logs words --follow`", PANEL)
@@ -213,7 +204,4 @@ def _executors_of(given: str) -> tuple[str, int]:
 
 
 def _say_done(overview: TopologyOverview, done: str, as_json: bool) -> None:
-    if as_json:
-        print_json(overview.as_json())
-    else:
-        say(f"{overview.base.storm_name} {done}")
+    tell(overview.as_json(), as_json, lambda: say(f"{overview.base.storm_name} {done}"))

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -97,6 +97,11 @@ def show_facts(facts: Mapping[str, str], console: Console | None = None) -> None
     for name, value in facts.items():
         grid.add_row(name, value)
     (console or results()).print(grid, markup=False)
+
+
+def tell(value: Any, as_json: bool, show: Callable[[], object]) -> None:
+    """Print what was asked for: plain data as one line of JSON, or what `show` prints of it."""
+    print_json(value) if as_json else show()
 
 
 def print_json(value: Any) -> None:

@@ -86,17 +86,10 @@ EXTRAS = {
 ALWAYS = Extra(
     {"pyarrow": "pyarrow", "numpy": "numpy", "msgpack": "msgpack", "cloudpickle": "cloudpickle"},
     (
-        "MemoryMapState",
-        "TextFileSpout",
-        "CsvFileSpout",
-        "JsonFileSpout",
-        "ParquetFileSpout",
-        "FixedBatchSpout",
-        "FeederBatchSpout",
-        "RateSpout",
-        "StateChangesSpout",
+        "MemoryMapState", "TextFileSpout", "CsvFileSpout", "JsonFileSpout", "ParquetFileSpout", "FixedBatchSpout",
+        "FeederBatchSpout", "RateSpout", "StateChangesSpout",
     ),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

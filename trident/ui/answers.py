@@ -29,22 +29,13 @@ from trident.http.plain_json import json_answer
 
 logger = logging.getLogger(__name__)
 
-# The first class that an error belongs to decides.
-_STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (NoSuchTopology, 404),
-    (KeyError, 404),
-    (NotAllowed, 401),
-    (NameTaken, 409),
-    (NotRunning, 409),
-    (UpgradeRefused, 409),
-    (BadPackage, 400),
-    (ClusterUnreachable, 503),
-    (NoLeader, 503),
-    (BackendError, 503),
-    (SourceAwayError, 503),
-    (UnsupportedOperation, 400),
-    (ValueError, 400),
-)
+_STATUS: Mapping[int, tuple[type[Exception], ...]] = {  # the first one that an error belongs to decides
+    404: (NoSuchTopology, KeyError),
+    401: (NotAllowed,),
+    409: (NameTaken, NotRunning, UpgradeRefused),
+    503: (ClusterUnreachable, NoLeader, BackendError, SourceAwayError),
+    400: (BadPackage, UnsupportedOperation, ValueError),
+}
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
@@ -115,8 +106,8 @@ def error_body(status: int, message: str, kind: str) -> dict[str, str]:
 def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
     if isinstance(error, PageError):
         return error.status, error.message
-    for kind, status in _STATUS:
-        if isinstance(error, kind):
+    for status, kinds in _STATUS.items():
+        if isinstance(error, kinds):
             return status, str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     if isinstance(error, TridentError):
         return (409 if request.method == "POST" else 500), str(error)

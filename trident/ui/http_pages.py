@@ -18,13 +18,7 @@ if TYPE_CHECKING:
     import httpx
 
 _TIMEOUT_S = 3.0
-_KINDS: dict[str, type[Exception]] = {
-    "KeyError": KeyError,
-    "ValueError": ValueError,
-    "NoSuchTopology": NoSuchTopology,
-    "NotAllowed": NotAllowed,
-    "UnsupportedOperation": UnsupportedOperation,
-}
+_KINDS = {kind.__name__: kind for kind in (KeyError, ValueError, NoSuchTopology, NotAllowed, UnsupportedOperation)}
 
 
 class HttpTopologyPages(Closes):

@@ -27,20 +27,18 @@ class StoreContract(Contract):
     `suite_run`: the run of `backend_suite` that the check belongs to.
     """
 
+    subject = "store"
     factory: Any = None
     kind: StateType | None = None
     limits: Limits | None = None
     outage: Any = None
     suite_run: SuiteRun | None = None
 
-    @property
+    @cached_property
     def store(self) -> Store:
         """The store of this check, opened at first use."""
-        if self._subject is None:
-            factory = self.given("factory", 3, ", or let a fixture set it")
-            self._subject = Store(factory, self.kind, self.limits, self.suite_run)
-        store: Store = self._subject
-        return store
+        factory = self.given("factory", 3, ", or let a fixture set it")
+        return Store(factory, self.kind, self.limits, self.suite_run)
 
     @property
     def claims(self) -> Limits:

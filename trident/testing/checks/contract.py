@@ -53,11 +53,12 @@ class Contract:
 
     `seed`: the seed of the random choices.
     `skips`: whether pytest is told of a check that is not made because its claim is not there.
+    `subject`: the name of the cached property that is what is checked.
     """
 
     seed: ClassVar[int] = 0
     skips: ClassVar[bool] = False
-    _subject: Any = None
+    subject: ClassVar[str]
 
     @classmethod
     def checks(cls) -> dict[str, Any]:
@@ -82,9 +83,8 @@ class Contract:
 
     def teardown_method(self) -> None:
         """Close what the check opened; pytest calls it."""
-        if self._subject is not None:
-            self._subject.close()
-            self._subject = None
+        if (opened := vars(self).pop(self.subject, None)) is not None:
+            opened.close()
 
     def random(self, name: str) -> random.Random:
         """Return the random numbers of one check."""

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import count
 from typing import Any, ClassVar, NamedTuple
 from unittest import SkipTest
@@ -322,21 +323,19 @@ class SpoutChecks(Contract):
     `seed`: the seed of the random choices.
     """
 
+    subject = "filled"
     source: Any = None
     skips: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def filled(self) -> FilledSource:
         """The source of this check, empty at first use."""
-        if self._subject is None:
-            source = self.given("source", hint=" to your subclass of SpoutSource, or let a fixture set it")()
-            if not isinstance(source, SpoutSource):
-                raise ConfigError(
-                    f"{type(self).__name__}.source() returned a {type(source).__name__}, expected a SpoutSource"
-                )
-            self._subject = FilledSource(source)
-        filled: FilledSource = self._subject
-        return filled
+        source = self.given("source", hint=" to your subclass of SpoutSource, or let a fixture set it")()
+        if not isinstance(source, SpoutSource):
+            raise ConfigError(
+                f"{type(self).__name__}.source() returned a {type(source).__name__}, expected a SpoutSource"
+            )
+        return FilledSource(source)
 
     def begin(self) -> tuple[FilledSource, Life]:
         """Fill the source with several batches, and begin the life of a driver."""

@@ -14,8 +14,8 @@ from trident.errors import ConfigError, ReplayMismatchError, TridentError
 from trident.fields import Fields
 from trident.graph import Graph, StateNode
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
-from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
-from trident.state.map_state import MapStateFactory
+from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StoreFacts
+from trident.state.map_state import BackingMapFactory, MapStateFactory
 from trident.state.wrappers.forwarding import SerializedMap
 from trident.testing.topology.watched_batches import FailurePoints
 
@@ -170,15 +170,16 @@ def _named(states: Sequence[StateNode]) -> str:
 
 
 def _in_memory(node: StateNode) -> StateNode:
-    spec, factory = node.spec, node.spec.factory
-    if spec.facts.in_memory:
-        return node
+    facts = node.spec.facts
+    return node if facts.in_memory else replace(node, spec=over_maps(node.spec, MapsInMemory(facts)))
+
+
+def over_maps(spec: StateSpec, maps: BackingMapFactory) -> StateSpec:
+    """Return the spec of a state of a kind over other maps, with its cache and the key of its single value."""
     assert spec.kind is not None
-    if isinstance(factory, MapStateFactory):  # with its cache and the key of its single value
-        made = replace(factory, backing_map_factory=MapsInMemory(spec.facts))
-    else:
-        made = MapStateFactory(MapsInMemory(spec.facts), spec.kind)
-    return replace(node, spec=replace(spec, factory=made))
+    if isinstance(spec.factory, MapStateFactory):
+        return replace(spec, factory=replace(spec.factory, backing_map_factory=maps))
+    return replace(spec, factory=MapStateFactory(maps, spec.kind))
 
 
 class MapsInMemory:
