@@ -58,36 +58,23 @@ class Edge:
 class Figures:
     """What was counted within a window. A latency is None if nothing was measured; what cannot be counted is 0.
 
-    Attributes
-    ----------
-    emitted
-        Tuples that were emitted. By a state: the new values that steps behind it read.
-    transferred
-        What was sent on of them: copies to tasks, rows on the edges of an operation. A combiner sends partial sums, so these
-        are fewer.
-    executed
-        Tuples that it was given, ticks left out.
-    acked, failed
-        By a bolt: tuples that it answered. Of a spout: its messages; `failed` contains those that timed out. Of an operation:
-        what was committed, and attempts at batches that ended in it.
-    execute_latency_ms
-        The mean time for a tuple. What runs in one kernel is timed together.
-    process_latency_ms
-        The mean time from the call of `execute` to the ack, of one tuple in about twenty.
-    complete_latency_ms
-        The mean time from a spout's emit to the ack of the whole tree, or from the definition of a batch to its record.
-    capacity
-        The share of the last ten minutes in which an executor was busy, or the slots of an operation: near 1 it cannot do more.
-        A component has the capacity of its busiest executor.
-    busy_s
-        Seconds that an operation worked, summed over all tasks.
-    dead_letters
-        Tuples that an operation raised on and that were left out.
-    keys, commits, commit_latency_ms
-        Of a state: keys that were updated, commits, and how long one takes.
-    batches, tuples, retries, phases_ms
-        Of a topology of Trident: batches that were committed, tuples of all sources, attempts that these batches took beyond
-        the first, and the mean time of each phase.
+    `emitted`: tuples that were emitted. By a state: the new values that steps behind it read.
+    `transferred`: what was sent on of them: copies to tasks, rows on the edges of an operation. A combiner sends partial
+    sums, so these are fewer.
+    `executed`: tuples that it was given, ticks left out.
+    `acked`, `failed`: by a bolt: tuples that it answered. Of a spout: its messages; `failed` contains those that timed out.
+    Of an operation: what was committed, and attempts at batches that ended in it.
+    `execute_latency_ms`: the mean time for a tuple. What runs in one kernel is timed together.
+    `process_latency_ms`: the mean time from the call of `execute` to the ack, of one tuple in about twenty.
+    `complete_latency_ms`: the mean time from a spout's emit to the ack of the whole tree, or from the definition of a batch
+    to its record.
+    `capacity`: the share of the last ten minutes in which an executor was busy, or the slots of an operation: near 1 it
+    cannot do more. A component has the capacity of its busiest executor.
+    `busy_s`: seconds that an operation worked, summed over all tasks.
+    `dead_letters`: tuples that an operation raised on and that were left out.
+    `keys`, `commits`, `commit_latency_ms`: of a state: keys that were updated, commits, and how long one takes.
+    `batches`, `tuples`, `retries`, `phases_ms`: of a topology of Trident: batches that were committed, tuples of all sources,
+    attempts that these batches took beyond the first, and the mean time of each phase.
     """
 
     emitted: int = 0
