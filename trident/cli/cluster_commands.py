@@ -17,20 +17,20 @@ from trident.cli.commands import (
     Topology,
     Workers,
     command,
+    flag,
     option,
+    seconds,
 )
 from trident.cli.console import say, tell
 
 if TYPE_CHECKING:
     from trident.cluster.client.topology_overviews import TopologyOverview
 
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until its driver runs; Ctrl-C ends only the wait.")]
-Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long --wait waits.")]
+Wait = Annotated[bool, flag("--wait", "Wait until its driver runs; Ctrl-C ends only the wait.")]
+Timeout = Annotated[float, seconds("How long --wait waits.", 0.1, "--timeout")]
 _REHEARSE = "Change nothing: run the last N batches through both codes, and show which totals would differ."
 Rehearsal = Annotated[int | None, typer.Option("--rehearse", metavar="N", min=1, help=_REHEARSE)]
-Pause = Annotated[
-    float, typer.Option("--wait-secs", "-w", metavar="SECONDS", min=0.0, help="How long what has begun may take.")
-]
+Pause = Annotated[float, seconds("How long what has begun may take.", 0.0, "--wait-secs", "-w")]
 
 app = typer.Typer()
 PANEL = "Clusters"
@@ -186,7 +186,7 @@ def errors_command(of: ClusterOptions, topology: Topology, as_json: AsJson = Fal
 def logs_command(
     of: ClusterAndToken,
     topology: Topology,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added, until Ctrl-C.")] = False,
+    follow: Annotated[bool, flag("--follow", "Go on with what is added, until Ctrl-C.", "-f")] = False,
 ) -> None:
     """Print the end of the log of a topology's driver, wherever it runs."""
     with of.client() as client:

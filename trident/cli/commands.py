@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 Function = Callable[..., int | None]
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error, and log more.")]
-
 Recovery = Literal["refuse", "rewind", "keep_totals", "keep_totals_even_if_wrong", "discard_totals"]
 """What to do when the log and a store do not belong together."""
 Engine = Literal["spark", "in_process", "auto"]
@@ -94,6 +92,22 @@ def port(help: str, show_default: bool | str = True) -> Any:
     return typer.Option(metavar="PORT", min=0, max=65535, help=help, show_default=show_default)
 
 
+def flag(name: str, help: str, *short: str) -> Any:
+    """Return an option that is given or not."""
+    return typer.Option(name, *short, help=help)
+
+
+def number(help: str, least: int = 1, **more: Any) -> Any:
+    """Return an option that is a number."""
+    return typer.Option(metavar="N", min=least, help=help, **more)
+
+
+def seconds(help: str, least: float, *names: str) -> Any:
+    """Return an option that is a time."""
+    return typer.Option(*names, metavar="SECONDS", min=least, help=help)
+
+
+Debug = Annotated[bool, flag("--debug", "Show the stack trace of an error, and log more.")]
 Target = Annotated[
     str,
     argument(
@@ -128,10 +142,10 @@ SubmittedName = Annotated[
 LogPlace = Annotated[
     str, argument("Folder of the log, or its address; or the name of a topology.", "DIR|NAME", callback=existing_log)
 ]
-Wide = Annotated[bool, typer.Option("--wide", "-w", help="Shorten nothing, however long the lines get.")]
+Wide = Annotated[bool, flag("--wide", "Shorten nothing, however long the lines get.", "-w")]
 StateName = Annotated[str, argument("The name of the state.")]
 Logs = Annotated[LogFormat, typer.Option("--log-format", help="Standard error as text, or as lines of JSON.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, flag("--json", "Print JSON.")]
 Token = Annotated[
     str | None,
     secret(

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from trident.cli.commands import AsJson, argument, command, local_folder, option
+from trident.cli.commands import AsJson, argument, command, local_folder, number, option, seconds
 from trident.cli.console import print_json, problems, say, show, unwinding_on_signals
 from trident.crashtest import (
     USUAL,
@@ -75,7 +75,7 @@ class CrashOptions:
             show_default="the current one",
         ),
     ] = Path()
-    kills: Annotated[int, typer.Option(metavar="N", min=1, help="How often it is killed.")] = len(USUAL)
+    kills: Annotated[int, number("How often it is killed.")] = len(USUAL)
     moment: Annotated[
         list[KillMoment] | None,
         typer.Option(
@@ -85,13 +85,8 @@ class CrashOptions:
         ),
     ] = None
     seed: Annotated[int, typer.Option(metavar="N", help="Chooses batches, lines and times.")] = 0
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="How long a run may take, from one start to its end.")
-    ] = 300.0
-    idle: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=1, help="Stop a job that does not end after so long without a batch."),
-    ] = 30.0
+    timeout: Annotated[float, seconds("How long a run may take, from one start to its end.", 1)] = 300.0
+    idle: Annotated[float, seconds("Stop a job that does not end after so long without a batch.", 1)] = 30.0
     max_copy_mb: Annotated[int, typer.Option(metavar="MB", min=1, help="How large the folder may be.")] = 1000
 
 
