@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from trident.cli.console import reporting
+from trident.cli.console import reporting, wrong_use
 
 if TYPE_CHECKING:
     from trident.cluster.client.cluster_client import ClusterClient
@@ -56,20 +56,16 @@ def existing_log(log: str) -> str:
     from trident.config import Config
     from trident.errors import ConfigError
 
-    try:
+    with wrong_use(ConfigError):
         return Config(log_dir=log).log_dir or log
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def feed_position(since: str | None) -> str | None:
     """Refuse what is neither the number of a batch nor the position of a feed (a callback of typer)."""
     from trident.runtime.reading.change_feed import FeedPosition
 
-    try:
+    with wrong_use(ValueError):
         return None if since is None else str(FeedPosition.of(since))
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def option(help: str, metavar: str, *names: str, **more: Any) -> Any:

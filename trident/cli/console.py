@@ -110,6 +110,15 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
+def wrong_use(*errors: type[Exception]) -> Iterator[None]:
+    """Take errors for a wrong use of the command: exit code 2, with their text."""
+    try:
+        yield
+    except errors as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+@contextmanager
 def reporting(debug: bool = False, as_json: bool = False) -> Iterator[None]:
     """Turn errors of the framework into a message and exit code 1 (`REPLACED`); with `debug` into a stack trace.
 

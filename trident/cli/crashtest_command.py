@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from trident.cli.commands import AsJson, argument, command, local_folder, number, option, seconds
-from trident.cli.console import print_json, problems, say, show, unwinding_on_signals
+from trident.cli.console import print_json, problems, say, show, unwinding_on_signals, wrong_use
 from trident.crashtest import (
     USUAL,
     Comparison,
@@ -107,25 +107,22 @@ def crashtest_command(of: CrashOptions, as_json: AsJson = False) -> int:
     130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     begun = time.monotonic()
-    with unwinding_on_signals():
-        try:
-            report = CrashTest(
-                _found(of.job),
-                of.folder.absolute(),
-                table_named(of.table_name),
-                Comparison(of.key or (), of.ignore or ()),
-                of.reset,
-                of.copy,
-                of.kills,
-                of.moment or USUAL,
-                of.seed,
-                TimeLimits(of.timeout, of.idle),
-                of.max_copy_mb * 1_000_000,
-                lambda text: say(text, console=problems()),
-                _tell_trial,
-            ).run()
-        except ConfigError as error:
-            raise typer.BadParameter(str(error)) from None
+    with unwinding_on_signals(), wrong_use(ConfigError):
+        report = CrashTest(
+            _found(of.job),
+            of.folder.absolute(),
+            table_named(of.table_name),
+            Comparison(of.key or (), of.ignore or ()),
+            of.reset,
+            of.copy,
+            of.kills,
+            of.moment or USUAL,
+            of.seed,
+            TimeLimits(of.timeout, of.idle),
+            of.max_copy_mb * 1_000_000,
+            lambda text: say(text, console=problems()),
+            _tell_trial,
+        ).run()
     print_report = _print_json if as_json else _print
     print_report(report, time.monotonic() - begun)
     return WRONG if not report.is_exact else int(report.kills == 0)

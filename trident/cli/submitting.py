@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from trident.cli.console import INTERRUPTED, print_json, problems, say
+from trident.cli.console import INTERRUPTED, print_json, problems, say, wrong_use
 from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.code.package_archive import unpack_into
@@ -48,11 +48,9 @@ class Code:
 
     def package(self, name: str = "") -> TopologyPackage:
         """Make the package; what is wrong with the target or the settings is a wrong use of the command."""
-        try:
+        with wrong_use(NoSuchTarget, ConfigError):
             made = make_package(self.target, self.include, self.requirements)
             settings_of(made.manifest.kind, name or made.manifest.name, self.settings(made))
-        except (NoSuchTarget, ConfigError) as error:
-            raise typer.BadParameter(str(error)) from None
         return made
 
     def settings(self, package: TopologyPackage) -> dict[str, str]:
