@@ -38,8 +38,8 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterUnreachable, NoLeader
 from trident.http.plain_json import json_answer
 from trident.roles import Closes
-from trident.ui.answers import PageError, awaiting, body_of, problem, replying
 from trident.ui.cluster_pages import Action, Page
+from trident.ui.rest import PageError, awaiting, body_of, problem, replying
 from trident.ui.ui_server import UIServer
 
 _CODES = "/api/v1/code"

@@ -11,9 +11,7 @@ from trident.errors import StateError
 from trident.state.encoding.codec import encode
 from trident.state.interfaces import Key, StateType
 from trident.state.values import OpaqueValue
-from trident.testing.backend.contract import keys_of, rows, values_of
-from trident.testing.backend.contract_sharing import MapSharing
-from trident.testing.backend.sample_values import (
+from trident.testing.backend.contract import (
     BINARY_KEYS,
     INTS,
     KEYS,
@@ -22,7 +20,11 @@ from trident.testing.backend.sample_values import (
     PLAIN_VALUES,
     TYPED_VALUES,
     UNSTORABLE,
+    keys_of,
+    rows,
+    values_of,
 )
+from trident.testing.backend.contract_sharing import MapSharing
 from trident.testing.backend.store_under_test import Writer, stored, value_of
 from trident.testing.checks.contract import broken, expect, expect_error, promise
 from trident.testing.checks.promises import Promise

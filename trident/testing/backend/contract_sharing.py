@@ -7,8 +7,7 @@ from typing import Any
 
 from trident.state.interfaces import Key
 from trident.state.sentinel import SENTINEL_KEY
-from trident.testing.backend.contract import MapContract, keys_of, rows, values_of
-from trident.testing.backend.sample_values import KEYS
+from trident.testing.backend.contract import KEYS, MapContract, keys_of, rows, values_of
 from trident.testing.backend.store_under_test import METHODS, Store, Writer
 from trident.testing.checks.contract import answer_in_another_process, broken, expect, promise
 from trident.testing.checks.promises import Promise
