@@ -252,10 +252,7 @@ left out) and a replay that differed; ERROR for an end by an error."""
 
 def event_of(record: logging.LogRecord) -> TopologyEvent | None:
     """Return the event that a log record carries, None if it carries none."""
-    message = record.msg
-    if isinstance(message, TopologyStarted | BatchCommitted | AttemptFailed | ReplayDiffered | TopologyTerminated):
-        return message
-    return None
+    return record.msg if isinstance(record.msg, TopologyEvent) else None
 
 
 class JsonFormatter(logging.Formatter):

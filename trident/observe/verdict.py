@@ -110,19 +110,15 @@ def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
     if differed := (page.get("replays") or {}).get("differed"):
         checked = f"({differed:,} of the batches checked differed)"
         yield "warn", f"A replay may give other totals: see the errors of its steps {checked}."
-    yield from _left_out(health)
-    if deaths := health.get("workerDeaths"):
-        times = "once" if deaths == 1 else f"{deaths:,} times"
-        yield "warn" if _is_recent(page) else "quiet", f"Workers have died {times} and were started again."
-
-
-def _left_out(health: Mapping[str, Any]) -> Iterator[Line]:
     for each in health.get("leftOut") or ():
         yield (
             "warn",
             f"{each['tuples']:,} of the last {each['of']:,} tuples were left out of {each['state']!r}: they came too late, or "
             "have no time that it can use. Its errors and its counters say more.",
         )
+    if deaths := health.get("workerDeaths"):
+        times = "once" if deaths == 1 else f"{deaths:,} times"
+        yield "warn" if _is_recent(page) else "quiet", f"Workers have died {times} and were started again."
 
 
 def _failed(page: Mapping[str, Any], failures: int) -> Line:

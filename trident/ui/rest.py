@@ -102,7 +102,7 @@ def app(
             Middleware(RawPaths),
             Middleware(Guard, rules_of_pages(token, token_for_all, loopback, extra_routes)),
         ],
-        exception_handlers={HTTPException: _no_such_page, Exception: _failed},
+        exception_handlers={HTTPException: _no_such_page, Exception: problem},
     )
 
 
@@ -113,9 +113,9 @@ class _Rest:
         self._pages, self._token, self._for_all = pages, token, token_for_all
 
     def routes(self) -> list[BaseRoute]:
-        pages = self._pages
+        pages, page = self._pages, {"tokenForAll": self._for_all, "version": __version__}
         reading: dict[str, Callable[[Request], Any]] = {
-            "/api/v1/page": lambda request: self._page(),
+            "/api/v1/page": lambda request: {**page, "readOnly": self._token is None or pages.read_only},
             "/api/v1/cluster/summary": lambda request: pages.cluster_summary(),
             "/api/v1/nimbus/summary": lambda request: pages.nimbus_summary(),
             "/api/v1/supervisor/summary": lambda request: pages.supervisor_summary(),
@@ -145,10 +145,6 @@ class _Rest:
             Route("/", _index, methods=["GET"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
-
-    def _page(self) -> Page:
-        read_only = self._token is None or self._pages.read_only
-        return {"readOnly": read_only, "tokenForAll": self._for_all, "version": __version__}
 
     def _of(self, request: Request) -> TopologyPages:
         return self._pages.of_topology(_named(request, "topology_id"))
@@ -274,10 +270,6 @@ async def _no_such_page(request: Request, error: Exception) -> Response:
         else "only GET, and POST of actions"
     )
     return problem(request, PageError(status, text))
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    return problem(request, error)
 
 
 # ---- requests and answers: who may ask for what, errors in Storm UI's shape with their status ---------------------------

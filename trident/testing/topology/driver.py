@@ -312,19 +312,13 @@ class TopologyTestDriver(Closes):
         )
 
     def _open_log(self, first: bool, states: Mapping[str, Sequence[Any]]) -> TransactionLog:
-        if first:
-            self._empty_memory(states)
+        if first:  # an earlier driver of this process may have filled the states in memory
+            in_memory = (name for name in states if self._plan.states[name].spec.facts.in_memory)
+            for partition in (one for name in in_memory for one in states[name] if one.offers("reset")):
+                partition.reset()
         if self._config.log_dir is None:
             return self._memory_log.reopened(takeover=True)
         return open_log(self._config.log_dir, self._name, self._config.takeover, Retention.of(self._config.history))
-
-    def _empty_memory(self, states: Mapping[str, Sequence[Any]]) -> None:
-        """Empty the states in memory, because an earlier driver of this process may have filled them."""
-        for name, partitions in states.items():
-            if self._plan.states[name].spec.facts.in_memory:
-                for partition in partitions:
-                    if partition.offers("reset"):
-                        partition.reset()
 
     def _observe(self, point: str, attempt: TransactionAttempt) -> None:
         if point == "defined":

@@ -161,17 +161,16 @@ def with_states_in_memory(graph: Graph) -> Graph:
             "in the test; or let the factory say what it makes: facts = StoreFacts(in_memory=True) if it needs no server, "
             'kind = "opaque" (or another) and facts = StoreFacts(is_map=True) if its states are plain maps'
         )
-    return replace(graph, states=tuple(map(_in_memory, graph.states)))
+    in_memory = (
+        node if facts.in_memory else replace(node, spec=over_maps(spec, MapsInMemory(facts)))
+        for node, spec, facts in specs
+    )
+    return replace(graph, states=tuple(in_memory))
 
 
 def _named(states: Sequence[StateNode]) -> str:
     names = [f"{node.name!r} ({node.spec.store or type(node.spec.factory).__name__})" for node in states]
     return f"state {names[0]} is" if len(names) == 1 else f"states {', '.join(names)} are"
-
-
-def _in_memory(node: StateNode) -> StateNode:
-    facts = node.spec.facts
-    return node if facts.in_memory else replace(node, spec=over_maps(node.spec, MapsInMemory(facts)))
 
 
 def over_maps(spec: StateSpec, maps: BackingMapFactory) -> StateSpec:
