@@ -59,7 +59,7 @@ ALLOWED = {
     ("trident/operations/names.py", "__name__"): FUNCTIONS,
     ("trident/crashtest/injected/sitecustomize.py", "__code__"): FUNCTIONS,
     ("trident/crashtest/injected/sitecustomize.py", "__name__"): FUNCTIONS,
-    ("trident/testing/backend/takeover.py", "__name__"): FUNCTIONS,
+    ("trident/testing/backend/fenced_map_contract.py", "__name__"): FUNCTIONS,
     ("trident/operations/adapters.py", COMPUTED): "the hints of an aggregator's methods are read, whichever it has",
     ("trident/naming.py", COMPUTED): "an attribute that was misspelt is looked for by its right name",
     ("trident/operations/windows.py", "counts"): "a class variable that the subclasses set; the base alone is refused",

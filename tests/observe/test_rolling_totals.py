@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trident.observe.rolling_totals import ALL_TIME, BUCKETS, WINDOWS_S, Windows
+from trident.observe.time_series import ALL_TIME, BUCKETS, WINDOWS_S, Windows
 
 BEGAN = 1_000
 

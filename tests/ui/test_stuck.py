@@ -24,7 +24,7 @@ from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.observe import at_work
-from trident.observe.heartbeats import heartbeat_of
+from trident.observe.topology_status import heartbeat_of
 from trident.ui.cluster_pages import OneTopology, TopologyPages
 from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer

@@ -9,9 +9,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from trident.cli.arguments import Logs, port
 from trident.cli.cluster_commands import PANEL
-from trident.cli.commands import ClusterAndToken, command
+from trident.cli.commands import ClusterAndToken, Logs, command, flag, number, port, seconds
 from trident.cli.console import ending_signals, json_line, say, say_page
 from trident.extras import needs_package
 
@@ -22,17 +21,12 @@ Host = Annotated[
     str, typer.Option(metavar="HOST", help="The address to answer at, under which other machines reach this one.")
 ]
 Port = Annotated[int, port("The port of the page; 0 takes a free one.")]
-Slots = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many topologies may run on this machine.")]
-Timeout = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", min=1.0, help="A driver without a heartbeat for this long is started elsewhere."),
-]
+Slots = Annotated[int, number("How many topologies may run on this machine.", max=1000)]
+Timeout = Annotated[float, seconds("A driver without a heartbeat for this long is started elsewhere.", 1.0)]
 Session = Annotated[
     float,
-    typer.Option(
-        metavar="SECONDS",
-        min=1.0,
-        help="A daemon that a ZooKeeper has not heard of for this long counts as gone; in a folder, one that has ended.",
+    seconds(
+        "A daemon that a ZooKeeper has not heard of for this long counts as gone; in a folder, one that has ended.", 1.0
     ),
 ]
 
@@ -108,11 +102,8 @@ def nimbus_command(
     driver_timeout: Timeout = 15.0,
     max_deaths: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=100,
-            help="A topology whose drivers die so often in half an hour, each within a minute, is marked as failed.",
+        number(
+            "A topology whose drivers die so often in half an hour, each within a minute, is marked as failed.", max=100
         ),
     ] = 20,
     session_timeout: Session = 10.0,
@@ -153,10 +144,7 @@ def supervisor_command(
         ),
     ] = None,
     end_drivers: Annotated[
-        bool,
-        typer.Option(
-            "--end-drivers", help="End the drivers with the supervisor, instead of leaving them to the next one."
-        ),
+        bool, flag("--end-drivers", "End the drivers with the supervisor, instead of leaving them to the next one.")
     ] = False,
     session_timeout: Session = 10.0,
 ) -> int:

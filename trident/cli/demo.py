@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import random
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,11 +43,7 @@ from trident.topology import TridentTopology
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
 
-_TOP = 10
-_DIFFERENCES = 5
-_LINE_EVERY_S = 5.0
 _LOOK_S = 0.005
-_LONGEST_SOCKET_FOLDER = 60  # Spark refuses more characters: the path of a socket is of a limited length
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ class _Bar:
     def _set(self, txid: int, lines: int) -> None:
         if self._task is not None:
             self._progress.update(self._task, completed=lines, txid=txid)
-        elif time.monotonic() - self._shown_at >= _LINE_EVERY_S and txid != self._shown:
+        elif time.monotonic() - self._shown_at >= 5.0 and txid != self._shown:
             say(f"batch {txid}: {lines:,} of {self._lines:,} lines", console=self._console)
             self._shown_at, self._shown = time.monotonic(), txid
 
@@ -167,17 +165,11 @@ class DemoJob:
     """
 
     def __init__(self, folder: DemoFolder, engine: str, scratch: Path) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "trident.cli.with_parent",
-            "run",
-            f"{folder.module.absolute()}:topology",
-            "--once",
-        ]
+        script = "from trident.cli import demo, main; demo.end_with_parent(); main()"
+        command = [sys.executable, "-c", script, "run", f"{folder.module.absolute()}:topology", "--once"]
         command += ["--log-dir", str(folder.log_dir), "--conf", f"engine={engine}"]
         # All that a killed Spark leaves behind is in one folder then.
-        short = len(str(scratch)) <= _LONGEST_SOCKET_FOLDER
+        short = len(str(scratch)) <= 60  # Spark refuses more characters: the path of a socket is of a limited length
         sockets = f"dir={scratch}" if short else "enabled=false"
         command += ["--conf", f"spark.python.unix.domain.socket.{sockets}"]
         command += ["--conf", f"spark.driver.extraJavaOptions=-Djava.io.tmpdir={scratch}"]
@@ -220,6 +212,20 @@ class DemoJob:
     def kill(self) -> None:
         """SIGKILL every process of the session and wait until they are gone."""
         kill_job(self._process)
+
+
+def end_with_parent() -> None:
+    """From now on, end this process group when standard input ends, whose other end the parent holds.
+
+    However the parent ends, also by SIGKILL, the system closes it. Spark's JVM is in the group, and its workers end with it.
+    """
+
+    def watch() -> None:
+        while os.read(0, 1 << 10):
+            pass
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="trident-with-parent", daemon=True).start()
 
 
 def _run_with_kills(folder: DemoFolder, topology: TridentTopology, demo: Demo, bar: _Bar, batches: int) -> int:
@@ -326,7 +332,7 @@ def _show(
     folder: DemoFolder, counts: dict[str, int], text: DemoText, before: LogState | None, after: LogState, seconds: float
 ) -> int:
     """Print the result and compare it; returns the exit code."""
-    top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_TOP]
+    top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
     say(f"the {len(top)} most frequent of {len(counts):,} words")
     show([(word, f"{count:,}") for word, count in top], "word", "count", right=[1])
     _show_speed(before, after, sum(counts.values()), seconds)
@@ -360,7 +366,7 @@ def _compare(counts: Mapping[str, int], expected: Counter[str]) -> int:
         return 0
     different = sorted(word for word in {*counts, *expected} if counts.get(word, 0) != expected[word])
     say(f"exact: NO – {len(different):,} of {len({*counts, *expected}):,} words differ", "bold red")
-    for word in different[:_DIFFERENCES]:
+    for word in different[:5]:
         say(f"  {word!r}: the state has {counts.get(word, 0):,}, a plain Python count has {expected[word]:,}")
     say(
         "Text that was changed or removed since it was counted makes such a difference; --fresh counts everything again"

@@ -63,12 +63,7 @@ EXTRAS = {
     "delta": Extra({"deltalake": "deltalake", "pyarrow": "pyarrow"}, ("DeltaState", "DeltaSpout"), "trident demo"),
     "redis": Extra(
         {"redis": "redis", "hiredis": "hiredis"},
-        (
-            "RedisState",
-            "TransactionalRedisStreamSpout",
-            "RedisStreamRichSpout",
-            "RedisStreamBolt",
-        ),
+        ("RedisState", "TransactionalRedisStreamSpout", "RedisStreamRichSpout", "RedisStreamBolt"),
     ),
     "memcached": Extra({"pymemcache": "pymemcache"}, ("MemcachedState",)),
     "cassandra": Extra({"cassandra-driver": "cassandra.cluster"}, ("CassandraState",)),
@@ -91,17 +86,10 @@ EXTRAS = {
 ALWAYS = Extra(
     {"pyarrow": "pyarrow", "numpy": "numpy", "msgpack": "msgpack", "cloudpickle": "cloudpickle"},
     (
-        "MemoryMapState",
-        "TextFileSpout",
-        "CsvFileSpout",
-        "JsonFileSpout",
-        "ParquetFileSpout",
-        "FixedBatchSpout",
-        "FeederBatchSpout",
-        "RateSpout",
-        "StateChangesSpout",
+        "MemoryMapState", "TextFileSpout", "CsvFileSpout", "JsonFileSpout", "ParquetFileSpout", "FixedBatchSpout",
+        "FeederBatchSpout", "RateSpout", "StateChangesSpout",
     ),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from trident.cli.console import show
+from trident.cli.console import show, wrong_use
 from trident.cli.target import parse_keys
 from trident.config import Config
 from trident.graph import JoinWithinNode, StateNode, WindowNode
@@ -84,16 +84,10 @@ def read(
 
     Of several aggregates in one value the results are read, and not what is remembered beside them.
 
-    Raises
-    ------
-    TopologyError
-        There is no such state.
-    UnsupportedOperation
-        The state is in memory, or its store cannot list keys.
-    LogError, ForeignLogError
-        There is no log, or it is of another topology.
-    StateReadError
-        The store does not belong to the log.
+    Raises `TopologyError`: there is no such state.
+    Raises `UnsupportedOperation`: the state is in memory, or its store cannot list keys.
+    Raises `LogError`, `ForeignLogError`: there is no log, or it is of another topology.
+    Raises `StateReadError`: the store does not belong to the log.
     """
     graph = topology.graph()
     node = graph.state(name)
@@ -122,10 +116,8 @@ def _found(state: StateReader, node: StateNode, keys: Sequence[Key]) -> list[tup
 
 def _listed(state: StateReader, node: StateNode, listing: KeyListing) -> tuple[list[tuple[Any, ...]], bool | None]:
     prefix, limit = listing.prefix, listing.limit
-    try:
+    with wrong_use(ValueError):
         wanted = None if prefix is None else parse_prefix(prefix, node.key_fields, node.name)
-    except ValueError as error:  # what cannot be a key was written on the command line
-        raise typer.BadParameter(str(error)) from error
     if listing.top is not None:
         return state.top(listing.top, listing.by, wanted), None
     rows = list(state.get_tuples(wanted, None if limit is None else limit + 1))

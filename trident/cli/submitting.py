@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from trident.cli.console import INTERRUPTED, print_json, problems, say
+from trident.cli.console import INTERRUPTED, print_json, problems, say, wrong_use
 from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.code.package_archive import unpack_into
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 NOT_YET = 4
 """The exit code if a topology was submitted or upgraded, and did not run within the time."""
 
-_LOOK_S = 0.3
-
 
 @dataclass(frozen=True)
 class Code:
@@ -50,11 +48,9 @@ class Code:
 
     def package(self, name: str = "") -> TopologyPackage:
         """Make the package; what is wrong with the target or the settings is a wrong use of the command."""
-        try:
+        with wrong_use(NoSuchTarget, ConfigError):
             made = make_package(self.target, self.include, self.requirements)
             settings_of(made.manifest.kind, name or made.manifest.name, self.settings(made))
-        except (NoSuchTarget, ConfigError) as error:
-            raise typer.BadParameter(str(error)) from None
         return made
 
     def settings(self, package: TopologyPackage) -> dict[str, str]:
@@ -198,7 +194,7 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
                 late = f"error: topology {overview.base.storm_name!r} does not run after {wait_s:g} s ({now}); {left}"
                 say(late, "bold red", problems())
                 raise typer.Exit(NOT_YET)
-            time.sleep(_LOOK_S)
+            time.sleep(0.3)
     except KeyboardInterrupt:
         say(f"stopped waiting; {left}", console=problems())
         raise typer.Exit(INTERRUPTED) from None

@@ -8,8 +8,16 @@ from typing import Any, Protocol
 import cloudpickle
 
 from trident.config import Config
-from trident.drpc.batching import Answer, DRPCFunction, RequestExecutor, unknown_function
-from trident.drpc.queried_states import CommittedLog, LogOfOthers, OwnLog, QueriedTopology
+from trident.drpc.batching import (
+    Answer,
+    CommittedLog,
+    DRPCFunction,
+    LogOfOthers,
+    OwnLog,
+    QueriedTopology,
+    RequestExecutor,
+    unknown_function,
+)
 from trident.errors import ConfigError, TopologyError, describe
 from trident.graph import Graph
 from trident.planner import RequestPlan, make_request_plan
@@ -81,7 +89,9 @@ class LocalDRPC(Closes):
             self._log = OwnLog(running)
         elif updated:
             self._log = LogOfOthers(graph.name, config, updated)
-        plans = _as_stored(graph, plans, self._log)
+        if self._log is not None:  # states are opened as former declarations have left them
+            graph = graph_to_read(graph, self._log.now().declared)
+            plans = [make_request_plan(graph, node.function) for node in graph.functions()]
         self._functions: dict[str, DRPCFunction] = {}
         try:
             for plan in plans:
@@ -121,14 +131,6 @@ class LocalDRPC(Closes):
 
     def __repr__(self) -> str:
         return f"LocalDRPC({self.name!r}: {self.functions})"
-
-
-def _as_stored(graph: Graph, plans: list[RequestPlan], log: CommittedLog | None) -> list[RequestPlan]:
-    """Return the plans of all functions, whose states are opened as former declarations have left them."""
-    if log is None:
-        return plans
-    graph = graph_to_read(graph, log.now().declared)
-    return [make_request_plan(graph, node.function) for node in graph.functions()]
 
 
 def _copies(plan: RequestPlan, count: int) -> list[RequestPlan]:

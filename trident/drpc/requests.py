@@ -59,10 +59,7 @@ class RequestSteps:
     def answers(self, args: Sequence[str], run: StepRun) -> list[list[list[Any]]]:
         """Return the answer of each request, in order: the rows of the last step.
 
-        Raises
-        ------
-        StepFailed
-            A step failed; it is not known for which request.
+        Raises `StepFailed`: a step failed; it is not known for which request.
         """
         numbers = pa.array(range(len(args)), pa.int64())
         tables = {self._entry.id: pa.table([strict_array(args, pa.string()), numbers], [*self._entry.fields, _REQUEST])}

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator
 
 from trident.explain.text import names_of, routing_text, what
 from trident.graph import ExchangeNode, Graph, Node, PersistNode, QueryNode, SpoutNode
-from trident.observe.component_statistics import ComponentDescription, ComponentKind, Edge
-from trident.observe.picture import state_node
+from trident.observe.component_statistics import ComponentDescription, ComponentKind, Edge, state_node
 from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.placing import Stage, stages_of
 from trident.planner.planner import is_entry

@@ -15,42 +15,20 @@ from trident.roles import Closes
 
 logger = logging.getLogger(__name__)
 
-_KEEP_ALIVE_S = 75
-_BACKLOG = 1024
-_MOST_HEAD_BYTES = 16 << 10
-
 
 class ServerThread(Closes):
     """A server that listens and answers, from the begin to `close`. A context manager: leaving it closes it.
 
-    Parameters
-    ----------
-    app
-        Makes the ASGI application; imports what that needs.
-    host, port
-        Where to listen; port 0 takes a free one (see `port`).
-    connections
-        How many connections may be open; while there are more, requests are answered 503.
-    listener
-        What `listening` returned for this host, if it listens already; closed with the server.
-
-    Attributes
-    ----------
-    what, cannot
-        What is served, and how the error begins that says that it cannot listen at an address.
-    extra
-        The optional dependencies that have its packages.
-    grace_s
-        How long requests in flight have at the end.
-    server
-        That of uvicorn.
-
-    Raises
-    ------
-    ConfigError
-        The address cannot be listened on.
-    EnvironmentProblem
-        The packages of the server are missing.
+    `app`: makes the ASGI application; imports what that needs.
+    `host`, `port`: where to listen; port 0 takes a free one (see `port`).
+    `connections`: how many connections may be open; while there are more, requests are answered 503.
+    `listener`: what `listening` returned for this host, if it listens already; closed with the server.
+    `what`, `cannot`: what is served, and how the error begins that says that it cannot listen at an address.
+    `extra`: the optional dependencies that have its packages.
+    `grace_s`: how long requests in flight have at the end.
+    `server`: that of uvicorn.
+    Raises `ConfigError`: the address cannot be listened on.
+    Raises `EnvironmentProblem`: the packages of the server are missing.
     """
 
     what: ClassVar[str]
@@ -59,12 +37,7 @@ class ServerThread(Closes):
     grace_s: ClassVar[int]
 
     def __init__(
-        self,
-        app: Callable[[], Any],
-        host: str,
-        port: int,
-        connections: int,
-        listener: socket.socket | None = None,
+        self, app: Callable[[], Any], host: str, port: int, connections: int, listener: socket.socket | None = None
     ) -> None:
         with needs_package(self.what, self.extra):
             import uvicorn
@@ -77,11 +50,11 @@ class ServerThread(Closes):
                 lifespan="off",
                 ws="none",
                 http="h11",  # it bounds the head of a request, as httptools does not
-                h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+                h11_max_incomplete_event_size=16 << 10,
                 proxy_headers=False,
                 server_header=False,
                 limit_concurrency=connections + 1,  # uvicorn refuses at as many, not beyond
-                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_keep_alive=75,
                 timeout_graceful_shutdown=self.grace_s,
             )
         self.server = uvicorn.Server(config)
@@ -126,7 +99,7 @@ def listening(cannot: str, host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(_BACKLOG)
+            listener.listen(1024)
         except BaseException:
             listener.close()
             raise

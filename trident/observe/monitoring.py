@@ -24,8 +24,7 @@ from trident.observe.events import (
     TopologyTerminated,
     event_logger,
 )
-from trident.observe.metrics_server import MetricsServer
-from trident.observe.open_metrics import Metrics
+from trident.observe.open_metrics import Metrics, MetricsServer
 from trident.observe.topology_status import TopologyStatus
 
 logger = logging.getLogger(__name__)

@@ -1,8 +1,11 @@
-"""`TimeSeries`: throughput, latency, lag and failures over time, in memory of a fixed size, whoever looks.
+"""What a topology did over time, in memory of a fixed size: `Windows`, totals of ten minutes, hours and a day; `TimeSeries`.
 
-There are four lines of at most 120 spans: of 5 seconds (ten minutes), 90 seconds (three hours), 12 minutes (a day), and for all
-time of 12 minutes, which become twice as long whenever a line is full. A span is
-eight figures; all of them take about 200 KiB.
+A window has twenty buckets, as in Storm. Here they are not summed up: at the beginning of each bucket the totals are noted,
+and a window is the difference from the note at its beginning. So it reaches back by its length and at most one bucket more.
+
+A series has throughput, latency, lag and failures, whoever looks, in four lines of at most 120 spans: of 5 seconds (ten
+minutes), 90 seconds (three hours), 12 minutes (a day), and for all time of 12 minutes, which become twice as long whenever a
+line is full. A span is eight figures; all of them take about 200 KiB.
 """
 
 from __future__ import annotations
@@ -10,11 +13,10 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S
+from types import MappingProxyType
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 SPANS = 120
 """How many spans a line has at most."""
@@ -23,11 +25,77 @@ LagTrend = Literal["grows", "shrinks", "steady"]
 FailureTrend = Literal["rising", "falling", "steady"]
 
 _MS_PER_S = 1000.0
-_RATE_S = 10.0
 _LAG_S, _LAG_SHORTEST_S = 180.0, 15.0
 _SHARE, _AMOUNT = 0.2, 100  # by which a lag must have changed, so that it is no accident
-_FEWEST = 4  # spans that can have a trend
-_CHANCE = 2.0  # standard deviations: what differs less may be chance
+
+BUCKETS = 20
+WINDOWS_S = (600, 10_800, 86_400)
+"""Ten minutes, three hours, one day."""
+ALL_TIME = 0
+"""The window that begins with the topology."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Difference(NamedTuple, Generic[K]):
+    """What was added within a window, and how many seconds that really covers."""
+
+    seconds: float
+    added: Mapping[K, float]
+
+
+class _Note(NamedTuple, Generic[K]):
+    """The totals as they were at the beginning of a bucket. Buckets in which nothing was added have no note."""
+
+    bucket: int
+    totals: Mapping[K, float]
+
+
+class Windows(Generic[K]):
+    """Totals by key, with their windows.
+
+    `now`: when counting began, on the clock that all calls use.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._totals: dict[K, float] = {}
+        self._notes: dict[int, deque[_Note[K]]] = {
+            window: deque([_Note(0, MappingProxyType({}))], BUCKETS + 1) for window in WINDOWS_S
+        }
+
+    @property
+    def notes(self) -> int:
+        """How many notes are kept."""
+        return sum(map(len, self._notes.values()))
+
+    def add(self, amounts: Mapping[K, float], now: float) -> None:
+        """Add to the totals."""
+        self._turn(now)
+        for key, amount in amounts.items():
+            self._totals[key] = self._totals.get(key, 0) + amount
+
+    def over(self, window: int, now: float) -> Difference[K]:
+        """Return what was added in one of `WINDOWS_S`, or in `ALL_TIME`."""
+        if window == ALL_TIME:
+            return Difference(now - self._began, dict(self._totals))
+        self._turn(now)
+        first = max(self._bucket(window, now) - BUCKETS, 0)
+        note = next(note for note in self._notes[window] if note.bucket >= first)
+        added = {key: total - note.totals.get(key, 0) for key, total in self._totals.items()}
+        return Difference(now - self._began - first * window / BUCKETS, added)
+
+    def _turn(self, now: float) -> None:
+        """Note the totals if a bucket has begun since the last note."""
+        totals: Mapping[K, float] | None = None
+        for window, notes in self._notes.items():
+            bucket = self._bucket(window, now)
+            if bucket > notes[-1].bucket:
+                totals = dict(self._totals) if totals is None else totals  # one copy for all windows
+                notes.append(_Note(bucket, totals))
+
+    def _bucket(self, window: int, now: float) -> int:
+        return int((now - self._began) * BUCKETS // window)
 
 
 @dataclass(slots=True)
@@ -124,6 +192,7 @@ class TimeSeries:
         age_s = now - self._began
         if len(spans) > 1 and age_s - spans[-1].number * width_s < width_s / 2:
             spans = spans[:-1]  # it has only begun
+        units = sorted({unit for each in spans for unit in each.lags})
         lengths = [min(width_s, max(age_s - each.number * width_s, 1.0)) for each in spans]
         return {
             "spanSeconds": width_s,
@@ -131,7 +200,7 @@ class TimeSeries:
             "tuplesPerSecond": [each.tuples / length for each, length in zip(spans, lengths, strict=True)],
             "latencyMs": [each.took_s / each.timed * _MS_PER_S if each.timed else None for each in spans],
             "longestMs": [each.longest_s * _MS_PER_S if each.longest_s else None for each in spans],
-            "lags": _by_unit(spans),
+            "lags": {unit: [each.lags.get(unit) for each in spans] for unit in units},
             "failed": [each.failed for each in spans],
         }
 
@@ -139,7 +208,7 @@ class TimeSeries:
         """Return how many tuples there were by second, in the last seconds."""
         with self._guard:
             line, age_s = self._lines[0], now - self._began
-            spans = line.between(age_s - _RATE_S, age_s)
+            spans = line.between(age_s - 10.0, age_s)
         return sum(each.tuples for each in spans) / max(age_s - spans[0].number * line.width_s, 1.0)
 
     def failures(self, window_s: int, now: float) -> FailureTrend | None:
@@ -147,9 +216,9 @@ class TimeSeries:
         _, spans = self._over(window_s, now)
         half = len(spans) // 2
         before, after = _failed(spans[:half]), _failed(spans[len(spans) - half :])
-        if len(spans) < _FEWEST or not _failed(spans):
+        if len(spans) < 4 or not _failed(spans):  # fewer have no trend
             return None
-        by_chance = _CHANCE * math.sqrt(before + after)
+        by_chance = 2.0 * math.sqrt(before + after)  # standard deviations: what differs less may be chance
         return "rising" if after - before > by_chance else "falling" if before - after > by_chance else "steady"
 
     def lag(self, now: float) -> LagTrend | None:
@@ -173,11 +242,6 @@ class TimeSeries:
         with self._guard:
             line = next((each for each in self._lines if each.width_s * SPANS >= reach_s), self._lines[-1])
             return line.width_s, line.between(age_s - reach_s, age_s)
-
-
-def _by_unit(spans: Sequence[TimeSpan]) -> dict[str, list[int | None]]:
-    units = sorted({unit for each in spans for unit in each.lags})
-    return {unit: [each.lags.get(unit) for each in spans] for unit in units}
 
 
 def _failed(spans: Sequence[TimeSpan]) -> int:

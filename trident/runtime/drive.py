@@ -23,12 +23,10 @@ from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.naming import amount
 from trident.notebook import RunningGlance
 from trident.observe.at_work import AtWork
-from trident.observe.batch_committed import Placement, summed
+from trident.observe.batch_committed import Placement, RecentBatches, summed
 from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
-from trident.observe.events import TopologyStarted, TopologyTerminated
+from trident.observe.events import WHOLE_TOPOLOGY, ReportedError, TopologyStarted, TopologyTerminated
 from trident.observe.monitoring import Monitoring
-from trident.observe.recent_batches import RecentBatches
-from trident.observe.reported_errors import WHOLE_TOPOLOGY, ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.planner import Plan
 from trident.redaction import redacted

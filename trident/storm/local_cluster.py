@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from trident.errors import TopologyError, TridentError
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.storm.execution.executor import TaskError
 from trident.storm.execution.messages import Body, Inbox

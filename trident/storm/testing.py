@@ -14,7 +14,7 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
 from trident.roles import Closes
 from trident.storm.execution.executor import Executor, Launch, TaskError
 from trident.storm.execution.messages import Body

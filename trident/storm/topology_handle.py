@@ -7,7 +7,7 @@ from collections import deque
 from time import monotonic
 
 from trident.errors import TridentError
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.storm.execution.executor import Launch
 from trident.storm.storm_config import StormConfig

@@ -21,11 +21,9 @@ from trident.observe.component_statistics import (
     TopologyStatistics,
     WindowStatistics,
 )
-from trident.observe.metrics_server import MetricsServer
-from trident.observe.open_metrics import StormMetrics
-from trident.observe.reported_errors import ReportedError
-from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
-from trident.observe.time_series import TimeSeries, TimeSpan
+from trident.observe.events import ReportedError
+from trident.observe.open_metrics import MetricsServer, StormMetrics
+from trident.observe.time_series import ALL_TIME, WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
 from trident.observe.topology_status import TopologyStatus, WorkerStatus
 from trident.storm.execution.storm_worker import CountKey, PresentCall, WorkerSnapshot
 from trident.storm.storm_config import StormConfig

@@ -18,14 +18,7 @@ if TYPE_CHECKING:
     import httpx
 
 _TIMEOUT_S = 3.0
-_ACTION_S = 30.0  # and what the action itself waits for
-_KINDS: dict[str, type[Exception]] = {
-    "KeyError": KeyError,
-    "ValueError": ValueError,
-    "NoSuchTopology": NoSuchTopology,
-    "NotAllowed": NotAllowed,
-    "UnsupportedOperation": UnsupportedOperation,
-}
+_KINDS = {kind.__name__: kind for kind in (KeyError, ValueError, NoSuchTopology, NotAllowed, UnsupportedOperation)}
 
 
 class HttpTopologyPages(Closes):
@@ -75,7 +68,8 @@ class HttpTopologyPages(Closes):
         path = f"/{action}" if wait_s is None else f"/{action}/{wait_s:g}"
         names = {"workers": "numWorkers", "executors": "executors"}
         options = {names[name]: value for name, value in parameters.items() if name in names}
-        return self._ask("POST", path, json={"rebalanceOptions": options}, timeout=_ACTION_S + 2 * (wait_s or 0.0))
+        # Beside what the action itself waits for.
+        return self._ask("POST", path, json={"rebalanceOptions": options}, timeout=30.0 + 2 * (wait_s or 0.0))
 
     def close(self) -> None:
         """Close the connections."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
+from trident.http.guard import is_loopback
 from trident.http.server_thread import ServerThread, listening, url_of
-from trident.http.strangers import is_loopback
 from trident.ui.cluster_pages import ClusterPages, OneTopology
 from trident.ui.log_pages import RecentLog
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8080
 """The port of Storm UI."""
-
-_MAX_CONNECTIONS = 256
 
 
 class UIServer(ServerThread):
@@ -56,7 +54,7 @@ class UIServer(ServerThread):
             loopback = is_loopback(host)
             return app(pages, token, token_for_all=token_for_all, loopback=loopback, extra_routes=extra_routes)
 
-        super().__init__(application, host, port, _MAX_CONNECTIONS, listener)
+        super().__init__(application, host, port, 256, listener)
 
 
 class TopologyPage:

@@ -17,8 +17,8 @@ from trident.cluster.state.cluster_records import StormBase
 from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
-from trident.observe.heartbeats import heartbeat_of
-from trident.observe.reported_errors import ErrorFeed
+from trident.observe.events import ErrorFeed
+from trident.observe.topology_status import heartbeat_of
 from trident.planner import make_plan
 from trident.runtime.running import RunningTopology
 from trident.runtime.start.capabilities import is_all_in_memory

@@ -36,9 +36,10 @@ from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterUnreachable, NoLeader
+from trident.http.plain_json import json_answer
 from trident.roles import Closes
-from trident.ui.answers import PageError, answer, awaiting, body_of, problem, replying
 from trident.ui.cluster_pages import Action, Page
+from trident.ui.rest import PageError, awaiting, body_of, problem, replying
 from trident.ui.ui_server import UIServer
 
 _CODES = "/api/v1/code"
@@ -153,7 +154,7 @@ class _Routes:
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
             return problem(request, error)
-        return answer({"sha256": sha256})
+        return json_answer({"sha256": sha256})
 
     def _has_code(self, request: Request) -> Page:
         return {"has": self._code.is_there(request.query_params.get("has", ""))}

@@ -24,8 +24,7 @@ from trident.observe.component_statistics import (
     TopologyStatistics,
     WindowStatistics,
 )
-from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
-from trident.observe.time_series import TimeSeries, TimeSpan
+from trident.observe.time_series import ALL_TIME, WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
 from trident.operations.metrics import add_counts
 from trident.planner import Fragment, Plan
 from trident.planner.placing import place

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read
-from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
-from trident.observe.reported_errors import LastErrors
+from trident.observe.events import AttemptFailed, LastErrors, ReplayDiffered, TopologyEvent
 from trident.operations.metrics import add_counts, take_remarks
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import Checked

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from trident.errors import EnvironmentProblem
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
 from trident.spark.worker_group import WorkerGroup, WorkerPlace
 from trident.storm.execution.executor import Launch
 from trident.storm.execution.storm_worker import WorkerSnapshot

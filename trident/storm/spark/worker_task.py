@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
 from trident.spark.job_errors import cannot_import
 from trident.spark.mailbox import Codec
 from trident.spark.worker_group import LOOK_S, GroupWorker, Leave, Letter, WorkerTicket

@@ -17,8 +17,6 @@ from trident.testing.checks.contract import Contract, Violation
 from trident.testing.checks.promises import BUILDS_ON, SCHEDULED, Promised
 
 _FEWEST_SCHEDULES = 6
-_MOST_SCHEDULES = 200
-_REPORT_WIDTH = 110
 _LINE_WIDTH = 100
 _EVERY_S = 5.0
 
@@ -119,7 +117,7 @@ class Findings:
                 lines.append(f"{promise.title:<15} {status.value:<12} {number:>6}  {promise.value}")
         for finding in self.violations:
             lines += ["", f"{finding.promise.title} ({finding.kind}): {finding.check}"]
-            lines += textwrap.wrap(finding.detail, _REPORT_WIDTH, initial_indent="  ", subsequent_indent="  ")
+            lines += textwrap.wrap(finding.detail, 110, initial_indent="  ", subsequent_indent="  ")
         ran = f"{len(self.findings)} checks, {self.schedules} schedules, seed {self.seed}, {self.seconds:.1f} s"
         return "\n".join([*lines, "", f"{self._verdict()}: {ran}", *self._afterwards(), ""])
 
@@ -231,7 +229,7 @@ class SuiteRunner:
             if claimed is not None and not self.may_check(claimed):
                 raise OutOfTime
             until = min(self.until, self._began + seconds)
-            while claimed and number < _MOST_SCHEDULES and (number < _FEWEST_SCHEDULES or time.monotonic() <= until):
+            while claimed and number < 200 and (number < _FEWEST_SCHEDULES or time.monotonic() <= until):
                 self._progress.say(len(self._report.findings), f"schedule {number + 1}")
                 try:
                     case.run_schedule(number)

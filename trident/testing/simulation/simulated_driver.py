@@ -29,11 +29,8 @@ from trident.state.txid import Sentinel
 from trident.state.wrappers.forwarding import MapWrapper, SerializedMap
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
-from trident.testing.topology.driver_points import WatchedLog
-from trident.testing.topology.driver_result import HandClock, Unheard
-from trident.testing.topology.given_rows import GivenSpout
-
-_OBSERVED = ("defined", "processed", "recorded")
+from trident.testing.topology.stand_ins import GivenSpout, over_maps
+from trident.testing.topology.watched_batches import HandClock, Unheard, WatchedLog
 
 
 class Died(BaseException):
@@ -84,7 +81,7 @@ class Seam:
             self._attempt = attempt
         if point == "recorded":
             self.world.note("committed", attempt)
-        if point in _OBSERVED:
+        if point in ("defined", "processed", "recorded"):
             self.reach(point, txid=attempt.txid)
 
     def is_due(self, point: str, state: str) -> bool:
@@ -256,8 +253,7 @@ def watched_spec(node: StateNode, store: SimulatedStore, seam: Seam) -> StateSpe
     if isinstance(factory, MapStateFactory):
         maps = factory.backing_map_factory
         given = None if _is_of_a_store(maps) else maps
-        watched = _WatchedMaps(given, factory.kind, spec.facts.in_memory, node.name, store, seam)
-        return replace(spec, factory=replace(factory, backing_map_factory=watched))
+        return over_maps(spec, _WatchedMaps(given, factory.kind, spec.facts.in_memory, node.name, store, seam))
     if not _is_of_a_store(factory):
         return spec
     if spec.kind is None or type(factory).__module__.startswith("states.kafka."):
@@ -265,8 +261,7 @@ def watched_spec(node: StateNode, store: SimulatedStore, seam: Seam) -> StateSpe
             f"state {node.name!r} of a {type(factory).__name__} cannot be simulated: no map in memory can stand for it; "
             "give the topology of the test another state in its place, such as a MemoryMapState"
         )
-    watched = _WatchedMaps(None, spec.kind, spec.facts.in_memory, node.name, store, seam)
-    return replace(spec, factory=MapStateFactory(watched, spec.kind))
+    return over_maps(spec, _WatchedMaps(None, spec.kind, spec.facts.in_memory, node.name, store, seam))
 
 
 def _is_of_a_store(factory: object) -> bool:

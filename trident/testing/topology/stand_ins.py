@@ -1,18 +1,26 @@
-"""Spouts over the rows that a test gives, in place of declared ones; a `TopologyTestDriver` has one batch for each feed."""
+"""Spouts over the rows that a test gives, and states in its memory, in place of declared ones."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from trident.arrow import UNFIT, Misfit, table_of
-from trident.errors import ReplayMismatchError, TridentError
+from trident.errors import ConfigError, ReplayMismatchError, TridentError
 from trident.fields import Fields
+from trident.graph import Graph, StateNode
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
-from trident.testing.topology.driver_points import FailurePoints
+from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StoreFacts
+from trident.state.map_state import BackingMapFactory, MapStateFactory
+from trident.state.wrappers.forwarding import SerializedMap
+from trident.testing.topology.watched_batches import FailurePoints
+
+if TYPE_CHECKING:
+    from states.memory.data import MemoryData
 
 
 class GivenSpout:
@@ -135,3 +143,63 @@ def _row(call: str, fields: Fields, number: int, row: Any) -> Sequence[Any]:
             f"{call}: row {number} has {len(values)} values {row!r}, the stream has {len(fields)} ({fields})"
         )
     return values
+
+
+def with_states_in_memory(graph: Graph) -> Graph:
+    """Return the graph with each state in memory: the same kind, key, value, serializer and number of partitions.
+
+    States that say that they are in memory stay as they are.
+
+    Raises `ConfigError`: a state does not say that it is a map of a kind.
+    """
+    specs = [(node, node.spec, node.spec.facts) for node in graph.states]
+    refused = [node for node, spec, facts in specs if not (facts.in_memory or (facts.is_map and spec.kind is not None))]
+    if refused:
+        raise ConfigError(
+            f"topology {graph.name!r} cannot run with in_memory=True: {_named(refused)} not known as a map of a kind, so no "
+            "map in memory can do the same. Declare the topology in a function that takes the state, and give it another one "
+            "in the test; or let the factory say what it makes: facts = StoreFacts(in_memory=True) if it needs no server, "
+            'kind = "opaque" (or another) and facts = StoreFacts(is_map=True) if its states are plain maps'
+        )
+    in_memory = (
+        node if facts.in_memory else replace(node, spec=over_maps(spec, MapsInMemory(facts)))
+        for node, spec, facts in specs
+    )
+    return replace(graph, states=tuple(in_memory))
+
+
+def _named(states: Sequence[StateNode]) -> str:
+    names = [f"{node.name!r} ({node.spec.store or type(node.spec.factory).__name__})" for node in states]
+    return f"state {names[0]} is" if len(names) == 1 else f"states {', '.join(names)} are"
+
+
+def over_maps(spec: StateSpec, maps: BackingMapFactory) -> StateSpec:
+    """Return the spec of a state of a kind over other maps, with its cache and the key of its single value."""
+    assert spec.kind is not None
+    if isinstance(spec.factory, MapStateFactory):
+        return replace(spec, factory=replace(spec.factory, backing_map_factory=maps))
+    return replace(spec, factory=MapStateFactory(maps, spec.kind))
+
+
+class MapsInMemory:
+    """Opens the partitions of one state, which share their keys; the values end with this object.
+
+    `of_store`: what the store's factory says. What its serializer cannot write fails in a test too; without one, values stay
+    objects.
+    """
+
+    def __init__(self, of_store: StoreFacts) -> None:
+        self.facts = StoreFacts(in_memory=True, keeps_attempts=of_store.keeps_attempts)
+        self._serializer = of_store.serializer
+        self._data: dict[int, MemoryData] = {}
+
+    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
+        """Open one partition, for writing or for reading."""
+        from states.memory.data import MemoryData
+        from states.memory.map import MemoryBackingMap
+
+        if partition_index not in self._data:
+            self._data[partition_index] = MemoryData(beside=next(iter(self._data.values()), None))
+        backing = MemoryBackingMap[Any](self._data[partition_index])
+        backing.facts = replace(backing.facts, shares_keys=True)
+        return backing if self._serializer is None else SerializedMap(backing, self._serializer)
