@@ -6,21 +6,19 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from states.delta.beyond_memory.opened_base import OpenedBase
+from states.delta.beyond_memory.merging import OpenedBase
 from states.delta.expiry import Expiry
 from states.delta.faults import VersionMoved
 from states.delta.fence import RESET, CommitNote, newest_sentinel, overtaken
-from states.delta.index import Index
-from states.delta.indexed_values import Puts
+from states.delta.index import Index, Puts
 from states.delta.layout import RawKey, RawValue
 from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
-from states.delta.published_table import TRIMMED
 from states.delta.publishing import Publishing
 from states.delta.reader import Reader
 from states.delta.staging import Staged, Staging
 from states.delta.state_table import ABSENT
-from states.delta.state_tables import StateTables
+from states.delta.state_tables import TRIMMED, StateTables
 from trident.errors import StateError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.columns.number_columns import NumberColumns

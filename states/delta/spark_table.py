@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from states.delta.beyond_memory.bucket_files import is_bucket
+from states.delta.beyond_memory.bucketed_base import is_bucket
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states.delta.options import CHANGES
 from trident.errors import EnvironmentProblem, StateError

@@ -30,8 +30,7 @@ from pyarrow.fs import FileSelector
 from states.delta.data_files import added, name_of
 from states.delta.faults import VersionMoved
 from states.delta.fence import STAGED_AS, CommitNote, moved_by_compactions
-from states.delta.index import Index, StagedCommit
-from states.delta.indexed_values import Puts
+from states.delta.index import Index, Puts, StagedCommit
 from states.delta.state_table import StateTable
 from trident.errors import BackendError, SecondRunError, StateError
 from trident.state.txid import Sentinel, Txid

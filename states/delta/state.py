@@ -1,7 +1,7 @@
 """A state in a Delta table: one atomic transaction per batch, durable on a local disk, readable by Spark.
 
 What is stored
-    At the path, a table that people read: one row per key, published beside the commits (`states/delta/publisher.py`), and
+    At the path, a table that people read: one row per key, published beside the commits (`states/delta/publishing.py`), and
     never read back. The state itself is an append-only change table in a folder inside. A state has one partition. A commit
     appends one file with a row for each key that it wrote: the key columns, the columns of the state's kind
     (`txid, attempt, prev, curr`; `txid, value`; `value`), and `_seq`, which rises with every commit. Of the rows

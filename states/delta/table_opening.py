@@ -3,14 +3,13 @@
 Refuses a Delta table inside the folder of another one, because the outer vacuum would delete the inner files.
 
 Two states may be opened in any order and by different programs, so a writer looks above and below when it opens its
-table. And no vacuum deletes files that are not named like the data files of a table.
+table. And no vacuum deletes files that are not named like the data files of a table (`only_data_files`).
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +18,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSys
 
 from states.delta.faults import columns, driver, reading
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
+from states.delta.local_folder import INSIDE, LOG
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions, Place
 from trident.alignment import ddl_of
 from trident.errors import StateError
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _MARK = "trident "
-_LOG = "_delta_log"
-_INSIDE = "_trident"  # where the changes of this state are
-_DATA_FILE = re.compile(r"part-[\w.=-]+\.parquet")
 
 
 class TableRole(NamedTuple):
@@ -172,7 +169,7 @@ class TableOpening:
             above = next((each for each in _parents(self._at_path.uri) if is_table(each, self.storage)), None)
         else:
             folder = self._at_path.local.resolve()
-            above = next((str(each) for each in folder.parents if (each / _LOG).is_dir()), None)
+            above = next((str(each) for each in folder.parents if (each / LOG).is_dir()), None)
             below = next(_tables_below(folder), None)
         if above is not None:
             raise StateError(
@@ -266,11 +263,6 @@ def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     return old is not None and new is not None and widens(old, new)
 
 
-def only_data_files(names: Sequence[str]) -> list[str]:
-    """Select, from files that a table does not use, the ones named like its own, which may be deleted."""
-    return [name for name in names if _DATA_FILE.fullmatch(name)]
-
-
 def _parents(uri: str) -> Iterator[str]:
     scheme, _, rest = uri.partition("://")
     parts = rest.strip("/").split("/")
@@ -280,7 +272,7 @@ def _parents(uri: str) -> Iterator[str]:
 
 def _tables_below(folder: Path) -> Iterator[str]:
     for at, folders, _ in os.walk(folder):
-        if _LOG in folders and Path(at) != folder:
+        if LOG in folders and Path(at) != folder:
             yield at
-        own = {_LOG, _INSIDE} if Path(at) == folder else {_LOG}
+        own = {LOG, INSIDE} if Path(at) == folder else {LOG}
         folders[:] = [name for name in folders if name not in own]

@@ -9,21 +9,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from states.delta.fence import find_batch, newest_sentinel, shown_batches
-from states.delta.indexed_values import IndexedValues
+from states.delta.index import IndexedValues
 from states.delta.layout import RawValue, in_order
 from states.delta.map import DeltaBackingMap
 from states.delta.options import DeltaOptions
-from states.delta.published_table import TRIMMED
 from states.delta.spark_table import delta_dataframe
 from states.delta.state_table import ABSENT, StateTable
-from states.delta.state_tables import StateTables
+from states.delta.state_tables import TRIMMED, StateTables
 from trident.errors import EnvironmentProblem, StateError
-from trident.state.interfaces import Key, State, StateConf, StateType
-from trident.state.map_state import state_type
+from trident.state.interfaces import Key, State, StateConf, StateType, state_type
+from trident.state.map_state import SnapshottableMap
 from trident.state.maps import map_for
 from trident.state.opaque_map import migrated
 from trident.state.sentinel import check_sentinel
-from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 

@@ -5,7 +5,7 @@ factory is made, kept by pickling) and state, so a state that is built again in 
 the keys; each has a sentinel. Values are stored by reference. Every `MemoryBackingMap` is one *writer* over its partition's
 data: once another writer has moved the sentinel, its puts raise `FencedError` (R9). An opaque state whose aggregate is a
 `Count`, `Sum`, `Min` or `Max`, or several of these and of `Avg`, is kept in arrays, anything else in a dict
-(`trident/state/columns/kept_values.py`).
+(`trident/state/columns/number_table.py`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from states.memory.data import MemoryData
-from states.memory.map import ColumnarMemoryMap, MemoryBackingMap
+from states.memory.map import ColumnarMemoryMap, MemoryBackingMap, MemoryData
 from trident.errors import ConfigError, UnsupportedOperation
 from trident.state.columns.number_columns import NumberForm
 from trident.state.interfaces import FormerTypes, StateConf, StateSpec, StateType, StoreFacts, state_type
+from trident.state.map_state import SnapshottableMap
 from trident.state.maps import map_for
-from trident.state.snapshottable import SnapshottableMap
 from trident.storekit import Kinds, check_options
 from trident.types import class_of
 

@@ -6,8 +6,8 @@ from tests.proof.mutant import Mutant
 
 _VALUES, _OPAQUE, _MAPS = "trident/state/values.py", "trident/state/opaque_map.py", "trident/state/maps.py"
 _COMMITS, _SENTINEL, _WINNERS = "trident/state/map_commits.py", "trident/state/sentinel.py", "trident/state/winners.py"
-_CACHED, _MEMORY = "trident/state/wrappers/cached.py", "trident/state/wrappers/commit_memory.py"
-_THROUGH, _REMOVALS = "trident/state/wrappers/read_through.py", "trident/state/removals.py"
+_CACHED = "trident/state/wrappers/cached.py"
+_THROUGH, _REMOVALS = "trident/state/wrappers/read_through.py", "trident/state/map_commits.py"
 
 _CACHE_TESTS = ("tests/state/wrappers/test_cached.py",)
 _THROUGH_TESTS = ("tests/state/wrappers/test_read_through.py",)
@@ -293,68 +293,65 @@ OF_STATES = (
     Mutant(
         "cache: filled before the put",
         _CACHED,
-        "        cache = self._cache\n        try:\n            self.delegate.multi_put(keys, values)\n"
-        "        except BaseException:\n            # Any part may be written or not: only the store knows.\n"
-        "            for key in keys:\n                cache.pop(key, None)\n            raise\n        if self._remembers(keys):\n",
-        "        cache = self._cache\n        cache.update(zip(keys, values, strict=True))\n"
-        "        self.delegate.multi_put(keys, values)\n        if self._remembers(keys):\n",
+        "        try:\n            write()\n        except BaseException:\n"
+        "            self._forget()  # any part may be written or not: only the store knows\n            raise\n",
+        "        self._remember(keys, values)\n        write()\n",
         ("tests/state/wrappers/test_cached.py::test_within_a_commit_the_keys_of_a_failed_put_are_forgotten",),
     ),
     Mutant(
         "cache: keeps what it had when a put fails",
         _CACHED,
-        "            for key in keys:\n                cache.pop(key, None)\n            raise\n",
+        "            self._forget()  # any part may be written or not: only the store knows\n            raise\n",
         "            raise\n",
         _CACHE_TESTS,
     ),
     Mutant(
         "cache: deleted keys stay in it",
         _CACHED,
-        "            self._cache.pop(key, None)\n        super().multi_delete(keys)",
-        "            pass\n        super().multi_delete(keys)",
+        "            self._write(partial(self.inner.multi_delete, keys), keys, [None] * len(keys))\n",
+        "            self.inner.multi_delete(keys)\n",
         _REMOVAL_TESTS,
     ),
     Mutant(
         "cache: a snapshot is read from memory",
-        _MEMORY,
+        _CACHED,
         "        return self.inner.past_caches\n",
         "        return self\n",
         _CACHE_TESTS,
     ),
     Mutant(
         "cache: its owner is stale, another process committed since",
-        _MEMORY,
+        _CACHED,
         "if ended is None or not follows(txid, ended):",
         "if ended is None:",
         _CACHE_TESTS,
     ),
     Mutant(
         "cache: counts although the store could not end the commit",
-        _MEMORY,
+        _CACHED,
         "        self.inner.end(txid)\n        self._ended = txid  #",
         "        self._ended = txid\n        self.inner.end(txid)  #",
         ("tests/state/wrappers/test_cached.py::test_a_commit_that_the_store_could_not_end_leaves_nothing",),
     ),
     Mutant(
         "cache: another thread reads from the memory of a commit",
-        _MEMORY,
+        _CACHED,
         "return self._committing == threading.get_ident() and not is_sentinel_key(keys)",
         "return self._committing is not None and not is_sentinel_key(keys)",
         ("tests/state/wrappers/test_cached.py::test_a_read_of_another_thread_leaves_nothing_in_the_memory",),
     ),
     Mutant(
         "cache: a sentinel is read from memory",
-        _MEMORY,
+        _CACHED,
         "return self._committing == threading.get_ident() and not is_sentinel_key(keys)",
         "return self._committing == threading.get_ident()",
         ("tests/state/wrappers/test_cached.py::test_a_sentinel_under_a_reserved_key_is_always_asked_of_the_store",),
     ),
     Mutant(
         "outer cache: it is kept when a put fails",
-        _THROUGH,
-        "        except BaseException:\n"
-        "            self._space = None  # any part may be written or not: only the durable map knows\n            raise",
-        "        except BaseException:\n            raise",
+        _CACHED,
+        "            self._forget()  # any part may be written or not: only the store knows\n            raise\n",
+        "            raise\n",
         _THROUGH_TESTS,
     ),
     Mutant(

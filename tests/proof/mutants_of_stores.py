@@ -168,7 +168,7 @@ OF_STORES = (
     ),
     Mutant(
         "Delta: the published table goes back to an earlier batch",
-        "states/delta/publisher.py",
+        "states/delta/publishing.py",
         "(shown.is_same(due.shown) or shown.is_later(due.shown))",
         "shown.is_same(due.shown)",
         ("tests/states/delta/test_delta_published.py::test_a_replaced_writer_that_wakes_up_shows_no_earlier_batch",),

@@ -1,6 +1,6 @@
 """A hash of keys given as Arrow columns: the same in every process and release, without a Python object per key.
 
-It decides in which file a row is, so it may never change. Two keys that are equal by `trident.state.encoding.equal_keys` have
+It decides in which bucket a row is, so it may never change. Two keys that are equal by `trident.state.encoding.equal_keys` have
 equal hashes, whatever the type of their columns; keys of different types are never compared, because a column has one type.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ Places = npt.NDArray[np.int64]
 """int64, shape (n,): numbers of rows."""
 
 HASH_BITS = 63
+HASH_COLUMN = "_trident_hash"
 
 _LONG = 64
 """Texts of more bytes are hashed one by one: words of all texts at once would take a round for each eight bytes."""
@@ -35,6 +36,33 @@ _NULL, _SEED = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x2545F4914F6CDD1D)
 _FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _WORD = 8
+
+
+class Bucket(NamedTuple):
+    """The hashes whose first `depth` bits are `prefix`."""
+
+    depth: int
+    prefix: int
+
+    @property
+    def first(self) -> int:
+        """The lowest hash."""
+        return self.prefix << (HASH_BITS - self.depth)
+
+    @property
+    def end(self) -> int:
+        """The hash after the highest."""
+        return (self.prefix + 1) << (HASH_BITS - self.depth)
+
+    def halves(self) -> tuple[Bucket, Bucket]:
+        """Return the two buckets that it is split into."""
+        return Bucket(self.depth + 1, 2 * self.prefix), Bucket(self.depth + 1, 2 * self.prefix + 1)
+
+    def within(self, hashes: Hashes) -> slice:
+        """Return which of some hashes, in their order, are in it."""
+        first = int(np.searchsorted(hashes, self.first))
+        # The end of the last bucket is no int64 any more.
+        return slice(first, len(hashes) if self.end >> HASH_BITS else int(np.searchsorted(hashes, self.end)))
 
 
 def comparable(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[pa.Array]:

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
-from states.delta.published_table import PublishedTable
+from states.delta.state_tables import PublishedTable
 from tests.spouts.reading import batches
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values
 from trident.errors import BackendError

@@ -27,10 +27,8 @@ from typing import Any, Generic, TypeVar
 
 from trident.errors import StateError
 from trident.state.interfaces import IBackingMap, Key
-from trident.state.key_counts import count_keys
-from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Txid
-from trident.state.wrappers.commit_memory import CommitMemory
+from trident.state.wrappers.cached import CommitMemory
 
 _LOGGER = logging.getLogger(__name__)
 V = TypeVar("V")
@@ -52,10 +50,9 @@ class SpacedCache(ABC, Generic[V]):
 
 
 class ReadThroughMap(CommitMemory):
-    """A durable `IBackingMap` whose reads inside commits ask a cache first.
+    """A durable `IBackingMap` whose reads inside commits ask a cache first; see `CommitMemory`.
 
-    Reads outside a commit, and reads of other threads than the one that commits, go to the durable map: they may run
-    while another process writes. A cache that fails is left alone until the next commit; the commit goes on without.
+    A cache that fails is left alone until the next commit; the commit goes on without.
     It starts empty with every new instance of the map. Put it right under the map, as a `CachedMap`, not with one.
 
     Parameters
@@ -76,67 +73,19 @@ class ReadThroughMap(CommitMemory):
             self._forget()
         super().begin(txid)
 
-    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """Read what the cache knows from there and the rest, if any, from the durable map; then fill the cache."""
-        if not keys or not self._in_use(keys):
-            return self.durable.multi_get(keys) if keys else []
-        known = self._ask(keys)
-        misses = [key for key, entry in zip(keys, known, strict=True) if entry is None]
-        count_keys(cached=len(keys) - len(misses))
-        if not misses:
-            return [entry[0] for entry in known if entry is not None]
-        read = self.durable.multi_get(misses)
-        self._fill(misses, read)
-        values = iter(read)
-        return [next(values) if entry is None else entry[0] for entry in known]
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write to the durable map, then to the cache."""
-        if not keys:
-            return
-        in_use = self._in_use(keys)
-        try:
-            self.durable.multi_put(keys, values)
-        except BaseException:
-            self._space = None  # any part may be written or not: only the durable map knows
-            raise
-        if in_use:
-            self._fill(keys, values)
-        elif not is_sentinel_key(keys):
-            self._space = None
-
-    def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete from the durable map, then note in the cache that the keys are absent."""
-        if not self._in_use(keys):
-            self._space = None
-        try:
-            super().multi_delete(keys)
-        except BaseException:
-            self._space = None
-            raise
-        if keys:
-            self._fill(keys, [None] * len(keys))
-
-    def reset(self) -> None:
-        """Empty the durable map and leave the space."""
-        self._space, self._ended = None, None
-        super().reset()
-
     def close(self) -> None:
         self.cache.close()
         super().close()
 
-    def _in_use(self, keys: Sequence[Key]) -> bool:
-        return self._space is not None and self._remembers(keys)
+    def _recall(self, keys: Sequence[Key]) -> Sequence[tuple[Any] | None]:
+        if self._space is not None:
+            try:
+                return self.cache.get(self._space, keys)
+            except StateError as error:
+                self._leave(error)
+        return [None] * len(keys)
 
-    def _ask(self, keys: Sequence[Key]) -> Sequence[tuple[Any] | None]:
-        try:
-            return self.cache.get(self._space or "", keys)
-        except StateError as error:
-            self._leave(error)
-            return [None] * len(keys)
-
-    def _fill(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+    def _remember(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         space, self._space = self._space, None  # if this is interrupted, the contents of the space are unknown
         if space is None:
             return

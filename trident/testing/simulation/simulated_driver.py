@@ -157,7 +157,7 @@ class SimulatedStore:
     """
 
     def __init__(self) -> None:
-        from states.memory.data import MemoryData
+        from states.memory.map import MemoryData
 
         self.keys: dict[Key, None] = {}
         self._first = first = MemoryData()

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from states.delta.beyond_memory.bucket_files import ATTEMPT
-from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits
+from states.delta.beyond_memory.bucketed_base import ATTEMPT, BucketedBase, BucketLimits
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.sorted_rows import SortedRows
-from states.delta.indexed_values import IndexedValues
+from states.delta.index import IndexedValues
 from states.delta.layout import DeltaLayout
 from trident.state import OpaqueValue, StateConf, StateType, TransactionalValue, Txid, Winners
 from trident.state.table import KeyColumns
