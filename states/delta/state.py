@@ -48,25 +48,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from states.delta.map import DeltaBackingMap
 from states.delta.options import KEEPING, DeltaOptions, local_path
-from states.delta.spark_table import delta_dataframe, delta_session_conf
-from states.delta.time_travel import DeltaMapState, DeltaStateAt, delta_state_at
+from states.delta.time_travel import DeltaMapState
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.state.interfaces import StateConf, StateSpec, StateType, StoreFacts
 from trident.storekit import SpecKinds, called_as, kinds
-
-__all__ = [
-    "DeltaBackingMap",
-    "DeltaMapState",
-    "DeltaOptions",
-    "DeltaState",
-    "DeltaStateAt",
-    "delta_dataframe",
-    "delta_session_conf",
-    "delta_state_at",
-]
 
 
 class DeltaState(SpecKinds[str | os.PathLike[str]]):

@@ -44,7 +44,8 @@ from trident.state.map_state import (
     SnapshottableMap,
     map_state,
 )
-from trident.state.maps import NonTransactionalMap, OpaqueMap, TransactionalMap, map_for
+from trident.state.maps import NonTransactionalMap, TransactionalMap, map_for
+from trident.state.opaque_map import OpaqueMap
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.values import (

@@ -31,15 +31,6 @@ from trident.state.txid import Snapshot
 from trident.state.wrappers.cached import CachedMap
 from trident.state.wrappers.forwarding import passes_on
 
-__all__ = [
-    "DEFAULT_SNAPSHOT_KEY",
-    "BackingMapFactory",
-    "MapStateFactory",
-    "SnapshottableMap",
-    "committed_map",
-    "map_state",
-]
-
 _OF_A_VALUE = {"get", "get_at", "update"}
 
 DEFAULT_SNAPSHOT_KEY = "$GLOBAL$"

@@ -15,9 +15,6 @@ from trident.state.opaque_map import OpaqueMap
 from trident.state.txid import Txid
 from trident.state.values import TransactionalValue, own, owned, values_to_store
 
-__all__ = ["NonTransactionalMap", "OpaqueMap", "TransactionalMap", "map_for"]
-
-
 # TransactionalMap skips a batch that a value already includes; NonTransactionalMap keeps the bare value.
 
 

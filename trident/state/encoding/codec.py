@@ -21,23 +21,6 @@ from trident.errors import CorruptValueError
 from trident.state.encoding.equal_keys import canonical_key, canonical_keys
 from trident.state.encoding.extensions import TUPLE, new_packer, new_row_packer, pack, type_name, unpack
 from trident.state.interfaces import Key
-from trident.types import plain_number
-
-__all__ = [
-    "VERSION",
-    "decode",
-    "decode_columns",
-    "decode_found",
-    "decode_keys",
-    "decode_many",
-    "encode",
-    "encode_columns",
-    "encode_keys",
-    "encode_lists",
-    "encode_many",
-    "encode_tuples",
-    "plain_number",
-]
 
 VERSION = 1
 """The first byte of every encoded value."""

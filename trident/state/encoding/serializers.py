@@ -48,21 +48,6 @@ from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import plain_number
 
-__all__ = [
-    "CodecSerializer",
-    "Decode",
-    "DecodeOpaque",
-    "DeserializesMany",
-    "JSONNonTransactionalSerializer",
-    "JSONOpaqueSerializer",
-    "JSONTransactionalSerializer",
-    "Serializer",
-    "SerializesMany",
-    "StoredValues",
-    "keeps_attempts",
-    "serializer_for",
-]
-
 
 @runtime_checkable
 class Serializer(Protocol):
