@@ -60,17 +60,6 @@ def data_of(
     return data
 
 
-def kept_data(factory_id: str) -> dict[tuple[str, int], MemoryData]:
-    """Return the data of a factory by the prefix of the state and the partition."""
-    with _lock:
-        return {
-            (prefix, at): data
-            for (each, prefix), partitions in _kept.items()
-            for at, data in partitions.items()
-            if each == factory_id
-        }
-
-
 MEMORY_SNAPSHOT_KEY = "$MEMORY-MAP-STATE-GLOBAL$"
 
 

@@ -32,7 +32,6 @@ REPLAY_WINDOW_S = 86_400
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
-V_contra = TypeVar("V_contra", contravariant=True)
 S_contra = TypeVar("S_contra", contravariant=True)
 
 

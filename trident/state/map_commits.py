@@ -79,7 +79,6 @@ class CommittedMap(State, ABC):
             self.backing.multi_put(list(self._written), list(self._written.values()))
             count_keys(written=len(self._written))
         self.backing.end(begun)
-        self._removals.end(begun)
         if not self.backing.facts.commits_atomically:
             # Everything is acknowledged. A store that loses any of it later loses the seal too, because the seal comes last.
             self._lay_sentinel(begun, sealed=True)
@@ -121,7 +120,7 @@ class CommittedMap(State, ABC):
         found = list(zip(distinct, self.multi_get(distinct), strict=True))
         there = OneForm(key for key, value in found if value is not None)
         self.multi_put(there, [None] * len(there))
-        self._removals.note(there)
+        self._removals.note(there, self._current())
         if self._puts_at_commit:  # what another partition writes now would be there or not by the order of the two
             self._removed_absent += (key for key, value in found if value is None)
 
@@ -283,14 +282,10 @@ class Removals:
     def __init__(self, backing: BackingMap, kind: StateType) -> None:
         self._backing, self._kind = backing, kind
         self._deletes = backing.offers("multi_delete")
-        self._removing: dict[Key, None] = {}
-        self._removed: dict[Key, Txid] = {}
+        self._removed: dict[Key, Txid] = {}  # the commit that did it, which may not have ended
 
     def begin(self, txid: Txid) -> None:
         """Delete keys that were removed long ago and stayed so; called once the commit holds the fence."""
-        self._removing = {}
-        if not self._removed or not self._deletes:
-            return
         for key in [key for key, by in self._removed.items() if by >= txid or not txid.winners.won(by, by.attempt)]:
             del self._removed[key]  # an attempt that lost; its replay decides again
         due = {key: by for key, by in self._removed.items() if by <= txid - REMOVAL_LAG}
@@ -299,31 +294,24 @@ class Removals:
             self._backing.multi_delete(
                 [k for (k, by), found in zip(due.items(), stored, strict=True) if self._left(found, by)]
             )
-            for key in due:
-                del self._removed[key]
+            self._removed = {key: by for key, by in self._removed.items() if key not in due}
 
     def keep_all(self) -> None:
         """Delete nothing from now on: another partition may write a key while this one deletes it."""
         self._deletes = False
 
-    def note(self, keys: Sequence[Key]) -> None:
-        """The current commit removed these keys."""
+    def note(self, keys: Sequence[Key], by: Txid) -> None:
+        """A commit removed these keys."""
         if self._deletes:
-            self._removing.update(dict.fromkeys(keys))
-
-    def end(self, txid: Txid) -> None:
-        """The commit ended."""
-        self._removed.update(dict.fromkeys(self._removing, txid))
-        self._removing = {}
+            self._removed.update(dict.fromkeys(keys, by))
 
     def forget(self) -> None:
         """The store was emptied."""
-        self._removing, self._removed = {}, {}
+        self._removed = {}
 
     def _left(self, found: Any, by: Txid) -> bool:
         """Whether `found` is what the commit `by` wrote for a key that it removed."""
         if self._kind is StateType.OPAQUE:
             return isinstance(found, OpaqueValue) and (found.txid, found.attempt, found.curr) == (by, by.attempt, None)
-        return (
-            bool(found == TransactionalValue(int(by), None)) if self._kind is StateType.TRANSACTIONAL else found is None
-        )
+        is_transactional = self._kind is StateType.TRANSACTIONAL
+        return bool(found == (TransactionalValue(int(by), None) if is_transactional else None))

@@ -9,7 +9,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryData, MemoryMapState
-from states.memory.state import kept_data
+from states.memory.state import _kept
 from trident import TridentTopology
 from trident.operations import Count, Max, Min, Sum
 from trident.planner import make_plan
@@ -29,7 +29,7 @@ def always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def data_of(factory: MemoryMapState) -> MemoryData:
-    (data,) = kept_data(factory.id).values()
+    (data,) = (data for (owner, _), kept in _kept.items() if owner == factory.id for data in kept.values())
     return data
 
 

@@ -59,12 +59,17 @@ def decode(data: bytes) -> Any:
     """
     decoder = _VERSIONS.get(data[0]) if data else None
     if decoder is None:
-        raise CorruptValueError(_unknown_version(data))
+        raise CorruptValueError(
+            f"decode {_shown(data)}: a stored value starts with byte {VERSION}; these bytes were written by another "
+            "program, another serializer or a newer version. Use the serializer they were written with, or another "
+            "key prefix"
+        )
     try:
         return decoder(memoryview(data)[1:])
     except _DAMAGE as error:
         raise CorruptValueError(
-            f"decode {_shown(data)}: damaged or cut off ({_reason(error)}); restore the store, or remove the key"
+            f"decode {_shown(data)}: damaged or cut off ({str(error) or type(error).__name__}); restore the store, or "
+            "remove the key"
         ) from error
 
 
@@ -227,18 +232,6 @@ _DAMAGE: tuple[type[Exception], ...] = (
     msgpack.UnpackException,
     struct.error,
 )
-
-
-def _unknown_version(data: bytes) -> str:
-    return (
-        f"decode {_shown(data)}: a stored value starts with byte {VERSION}; these bytes were written by another "
-        "program, another serializer or a newer version. Use the serializer they were written with, or another "
-        "key prefix"
-    )
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__
 
 
 def _shown(data: bytes) -> str:
