@@ -12,7 +12,8 @@ from states.delta.beyond_memory.merging import OpenedBase
 from states.delta.faults import VersionMoved
 from states.delta.fence import is_only_staged, moved_by_compactions, newest_sentinel
 from states.delta.layout import DeltaLayout, RawKey, RawValue, in_order
-from states.delta.state_table import ABSENT, StateTable
+from states.delta.state_table import ABSENT
+from states.delta.state_tables import StateTables
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.columns.number_table import KeptValues
 from trident.state.table import KeyColumns, listed
@@ -143,15 +144,15 @@ class StagedCommit(NamedTuple):
 class Index:
     """What a writer holds. Only the index itself changes what it holds.
 
-    `table`, `layout`, `base`: the table of the changes, its columns, and the base of a state that is too large for memory.
+    `tables`, `base`: the state, and its base if it is too large for memory.
     `opened`: called with the number of files of a version that was read.
     `version`: the version; `ABSENT` without a table, None while nothing is held.
     `values`, `sentinel`, `seq`: the latest values, the sentinel, and the highest `_seq` of this version.
     """
 
-    def __init__(self, table: StateTable, layout: DeltaLayout, base: OpenedBase, opened: Callable[[int], None]) -> None:
-        self._table, self._layout, self._base, self._opened = table, layout, base, opened
-        self.values: IndexedValues | LargeIndex = IndexedValues(layout)
+    def __init__(self, tables: StateTables, base: OpenedBase, opened: Callable[[int], None]) -> None:
+        self._table, self._layout, self._base, self._opened = tables.changes, tables.layout, base, opened
+        self.values: IndexedValues | LargeIndex = IndexedValues(self._layout)
         self.seq = 0
         self.sentinel: Sentinel | None = None
         self.version: int | None = None

@@ -49,6 +49,11 @@ class DeltaBackingMap(BackingMap):
         Number of the state partition.
     options
         See `DeltaOptions`.
+
+    Attributes
+    ----------
+    tables, staging
+        The state's two tables, and what tasks have staged of it.
     """
 
     # Each read decodes or copies values for this very call; no seal, because rows and sentinel are one Delta transaction.
@@ -62,18 +67,16 @@ class DeltaBackingMap(BackingMap):
         partition: int = 0,
         options: DeltaOptions | None = None,
     ) -> None:
-        tables, read_only = StateTables(path, kind, conf, partition, options), conf is not None and conf.read_only
-        self._layout, self._what, self._app = tables.layout, tables.what, tables.app
-        self._table = tables.changes(read_only)
-        base = OpenedBase(tables, self._table)
-        self._maintenance = Maintenance(tables, self._table, base.merged)
-        self._index = Index(self._table, self._layout, base, self._maintenance.opened)
-        self._reader = Reader(tables, self._table) if read_only else None
-        self._publishing = Publishing(tables, self._table, self._index, base, self._maintenance)
-        self._staging = Staging(self._table, partition, self._what)
-        self._evolves = tables.evolves
-        self._base, self._expires = base, tables.options.ttl_s is not None
-        self._expiry = Expiry(self._table, self._layout, tables.options.ttl_s)
+        self.tables = tables = StateTables(path, kind, conf, partition, options)
+        self._layout, self._what, self._app, self._table = tables.layout, tables.what, tables.app, tables.changes
+        self._base = OpenedBase(tables)
+        self._maintenance = Maintenance(tables, self._base.merged)
+        self._index = Index(tables, self._base, self._maintenance.opened)
+        self._reader = Reader(tables) if conf is not None and conf.read_only else None
+        self._publishing = Publishing(tables, self._index, self._base, self._maintenance)
+        self.staging = Staging(tables, partition)
+        self._evolves, self._expires = tables.evolves, tables.options.ttl_s is not None
+        self._expiry = Expiry(tables)
         self._seen: tuple[Sentinel | None] | None = None  # what was read or written last; None: it was not read yet
         # The commit: its claim, whether it began, and its puts.
         self._claim: Sentinel | None = None
@@ -139,7 +142,7 @@ class DeltaBackingMap(BackingMap):
             self._drop_commit()
             self._create_and_load()
         if txid.run and self._claim is not None:  # in a task; its driver publishes
-            self._staging.begin(self._claim, txid)
+            self.staging.begin(self._claim, txid)
             is_same = self._publishing.follow()
         else:
             is_same = self._publishing.by_index() and self._publishing.before(txid, self._index.sentinel)
@@ -158,26 +161,22 @@ class DeltaBackingMap(BackingMap):
             Something else than a compaction has committed since `begin` (nothing was written), or the store refused;
             the batch may be replayed with a higher attempt.
         """
-        is_staged = self._staging.is_on
+        is_staged = self.staging.is_on
         if not self._begun or (is_staged and self._claim is None):
             log = ", or without a log" if is_staged else ""
             raise StateError(f"end of batch {int(txid)} in {self._what} without its begin{log}")
         try:
             self._delete_expired(is_staged)
             if is_staged and self._claim is not None:
-                self._staging.stage(self._index, self._puts, self._claim)
+                self.staging.stage(self._index, self._puts, self._claim)
             elif self._puts or self._claim is not None:
                 self._commit(self._puts, self._claim, CommitNote.of_commit(txid))
                 if self._claim is not None:
-                    self._staging.discard_before(self._claim)
+                    self.staging.discard_before(self._claim)
                 if txid.incarnation is None:
                     self._publishing.without_log()
         finally:
             self._drop_commit()
-
-    def staged_by(self, commit: Callable[[], None]) -> bytes:
-        """Call what ends the commit of a task, and stage it instead of committing it; return what `publish` needs."""
-        return self._staging.staged_by(commit)
 
     def publish(self, own: Sentinel, txid: Txid, staged: bytes) -> None:
         """Commit, in the driver, what a task staged for this attempt; its sentinel was read before.
@@ -196,16 +195,16 @@ class DeltaBackingMap(BackingMap):
         self._publishing.before(txid, found)
         file = Staged.unpacked(staged)
         self._table.refresh()
-        self._write(lambda: self._staging.publish(own, txid, file, self._app, *self._expiry.mark(file.seq)), own)
+        self._write(lambda: self.staging.publish(own, txid, file, *self._expiry.mark(file.seq)), own)
         self._seen = (own,)
         self._index.forget()  # the rows are in the memory of the tasks
         self._maintenance.after_commit()
-        self._staging.discard(own.incarnation, own.attempt)
+        self.staging.discard(own.incarnation, own.attempt)
 
     def recorded(self, snapshot: Snapshot) -> None:
         """Delete what earlier drivers left; then publish the state after a batch that the log holds."""
         if self._reader is None:
-            self._staging.discard_all(once=True)
+            self.staging.discard_all(once=True)
             if self._seen is not None and self._seen[0] is not None:
                 self._publishing.recorded(snapshot, self._seen[0])
 
@@ -264,7 +263,7 @@ class DeltaBackingMap(BackingMap):
             self._index.load()
             self._publishing.clear()
         self._seen = (None,)
-        self._staging.discard_all()
+        self.staging.discard_all()
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from states.delta.beyond_memory.merging import Merging, OpenedBase
 from states.delta.faults import VersionMoved
 from states.delta.index import Index
 from states.delta.maintenance import Maintenance
-from states.delta.state_table import ABSENT, StateTable
-from states.delta.state_tables import Due, Shown, StateTables, is_newest
+from states.delta.state_table import ABSENT
+from states.delta.state_tables import Shown, StateTables, is_newest
 from trident.errors import StateError
 from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
@@ -40,13 +40,11 @@ class Publishing:
     reads changes from their table when a merge is due.
     """
 
-    def __init__(
-        self, tables: StateTables, changes: StateTable, index: Index, base: OpenedBase, maintenance: Maintenance
-    ) -> None:
-        self._changes, self._index, self._base, self._maintenance = changes, index, base, maintenance
+    def __init__(self, tables: StateTables, index: Index, base: OpenedBase, maintenance: Maintenance) -> None:
+        self._changes, self._index, self._base, self._maintenance = tables.changes, index, base, maintenance
         self._is_opaque = tables.layout.kind is StateType.OPAQUE
-        self._publisher, self._merging = Publisher(tables, changes), Merging(tables, changes, base)
-        self._recorded: Due | None = None  # what is committed, as far as this writer knows
+        self._publisher, self._merging = Publisher(tables), Merging(tables, base)
+        self._recorded: Shown | None = None  # what is committed, as far as this writer knows
         self._is_unread = False  # whether the rows are in the memory of tasks
 
     # ---- what is committed ----------------------------------------------------------------------------------------
@@ -87,7 +85,7 @@ class Publishing:
         """Publish what is committed, and return; `newest` is the sentinel of the changes."""
         self._publisher.finish()
         due, newest = self._recorded, newest if self._is_unread else self._index.sentinel
-        is_committed = due is not None and newest is not None and newest.txid <= due.snapshot.txid
+        is_committed = due is not None and newest is not None and newest.txid <= due.txid
         try:
             self._merging.finish(due if is_committed and self._has_base else None, self._large, self._index.seq)
         except StateError as error:
@@ -154,7 +152,7 @@ class Publishing:
         is_committed = found is None or found.txid <= snapshot.txid
         if not (is_committed or self._is_opaque):
             return
-        due = self._recorded = Due(Shown(snapshot.txid, shown, self._changes.version), snapshot)
+        due = self._recorded = Shown(snapshot, shown, self._changes.version)
         if not self._has_base:
             self._publisher.publish(due)
         elif is_committed:  # a base holds no others
@@ -171,7 +169,7 @@ class Publishing:
         self._publisher.forget()
         self._maintenance.close()
         seq = max(file.last for file in self._changes.files()) if self._is_unread else self._index.seq
-        self._base.grow(Due(Shown(snapshot.txid, newest, self._changes.version), snapshot), seq)
+        self._base.grow(Shown(snapshot, newest, self._changes.version), seq)
 
     def _forget(self) -> None:
         """Read the state again, because another writer has changed it; `by_tasks` looks for its base."""
@@ -181,26 +179,21 @@ class Publishing:
 
 
 class Publisher:
-    """Publishes one state. It has table objects and a thread of its own, which ends when all is published.
+    """Publishes one state. It has table objects and a thread of its own, which ends when all is published."""
 
-    `tables`, `changes`: the state, and the table of its changes.
-    """
-
-    def __init__(self, tables: StateTables, changes: StateTable) -> None:
-        self._tables, self._changes = tables, changes
-        self._published = tables.at_path()
-        self._table = self._published.table
+    def __init__(self, tables: StateTables) -> None:
+        self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
         self._news = threading.Condition()
-        self._due: Due | None = None
+        self._due: Shown | None = None
         self._last: Shown | None = None
         self._thread: threading.Thread | None = None
         self._not_before, self._at_once = 0.0, False
 
-    def publish(self, due: Due) -> None:
+    def publish(self, due: Shown) -> None:
         """Publish a committed state soon. A later one takes its place if it comes first."""
-        if self._last is not None and self._last.is_same(due.shown):
+        if self._last is not None and self._last.is_same(due):
             return
-        self._last = due.shown
+        self._last = due
         with self._news:
             self._due = due
             if self._tables.options.background_maintenance and (self._thread is None or not self._thread.is_alive()):
@@ -213,7 +206,7 @@ class Publisher:
     def create(self) -> None:
         """Make the published table, without rows, if it is absent."""
         self.finish()
-        self._table.create()
+        self._published.create()
 
     def finish(self) -> None:
         """Publish now what is due, and return."""
@@ -236,7 +229,7 @@ class Publisher:
     def clear(self) -> None:
         """Remove all rows, because the state was emptied."""
         for left in range(_TRIES - 1, -1, -1):
-            if self._table.refresh() == ABSENT:
+            if self._published.refresh() == ABSENT:
                 return
             try:
                 self._published.clear()
@@ -262,7 +255,7 @@ class Publisher:
         ends = self._at_once or not threading.main_thread().is_alive()
         return ends or self._due is None or time.monotonic() >= self._not_before
 
-    def _try(self, due: Due) -> None:
+    def _try(self, due: Shown) -> None:
         """Publish; what fails is tried again with the next state, because no batch depends on it."""
         began = time.monotonic()
         try:
@@ -273,21 +266,21 @@ class Publisher:
         ended = time.monotonic()
         self._not_before = ended + max(self._tables.options.publish_every_s, (ended - began) * (_SHARE - 1))
 
-    def _publish(self, due: Due) -> None:
-        changes = self._changes.another(read_only=True, at=due.shown.version)
+    def _publish(self, due: Shown) -> None:
+        changes = self._changes.another(read_only=True, at=due.version)
         for left in range(_TRIES - 1, -1, -1):
-            is_there = self._table.refresh() != ABSENT
-            if self._published.holds() or not is_newest(self._changes, due.shown):
+            is_there = self._published.refresh() != ABSENT
+            if self._published.holds() or not is_newest(self._changes, due):
                 return
             shown = self._published.shown() if is_there else None
-            if shown is not None and (shown.is_same(due.shown) or shown.is_later(due.shown)):
+            if shown is not None and (shown.is_same(due) or shown.is_later(due)):
                 return
             if changes.refresh() == ABSENT:
                 return
             rows = self._tables.rows.of(self._tables.layout.reduced(changes.scan(), drop_deleted=True), due.snapshot)
             try:
-                self._table.create()  # another program may have deleted it
-                self._published.show(rows, due.shown)
+                self._published.create()  # another program may have deleted it
+                self._published.show(rows, due)
                 break
             except VersionMoved:
                 if not left:

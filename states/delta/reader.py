@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from states.delta.fence import newest_sentinel
 from states.delta.layout import RawKey, RawValue, in_order
-from states.delta.state_table import ABSENT, StateTable
+from states.delta.state_table import ABSENT
 from states.delta.state_tables import StateTables
 from trident.errors import StateError
 from trident.object_stores import short
@@ -23,8 +23,8 @@ _FILTERED_KEYS = 20_000  # beyond this many keys, reading all rows is faster
 class Reader:
     """Follows the newest version of a table, and remembers what it answered of this version."""
 
-    def __init__(self, tables: StateTables, table: StateTable) -> None:
-        self._table, self._layout, self._published = table, tables.layout, tables.at_path(read_only=True)
+    def __init__(self, tables: StateTables) -> None:
+        self._table, self._layout, self._published = tables.changes, tables.layout, tables.at_path(read_only=True)
         self._answers: dict[RawKey, RawValue | None] = {}
         self._sentinel: tuple[Sentinel | None] | None = None  # None: not read yet
         self._at: tuple[int, int] | None = None  # the version, and which table
@@ -49,7 +49,7 @@ class Reader:
         """Iterate over all keys, some at a time."""
         self._follow()
         at, changes = self._table.version, in_order(self._table.scan())
-        self._published.table.refresh()
+        self._published.refresh()
         index = self._published.index(self._layout, [changes])
         if self._table.version != at:
             yield from self.key_pages()
@@ -76,14 +76,14 @@ class Reader:
     def _stored(self, keys: list[RawKey]) -> dict[RawKey, RawValue | None]:
         """Return the raw values of keys that have no change, from a newer base if the files of one are gone meanwhile."""
         for left in range(_TRIES if keys else 0, 0, -1):
-            self._published.table.refresh()
+            self._published.refresh()
             try:
                 index = self._published.index(self._layout)
                 return {} if index is None else dict(zip(keys, index.get(keys), strict=True))
             except FileNotFoundError as error:
                 if left == 1:
                     raise StateError(f"cannot read Delta table {self._table.name}: {short(error)}") from error
-                self._published.table.forget()
+                self._published.forget()
         return {}
 
     def _follow(self) -> None:

@@ -31,7 +31,7 @@ from states.delta.data_files import added, name_of
 from states.delta.faults import VersionMoved
 from states.delta.fence import STAGED_AS, CommitNote, moved_by_compactions
 from states.delta.index import Index, Puts, StagedCommit
-from states.delta.state_table import StateTable
+from states.delta.state_tables import StateTables
 from trident.errors import BackendError, SecondRunError, StateError
 from trident.state.txid import Sentinel, Txid
 
@@ -45,8 +45,8 @@ _TRIES = 5
 class Staging:
     """What tasks have staged of one state; in a task, and in the driver."""
 
-    def __init__(self, table: StateTable, partition: int, what: str) -> None:
-        self._table, self._partition, self._what = table, partition, what
+    def __init__(self, tables: StateTables, partition: int) -> None:
+        self._table, self._partition, self._what, self._app = tables.changes, partition, tables.what, tables.app
         self.is_on = False
         """Whether the commit that ends is staged."""
         self._staged: Staged | None = None
@@ -87,7 +87,7 @@ class Staging:
 
     # ---- in the driver --------------------------------------------------------------------------------------------
 
-    def publish(self, own: Sentinel, txid: Txid, staged: Staged, app: str, *more: tuple[str, int]) -> bool:
+    def publish(self, own: Sentinel, txid: Txid, staged: Staged, *more: tuple[str, int]) -> bool:
         """Add what was staged as one version, with `more` transactions.
 
         Returns
@@ -108,7 +108,7 @@ class Staging:
         for _ in range(_TRIES):
             at = table.version
             try:
-                table.append([file], "append", (app, own.version), note, *more)
+                table.append([file], "append", (self._app, own.version), note, *more)
                 return True
             except VersionMoved:
                 if not moved_by_compactions(table, at):

@@ -53,16 +53,21 @@ _RUNS_PER_CHECKPOINT = 32
 
 
 class Shown(NamedTuple):
-    """What a version of the published table shows.
+    """What a version of the published table shows, or is to show.
 
-    `txid`: the last batch that was committed then.
+    `snapshot`: the last batch that was committed then; who won, if it is still to be shown.
     `sentinel`: the last commit that touched the state; None without a log.
     `version`: the version of the change table.
     """
 
-    txid: int
+    snapshot: Snapshot
     sentinel: Sentinel | None
     version: int
+
+    @property
+    def txid(self) -> int:
+        """The batch."""
+        return self.snapshot.txid
 
     def metadata(self, name: str) -> dict[str, str]:
         """Return what the Delta commit notes; `userMetadata` is what Spark's DESCRIBE HISTORY shows."""
@@ -75,7 +80,7 @@ class Shown(NamedTuple):
     def of(note: str) -> Shown:
         """Return what a commit noted."""
         txid, own, version = json.loads(note)
-        return Shown(txid, None if own is None else Sentinel(*own), version)
+        return Shown(Snapshot(txid), None if own is None else Sentinel(*own), version)
 
     def is_same(self, other: Shown) -> bool:
         """Tell whether both show the same state."""
@@ -85,18 +90,10 @@ class Shown(NamedTuple):
 
     def is_later(self, other: Shown) -> bool:
         """Tell whether this comes after the other, in the same log."""
-        if self.sentinel is None or other.sentinel is None:
+        own, its = self.sentinel, other.sentinel
+        if own is None or its is None:
             return False
-        return (
-            self.sentinel.incarnation == other.sentinel.incarnation and self.sentinel.version > other.sentinel.version
-        )
-
-
-class Due(NamedTuple):
-    """A state that is to be published: what it shows, and who won its batches."""
-
-    shown: Shown
-    snapshot: Snapshot
+        return own.incarnation == its.incarnation and own.version > its.version
 
 
 class Holds(NamedTuple):
@@ -106,26 +103,27 @@ class Holds(NamedTuple):
     batch: int
 
 
-class PublishedTable:
-    """The table at the path of a state. What moves on to another version of it does so by `table`.
+class PublishedTable(StateTable):
+    """The table at the path of a state.
 
-    `table`: the table, in the role of `AT_PATH`.
-    `name`: of the state.
+    `opening`: in the role of `AT_PATH`.
+    `of_state`: the name of the state.
     """
 
-    def __init__(self, table: StateTable, name: str) -> None:
-        self.table, self._name, self._runs = table, name, 0
+    def __init__(self, opening: TableOpening, of_state: str) -> None:
+        super().__init__(opening)
+        self._of_state, self._runs = of_state, 0
 
     def shown(self) -> Shown | None:
         """Return what the version last seen shows; None if that is not known, or the columns are others."""
-        if self.table.version == ABSENT or not self.table.has_columns():
+        if self.version == ABSENT or not self.has_columns():
             return None
-        notes = (entry[_SHOWN] for entry in self.table.notes(_LOOKED_AT) if _SHOWN in entry)
+        notes = (entry[_SHOWN] for entry in self.notes(_LOOKED_AT) if _SHOWN in entry)
         return next(map(Shown.of, notes), None)
 
     def version_of(self, txid: int, version: int) -> int | None:
         """Return the last version that shows no later batch, and no later version of the changes; None if there is none."""
-        for entry in self.table.notes():
+        for entry in self.notes():
             shown = Shown.of(entry[_SHOWN]) if _SHOWN in entry else None
             if shown is not None and shown.txid <= txid and shown.version <= version:
                 return int(entry["version"])
@@ -133,15 +131,15 @@ class PublishedTable:
 
     def show(self, rows: pa.Table, shown: Shown) -> None:
         """Replace all rows, as the version after the one last seen; raise `VersionMoved` if that is taken."""
-        self.table.commit(rows, 0, "overwrite", self._app(shown), shown.metadata(self._name))
+        self.commit(rows, 0, "overwrite", self._app(shown), shown.metadata(self._of_state))
 
     # ---- beyond memory --------------------------------------------------------------------------------------------
 
     def holds(self) -> Holds | None:
         """Return what the version last seen holds; None if it is only derived from the changes."""
-        if self.table.version == ABSENT:
+        if self.version == ABSENT:
             return None
-        seq, batch = self.table.transaction(_MERGED), self.table.transaction(_MERGED_BATCH)
+        seq, batch = self.transaction(_MERGED), self.transaction(_MERGED_BATCH)
         return None if seq is None or seq == _NOTHING else Holds(seq, batch or 0)
 
     def base(self, files: Iterable[BucketFile] | None = None) -> BucketedBase:
@@ -149,8 +147,8 @@ class PublishedTable:
 
         Raises `StateError`: another program has changed the table.
         """
-        files, schema = self._own_files() if files is None else files, self.table.schema
-        return BucketedBase(list(files), schema.append(ATTEMPT), schema.names[:-1], self.table.filesystem())
+        files, schema = self._own_files() if files is None else files, self.schema
+        return BucketedBase(list(files), schema.append(ATTEMPT), schema.names[:-1], self.filesystem())
 
     def index(self, layout: DeltaLayout, changes: Iterable[pa.Table] = ()) -> LargeIndex | None:
         """Return the base of the version last seen, and over it what later rows of some tables change; None without one.
@@ -165,8 +163,8 @@ class PublishedTable:
             index.load(rows.filter(pc.greater(rows[SEQ_COLUMN], holds.seq)))
         return index
 
-    def move(self, before: BucketedBase | None, after: BucketedBase, holds: Holds, shown: Shown) -> None:
-        """Replace the files of one base by another's, as the version after the one last seen.
+    def move(self, before: BucketedBase | None, after: BucketedBase, seq: int, shown: Shown) -> None:
+        """Replace the files of a base by those of another, with all changes up to `seq`, as the next version.
 
         All rows, if there was none before, or the table has other columns: it gets those of this declaration.
         """
@@ -174,20 +172,20 @@ class PublishedTable:
 
         gone, new = set[BucketFile]() if before is None else {*before.files}, {*after.files}
         mode: Literal["append", "overwrite"] = "append"
-        if before is None or not self.table.has_columns():
+        if before is None or not self.has_columns():
             assert not gone & new, "a version has files of its own columns only"
             gone, mode = set(), "overwrite"
         for file in new - gone:
-            self.table.sync_data(file.path)
+            self.sync_data(file.path)
         now = int(time.time() * 1000)
         actions: list[Any] = [RemoveAction(file.path, True, now, file.size, {}) for file in gone - new]
-        more = (_FILES, _fingerprint(after.files)), (_MERGED_BATCH, holds.batch), (_MERGED, holds.seq)
+        more = (_FILES, _fingerprint(after.files)), (_MERGED_BATCH, shown.txid), (_MERGED, seq)
         actions += [added(file.path, file.size, file.rows, True) for file in new - gone]
-        self.table.append(actions, mode, self._app(shown), shown.metadata(self._name), *more)
+        self.append(actions, mode, self._app(shown), shown.metadata(self._of_state), *more)
 
     def clear(self) -> None:
         """Remove all rows, because the state was emptied; the changes are the state from now on."""
-        self.move(None, self.base([]), Holds(_NOTHING, 0), Shown(0, None, ABSENT))
+        self.move(None, self.base([]), _NOTHING, Shown(Snapshot(0), None, ABSENT))
 
     # ---- upkeep ---------------------------------------------------------------------------------------------------
 
@@ -196,22 +194,22 @@ class PublishedTable:
         self._runs += 1
         if self._runs % _RUNS_PER_CHECKPOINT == 0:
             try:
-                self.table.checkpoint()
-                self.table.vacuum()
+                self.checkpoint()
+                self.vacuum()
             except (VersionMoved, TridentError, OSError) as error:
-                _LOGGER.warning("the clean-up of the table of %s was postponed: %s", self._name, error)
+                _LOGGER.warning("the clean-up of the table of %s was postponed: %s", self._of_state, error)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _app(self, shown: Shown) -> tuple[str, int]:
-        return f"trident/{self._name}/shown", shown.txid
+        return f"trident/{self._of_state}/shown", shown.txid
 
     def _own_files(self) -> list[BucketFile]:
-        files = [BucketFile.of(file.path, file.size, file.rows) for file in self.table.files()]
+        files = [BucketFile.of(file.path, file.size, file.rows) for file in self.files()]
         own = [file for file in files if file is not None]
-        if len(own) < len(files) or self.table.transaction(_FILES) != _fingerprint(own):
+        if len(own) < len(files) or self.transaction(_FILES) != _fingerprint(own):
             raise StateError(
-                f"Delta table {self.table.name} was changed by another program (version {self.table.version} or one before), "
+                f"Delta table {self.name} was changed by another program (version {self.version} or one before), "
                 "and the state depends on it, because it is larger than memory. Bring back the topology's last version "
                 "of it with Delta's RESTORE: the last one in the table's history that names a batch"
             )
@@ -245,6 +243,7 @@ class StateTables:
     `evolves`, `types`: whether former declarations have written a part of it, and what reads their values.
     `name`: the name of the state, with its topology.
     `app`, `what`: the application of its Delta transactions, and how messages call it.
+    `changes`: the table of the changes, for the thread that has this.
     """
 
     def __init__(
@@ -264,19 +263,16 @@ class StateTables:
         self.name, self.app = conf.prefix, f"trident/{conf.prefix}/{partition}"
         self._path = os.fspath(path)
         self.what = f"state {conf.state!r} partition {partition} in {redacted(self._path)}"
-
-    def changes(self, read_only: bool = False) -> StateTable:
-        """Return the table of the changes, not opened yet."""
-        role = TableRole(CHANGES, read_only, evolves=self.evolves)
-        layout = self.layout
-        return StateTable(TableOpening(self._path, layout.schema, layout.description, self.options, role))
+        role = TableRole(CHANGES, conf.read_only, evolves=conf.evolves)
+        opening = TableOpening(self._path, self.layout.schema, self.layout.description, self.options, role)
+        self.changes = StateTable(opening)
 
     def at_path(self, read_only: bool = False, at: int | None = None) -> PublishedTable:
         """Return the table at the path, at a version or the newest, not opened yet."""
         hours, role = self.options.published_hours, TableRole(AT_PATH, read_only, at)
         options = replace(self.options, vacuum_after_hours=hours, log_retention_hours=hours)
         opening = TableOpening(self._path, self.rows.schema, self.layout.description, options, role)
-        return PublishedTable(StateTable(opening), self.name)
+        return PublishedTable(opening, self.name)
 
 
 def refuse_reused_names(conf: StateConf, path: str) -> None:

@@ -47,7 +47,7 @@ class DeltaStateAt(State):
         base, changes = _base_version(tables, table, snapshot.txid), in_order(table.scan())
         large = None if base is None else tables.at_path(True, base)
         if large is not None:
-            large.table.refresh()
+            large.refresh()
         index = None if large is None else large.index(tables.layout, [changes])
         self._values = index or IndexedValues(tables.layout, lambda: changes)
         self._types = tables.types
@@ -88,11 +88,10 @@ class DeltaMapState(SnapshottableMap):
         self, path: str, kind: StateType, conf: StateConf, partition: int = 0, options: DeltaOptions | None = None
     ) -> None:
         self._path, self._conf, self._partition = path, conf, partition
-        self._tables = StateTables(path, kind, conf, partition, options)
         self._backing = DeltaBackingMap(path, kind, conf, partition, options)
-        super().__init__(
-            map_for(kind, self._backing, conf.prefix, partition, conf.migrate), self._tables.options.snapshot_key
-        )
+        self._tables = self._backing.tables
+        of_kind = map_for(kind, self._backing, conf.prefix, partition, conf.migrate)
+        super().__init__(of_kind, self._tables.options.snapshot_key)
 
     def at(self, txid: int | Snapshot) -> DeltaStateAt:
         """Return the state as it was after batch `txid`; see `delta_state_at`."""
@@ -118,7 +117,7 @@ class DeltaMapState(SnapshottableMap):
 
     def stage(self, txid: int) -> bytes:
         """End a commit in a task: write what it put into a file that the table does not show yet; return what names it."""
-        return self._backing.staged_by(lambda: self.commit(txid))
+        return self._backing.staging.staged_by(lambda: self.commit(txid))
 
     def publish(self, txid: Txid, staged: bytes) -> None:
         own = txid.sentinel
@@ -179,16 +178,16 @@ def _base_version(tables: StateTables, changes: StateTable, txid: int) -> int | 
     Raises `StateError`: the base of that time is no longer there.
     """
     published = tables.at_path(read_only=True)
-    published.table.refresh()
+    published.refresh()
     if published.holds() is None:
         return None
     version = published.version_of(txid, changes.version)
     old = None if version is None else tables.at_path(True, version)
-    holds = None if old is None or old.table.refresh() == ABSENT else old.holds()
+    holds = None if old is None or old.refresh() == ABSENT else old.holds()
     trimmed = changes.transaction(TRIMMED)
     if trimmed is not None and trimmed > (-1 if holds is None else holds.seq):
         raise StateError(
-            f"read Delta state {published.table.name} as of batch {txid}: the rows that had not changed for long are no longer "
+            f"read Delta state {published.name} as of batch {txid}: the rows that had not changed for long are no longer "
             "retained. A state beyond memory keeps them for published_hours"
         )
     return None if holds is None else version
@@ -196,7 +195,7 @@ def _base_version(tables: StateTables, changes: StateTable, txid: int) -> int | 
 
 def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snapshot | None]:
     """Return the table of the changes at a batch of its history; no snapshot: nothing was ever committed."""
-    table = tables.changes(read_only=True)
+    table = tables.changes.another(read_only=True)
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
     what = f"read Delta state {table.name} as of batch {number}"
     if table.refresh() == ABSENT and not isinstance(txid, Snapshot):

@@ -28,8 +28,8 @@ from states.delta.faults import VersionMoved
 from states.delta.fence import moved_by_compactions, newest_sentinel
 from states.delta.layout import in_order
 from states.delta.options import DeltaOptions
-from states.delta.state_table import ABSENT, COMPACTION, StateTable
-from states.delta.state_tables import TRIMMED, Due, Holds, StateTables, is_newest
+from states.delta.state_table import ABSENT, COMPACTION
+from states.delta.state_tables import TRIMMED, Holds, Shown, StateTables, is_newest
 from trident.errors import BackendError, ConfigError, StateError
 
 _LOGGER = logging.getLogger(__name__)
@@ -51,11 +51,11 @@ class Merging:
 
     The methods take the values that this process holds, with the highest `_seq` among them; None if tasks hold them.
 
-    `tables`, `changes`, `base`: the state, the table of its changes, and its base.
+    `tables`, `base`: the state, and its base.
     """
 
-    def __init__(self, tables: StateTables, changes: StateTable, base: OpenedBase) -> None:
-        self._tables, self._changes, self._base = tables, changes, base
+    def __init__(self, tables: StateTables, base: OpenedBase) -> None:
+        self._tables, self._changes, self._base = tables, tables.changes, base
         self._published = tables.at_path()
         self._thread: threading.Thread | None = None
         self._outcome: _Outcome | None = None
@@ -64,7 +64,7 @@ class Merging:
         """Whether a merge has begun, and `settle` has not used its outcome."""
         self._not_before = 0.0
 
-    def offer(self, due: Due, index: LargeIndex | None, seq: int) -> None:
+    def offer(self, due: Shown, index: LargeIndex | None, seq: int) -> None:
         """Use a merge that has ended, and begin one if it is due; between commits, all changes being committed.
 
         Raises `BackendError`: another writer has changed the base: read the state again.
@@ -80,7 +80,7 @@ class Merging:
         if changes and (is_time or bounds.are_enough(changes, nbytes, self._base.rows)):
             self._start(due, index, seq)
 
-    def finish(self, due: Due | None, index: LargeIndex | None, seq: int) -> None:
+    def finish(self, due: Shown | None, index: LargeIndex | None, seq: int) -> None:
         """Wait for a merge that is running, and use it; then merge what is `due`. `BackendError` as of `offer`."""
         self.wait()
         self.settle(index)
@@ -100,7 +100,7 @@ class Merging:
             return
         if outcome.base is not None:
             index.merged(outcome.base, outcome.holds.batch)
-            self._base.moved(outcome.base, outcome.holds, self._published.table.version)
+            self._base.moved(outcome.base, outcome.holds, self._published.version)
             pa.default_memory_pool().release_unused()
             return
         index.thaw()
@@ -132,7 +132,7 @@ class Merging:
         merged = self._base.merged()
         return [file for file in self._changes.files() if merged is None or file.last > merged]
 
-    def _start(self, due: Due, index: LargeIndex | None, seq: int) -> None:
+    def _start(self, due: Shown, index: LargeIndex | None, seq: int) -> None:
         """Begin to merge all changes."""
         unread = None
         if index is None:
@@ -141,7 +141,7 @@ class Merging:
             seq = max((file.last for file in files), default=0)
         if index is None or not index.changes:
             return
-        holds, frozen = Holds(seq, due.snapshot.txid), index.freeze()
+        holds, frozen = Holds(seq, due.txid), index.freeze()
         arguments = index.base, frozen, due, holds, self._base.version, self._base.merged()
         # Of an error that was not expected.
         self._outcome = _Outcome(None, holds, BackendError("it ended without a result"))
@@ -156,7 +156,7 @@ class Merging:
     # ---- in the thread of a merge ---------------------------------------------------------------------------------
 
     def _run(
-        self, base: BucketedBase, changes: SortedRows, due: Due, holds: Holds, based_on: int, held: int | None
+        self, base: BucketedBase, changes: SortedRows, due: Shown, holds: Holds, based_on: int, held: int | None
     ) -> None:
         began = time.monotonic()
         try:
@@ -169,15 +169,15 @@ class Merging:
         if self._outcome.error is None:
             self._keep_small(held)
 
-    def _merged(self, base: BucketedBase, changes: SortedRows, due: Due, holds: Holds, based_on: int) -> BucketedBase:
-        table = self._published.table
+    def _merged(self, base: BucketedBase, changes: SortedRows, due: Shown, holds: Holds, based_on: int) -> BucketedBase:
+        table = self._published
         if table.refresh() != based_on and not moved_by_compactions(table, based_on):
             raise VersionMoved(f"the base is at version {table.version}, not {based_on}")
         rows = self._tables.rows
         after = base.merge(changes, lambda part: rows.in_base(part, due.snapshot), not table.has_columns())
-        if not is_newest(self._changes, due.shown):
+        if not is_newest(self._changes, due):
             raise VersionMoved("another writer has taken over")
-        self._published.move(base, after, holds, due.shown)
+        self._published.move(base, after, holds.seq, due)
         return after
 
     def _keep_small(self, held: int | None) -> None:
@@ -200,16 +200,14 @@ class Merging:
 class OpenedBase:
     """What this process knows of the base of a state. Used by the thread of the commits.
 
-    `tables`, `changes`: the state, and the table of its changes.
+    `tables`: the state.
     `bounds`: when the state is too large for memory.
     `holds`, `version`, `rows`: what the base holds that was opened last, the version of its table, and its number of rows; None
     without one.
     """
 
-    def __init__(self, tables: StateTables, changes: StateTable) -> None:
-        self._tables, self._changes = tables, changes
-        self._published = tables.at_path()
-        self._table = self._published.table
+    def __init__(self, tables: StateTables) -> None:
+        self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
         self.bounds, self._ttl_s = MemoryBounds(tables.options), tables.options.ttl_s
         self.holds: Holds | None = None
         self.version, self.rows = ABSENT, 0
@@ -250,18 +248,18 @@ class OpenedBase:
         """Go on with a base that a merge has made."""
         self.holds, self.version, self.rows = holds, version, len(base)
 
-    def grow(self, due: Due, seq: int) -> None:
+    def grow(self, due: Shown, seq: int) -> None:
         """Write the first base: all changes of the version last seen, up to `seq`, as of a committed batch."""
-        self._table.create()  # another program may have deleted it
+        self._published.create()  # another program may have deleted it
         _LOGGER.info("%s is held in files from now on, because it is too large for memory", self._tables.what)
-        index = LargeIndex(self._tables.layout, self._published.base([]), due.snapshot.txid)
+        index = LargeIndex(self._tables.layout, self._published.base([]), due.txid)
         for rows in self._scans():
             index.load(rows)
             if index.nbytes > self.bounds.bytes_of_changes:
                 self._written(index, due)
         self._written(index, due)
         try:
-            self._published.move(None, index.base, Holds(seq, due.snapshot.txid), due.shown)
+            self._published.move(None, index.base, seq, due)
         except VersionMoved as moved:
             raise BackendError(f"{self._tables.what}: another writer has committed meanwhile ({moved})") from moved
 
@@ -270,15 +268,15 @@ class OpenedBase:
         for files in in_turn([file for file in self._changes.files() if file.last > after]):
             yield in_order(self._changes.scan(None, None, files))
 
-    def _written(self, index: LargeIndex, due: Due) -> None:
+    def _written(self, index: LargeIndex, due: Shown) -> None:
         """Write the changes of an index into files that no log names yet."""
         before, changes = index.base, index.freeze()
         after = before.merge(changes, lambda part: self._tables.rows.in_base(part, due.snapshot))
-        index.merged(after, due.snapshot.txid)
-        delete_files(self._table.filesystem(), [file.path for file in {*before.files} - {*after.files}])
+        index.merged(after, due.txid)
+        delete_files(self._published.filesystem(), [file.path for file in {*before.files} - {*after.files}])
 
     def _newest(self) -> Holds | None:
-        self._table.refresh()
+        self._published.refresh()
         return self._published.holds()
 
     def _note(self, holds: Holds | None) -> None:
@@ -287,8 +285,8 @@ class OpenedBase:
                 f"ttl_s={self._ttl_s} of {self._tables.what}: the state has outgrown memory and is held in files, whose rows "
                 "do not say when they were written. Leave ttl_s out, or move the state to a new path with trident state move"
             )
-        self.holds, self.version = holds, self._table.version
-        self.rows = sum(file.rows for file in self._table.files())
+        self.holds, self.version = holds, self._published.version
+        self.rows = sum(file.rows for file in self._published.files())
 
 
 class MemoryBounds:
