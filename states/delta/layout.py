@@ -118,7 +118,7 @@ class DeltaLayout:
         if not self.typed_keys:
             return columns[0]
         if not self._plain_keys:
-            columns = [[_hashable(part) for part in column] for column in columns]
+            columns = [[hashable(part) for part in column] for column in columns]
         return list(zip(*columns, strict=True))
 
     def key_parts(self, raw: Sequence[RawKey]) -> list[Sequence[Any]]:
@@ -322,10 +322,10 @@ def _decoded(value: bytes | None) -> Any:
     return None if value is None else decode(value)
 
 
-def _hashable(part: Any) -> Any:
-    # Floats in their one form, as a NaN key would not be found otherwise; lists and dicts as tuples, which can be hashed.
+def hashable(part: Any) -> Any:
+    """Return a part of a key: floats in their one form, as a NaN would not be found otherwise; lists and dicts as tuples."""
     if isinstance(part, list):
-        return tuple(_hashable(item) for item in part)
+        return tuple(hashable(item) for item in part)
     if isinstance(part, dict):
-        return tuple((_hashable(name), _hashable(item)) for name, item in part.items())
+        return tuple((hashable(name), hashable(item)) for name, item in part.items())
     return canonical(part) if type(part) is float else part

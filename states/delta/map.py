@@ -10,12 +10,11 @@ from states.delta.beyond_memory.merging import OpenedBase
 from states.delta.expiry import Expiry
 from states.delta.faults import VersionMoved
 from states.delta.fence import RESET, CommitNote, newest_sentinel, overtaken
-from states.delta.index import Index, Puts
+from states.delta.index import Index, Puts, Reader
 from states.delta.layout import RawKey, RawValue
 from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
 from states.delta.publishing import Publishing
-from states.delta.reader import Reader
 from states.delta.staging import Staged, Staging
 from states.delta.state_table import ABSENT
 from states.delta.state_tables import TRIMMED, StateTables

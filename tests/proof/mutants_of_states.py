@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.proof.mutant import Mutant
 
-_VALUES, _OPAQUE, _MAPS = "trident/state/values.py", "trident/state/opaque_map.py", "trident/state/maps.py"
+_VALUES, _OPAQUE, _MAPS = "trident/state/values.py", "trident/state/maps.py", "trident/state/maps.py"
 _COMMITS, _SENTINEL, _WINNERS = "trident/state/map_commits.py", "trident/state/sentinel.py", "trident/state/winners.py"
 _CACHED = "trident/state/wrappers/cached.py"
-_THROUGH, _REMOVALS = "trident/state/wrappers/read_through.py", "trident/state/map_commits.py"
+_THROUGH, _REMOVALS = "trident/state/wrappers/cached.py", "trident/state/map_commits.py"
 
 _CACHE_TESTS = ("tests/state/wrappers/test_cached.py",)
 _THROUGH_TESTS = ("tests/state/wrappers/test_read_through.py",)

@@ -44,8 +44,7 @@ from trident.state.map_state import (
     SnapshottableMap,
     map_state,
 )
-from trident.state.maps import NonTransactionalMap, TransactionalMap, map_for
-from trident.state.opaque_map import OpaqueMap
+from trident.state.maps import NonTransactionalMap, OpaqueMap, TransactionalMap, map_for
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.values import (
@@ -56,9 +55,8 @@ from trident.state.values import (
     TransactionalValue,
 )
 from trident.state.winners import EVERYTHING_WON, Winners
-from trident.state.wrappers.cached import CachedBatchReadsMap, CachedMap
+from trident.state.wrappers.cached import CachedBatchReadsMap, CachedMap, ReadThroughMap, SpacedCache
 from trident.state.wrappers.forwarding import MapWrapper, MicroBatchIBackingMap, SerializedMap
-from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
 
 __all__ = [
     "DEFAULT_SNAPSHOT_KEY",

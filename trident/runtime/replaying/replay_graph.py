@@ -23,7 +23,7 @@ from trident.state.encoding.equal_keys import canonical_key
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
-from trident.state.opaque_map import OpaqueMap
+from trident.state.maps import OpaqueMap
 from trident.state.values import UNKNOWN_ATTEMPT, CombinerValueUpdater, OpaqueValue
 
 TOTAL: Key = ()

@@ -39,7 +39,7 @@ from trident.runtime.steps.key_columns import partition_of_total, partitions_of
 from trident.state.interfaces import FormerTypes, Key, State
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
-from trident.state.opaque_map import migrated
+from trident.state.maps import migrated
 from trident.state.sentinel import compare_stores, move_note, noted
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
 from trident.state.winners import CHANGES, FORMER, STORED_UNDER, Winners

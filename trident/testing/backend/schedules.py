@@ -16,8 +16,7 @@ from typing import Any
 
 from trident.errors import BackendError, FencedError, StaleTransactionError
 from trident.state.interfaces import IBackingMap, Key, StateType
-from trident.state.maps import map_for
-from trident.state.opaque_map import OpaqueMap
+from trident.state.maps import OpaqueMap, map_for
 from trident.state.txid import Txid
 from trident.state.wrappers.cached import CachedMap
 from trident.state.wrappers.forwarding import MicroBatchIBackingMap
