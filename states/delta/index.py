@@ -1,4 +1,4 @@
-"""What a writer holds of one version of its table: the latest values, in memory or beyond it, the sentinel; and its puts.
+"""What a writer holds of one version of its table: the latest values, in memory or beyond it, the sentinel.
 
 An instance that only reads has a `Reader`: of the newest version, and only of the rows of the keys asked for.
 """
@@ -6,7 +6,7 @@ An instance that only reads has a `Reader`: of the newest version, and only of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -14,14 +14,14 @@ from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.merging import OpenedBase
 from states.delta.faults import VersionMoved
 from states.delta.fence import is_only_staged, moved_by_compactions, newest_sentinel
-from states.delta.layout import DeltaLayout, RawKey, RawValue, in_order
+from states.delta.layout import DeltaLayout, Puts, RawKey, RawValue, in_order
 from states.delta.state_table import ABSENT
 from states.delta.state_tables import StateTables
 from trident.errors import StateError
 from trident.object_stores import short
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.columns.number_table import KeptValues
-from trident.state.table import KeyColumns, listed
+from trident.state.table import KeyColumns
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
 
@@ -54,13 +54,17 @@ class IndexedValues:
         """Iterate over all keys, in a single page."""
         yield self._reduced().keys()
 
-    def put(self, rows: Mapping[RawKey, RawValue]) -> None:
+    def put(self, puts: Puts) -> None:
         """Write raw values, and delete the keys whose value marks that."""
+        if isinstance(puts, NumberColumns):
+            assert self._values.columns is not None, "nothing was put since the find"
+            self._values.columns.put_found(puts)
+            return
         deleted = self._layout.deleted
-        gone = [key for key, raw in rows.items() if raw is deleted]
+        gone = [key for key, raw in puts.items() if raw is deleted]
         if gone:
-            rows = {key: raw for key, raw in rows.items() if raw is not deleted}
-        self._reduced().put(list(rows), list(rows.values()))
+            puts = {key: raw for key, raw in puts.items() if raw is not deleted}
+        self._reduced().put(list(puts), list(puts.values()))
         if gone:
             self._reduced().delete(gone)
 
@@ -77,11 +81,6 @@ class IndexedValues:
             self._has_plain_rows = False
         return self._values.find(keys)
 
-    def put_columns(self, new: NumberColumns) -> None:
-        """Write what was combined with what `find` gave."""
-        assert self._values.columns is not None, "nothing was put since the find"
-        self._values.columns.put_found(new)
-
     def _reduced(self) -> KeptValues:
         if self._scan is not None:
             self._values.entries.update(self._layout.latest(self._scan()))
@@ -92,51 +91,6 @@ class IndexedValues:
     def _drop_scan(self) -> None:
         self._scan = None
         pa.default_memory_pool().release_unused()  # Arrow's read took as much memory as the index, and is done
-
-
-class Puts:
-    """Puts of one commit; the last one of a key counts."""
-
-    def __init__(self, layout: DeltaLayout, rows: Mapping[RawKey, RawValue] | None = None) -> None:
-        self._layout = layout
-        self._rows: dict[RawKey, RawValue] = dict(rows or {})
-        self._columns: NumberColumns | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._rows) or self._columns is not None
-
-    def put(self, rows: Mapping[RawKey, RawValue]) -> None:
-        """Collect values by raw key."""
-        self.as_rows().update(rows)
-
-    def as_rows(self) -> dict[RawKey, RawValue]:
-        """Collect by raw key from now on; return what was collected."""
-        if self._columns is not None:
-            self._rows, self._columns = self._of_columns(self._columns), None
-        return self._rows
-
-    def put_columns(self, new: NumberColumns) -> None:
-        """Collect columns, as the first puts of the commit."""
-        assert not self, "columns come first"
-        self._columns = new
-
-    def table(self, seq: int, sentinel: Sentinel | None) -> pa.Table:
-        """Return them as rows of the change table."""
-        if self._columns is None:
-            return self._layout.table(list(self._rows), list(self._rows.values()), seq, sentinel)
-        return self._layout.table_of(self._columns, seq, sentinel)
-
-    def go_into(self, index: IndexedValues | LargeIndex) -> None:
-        """Bring an index up to date, once they are committed."""
-        if self._columns is not None:
-            index.put_columns(self._columns)
-        else:
-            index.put(self._rows)
-
-    def _of_columns(self, new: NumberColumns) -> dict[RawKey, Any]:
-        names = listed(new.place[0])
-        keys = zip(names, strict=True) if len(self._layout.key_columns) == 1 else names
-        return dict(zip(keys, new, strict=True))
 
 
 class StagedCommit(NamedTuple):
@@ -258,7 +212,7 @@ class Index:
             seq = self.next_seq
             named = (f"{app}/rows", seq) if sentinel is None else (app, sentinel.version)
             try:
-                self._table.commit(puts.table(seq, sentinel), seq, "append", named, notes, *more(seq))
+                self._table.commit(self._layout.table(puts, seq, sentinel), seq, "append", named, notes, *more(seq))
             except VersionMoved:
                 if self.moved_by_compactions():
                     continue
@@ -269,7 +223,7 @@ class Index:
         return False
 
     def _take(self, puts: Puts, sentinel: Sentinel | None, seq: int) -> None:
-        puts.go_into(self.values)
+        self.values.put(puts)
         self.sentinel, self.seq, self.version = sentinel or self.sentinel, seq, self._table.version
 
 

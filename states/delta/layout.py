@@ -26,6 +26,7 @@ from trident.state.columns.number_table import NumberTable
 from trident.state.encoding.codec import decode, encode, encode_tuples
 from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
+from trident.state.table import listed
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import class_of
@@ -35,6 +36,8 @@ SENTINEL_COLUMN = "_sentinel"
 
 RawKey = Any
 RawValue = tuple[Any, ...]
+Puts = dict[RawKey, RawValue] | NumberColumns
+"""What a commit writes: a raw value for each raw key, or numbers that were combined with what was found."""
 
 VALUE_COLUMNS: dict[StateType, tuple[str, ...]] = {
     StateType.OPAQUE: ("txid", "attempt", "prev", "curr"),
@@ -188,19 +191,14 @@ class DeltaLayout:
 
     # ---- to rows --------------------------------------------------------------------------------------------------
 
-    def table(
-        self, keys: Sequence[RawKey], values: Sequence[RawValue], seq: int, sentinel: Sentinel | None
-    ) -> pa.Table:
+    def table(self, puts: Puts, seq: int, sentinel: Sentinel | None) -> pa.Table:
         """Build the rows of one commit; the sentinel, if any, is a row of its own, without key and value."""
-        return self._rows(self.key_parts(keys), self._value_arrays(values), seq, sentinel)
-
-    def table_of(self, new: NumberColumns, seq: int, sentinel: Sentinel | None) -> pa.Table:
-        """Build the rows of one commit that comes as columns, and its sentinel's row."""
-        names = new.place[0]  # as of `KeyColumns.names`
-        parts = [names] if len(self.key_columns) == 1 else list(zip(*names, strict=True))
-        return self._rows(parts, [*map(new.column, (TXID, ATTEMPT, PREV, CURR))], seq, sentinel)
-
-    def _rows(self, parts: Sequence[Any], values: Sequence[pa.Array], seq: int, sentinel: Sentinel | None) -> pa.Table:
+        if isinstance(puts, NumberColumns):
+            names = puts.place[0]  # as of `KeyColumns.names`
+            parts = [names] if len(self.key_columns) == 1 else list(zip(*names, strict=True))
+            values = [*map(puts.column, (TXID, ATTEMPT, PREV, CURR))]
+        else:
+            parts, values = self.key_parts(list(puts)), self._value_arrays(list(puts.values()))
         keys, count = self.key_table(parts), len(values[0])
         own = [pa.array(np.full(count, seq, np.int64)), pa.nulls(count, _SENTINEL)]
         rows = pa.table([*keys.columns, *values, *own], schema=self.schema)
@@ -208,6 +206,11 @@ class DeltaLayout:
             return rows
         mark = {SEQ_COLUMN: seq, SENTINEL_COLUMN: sentinel._asdict()}
         return pa.concat_tables([rows, pa.Table.from_pylist([mark], self.schema)])
+
+    def raw_rows(self, new: NumberColumns) -> dict[RawKey, Any]:
+        """Return numbers that were combined by raw key."""
+        names = listed(new.place[0])
+        return dict(zip(zip(names, strict=True) if len(self.key_columns) == 1 else names, new, strict=True))
 
     # ---- from rows ------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ from pyarrow.fs import FileSelector
 from states.delta.data_files import added, name_of
 from states.delta.faults import VersionMoved
 from states.delta.fence import STAGED_AS, CommitNote, moved_by_compactions
-from states.delta.index import Index, Puts, StagedCommit
+from states.delta.index import Index, StagedCommit
+from states.delta.layout import Puts
 from states.delta.state_tables import StateTables
 from trident.errors import BackendError, SecondRunError, StateError
 from trident.state.txid import Sentinel, Txid
@@ -46,7 +47,8 @@ class Staging:
     """What tasks have staged of one state; in a task, and in the driver."""
 
     def __init__(self, tables: StateTables, partition: int) -> None:
-        self._table, self._partition, self._what, self._app = tables.changes, partition, tables.what, tables.app
+        self._table, self._layout, self._partition = tables.changes, tables.layout, partition
+        self._what, self._app = tables.what, tables.app
         self.is_on = False
         """Whether the commit that ends is staged."""
         self._staged: Staged | None = None
@@ -77,7 +79,7 @@ class Staging:
         """Write puts and the sentinel into a file that no version shows, based on the version of the index."""
         assert index.version is not None, "a commit has begun"
         name, seq = StagedName.of_commit(claim, self._partition), index.next_seq
-        path, rows = f"{STAGED}/{name}", puts.table(seq, claim)
+        path, rows = f"{STAGED}/{name}", self._layout.table(puts, seq, claim)
         with self._table.or_forgotten("stage a commit to"):
             self._table.filesystem().create_dir(STAGED)
         written = self._table.data_file(rows, (seq, seq), name=path)

@@ -50,7 +50,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from states.delta.fence import find_batch, newest_sentinel, shown_batches
+from states.delta.fence import find_batch, newest_sentinel, shown_commits
 from states.delta.index import IndexedValues
 from states.delta.layout import RawValue, in_order
 from states.delta.map import DeltaBackingMap
@@ -249,7 +249,8 @@ def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snaps
     place = find_batch(entries, table.version, partial(newest_sentinel, table), txid, what)
     old = None if place is None else table.another(read_only=True, at=place[0])
     if place is None or old is None or not old.readable():
-        raise StateError(f"{what}: {_retained(table, shown_batches(entries, table.version))}")
+        batches = [(version, note.txid) for version, note in shown_commits(entries, table.version) if note.txid]
+        raise StateError(f"{what}: {_retained(table, batches)}")
     return old, place[1]
 
 

@@ -101,13 +101,13 @@ class TableOpening:
 
     def filesystem(self) -> FileSystem:
         """Return the folder of the table."""
-        if self.place.local is None:
+        if self.place.folder is None:
             from deltalake.fs import DeltaStorageHandler
 
             return PyFileSystem(DeltaStorageHandler(self.place.uri, self.storage))
         # Arrow's own file system, not one through Python: an Arrow thread that releases a Python object while the
         # interpreter ends would crash the process.
-        return SubTreeFileSystem(str(self.place.local.absolute()), LocalFileSystem())
+        return SubTreeFileSystem(str(self.place.folder.path.absolute()), LocalFileSystem())
 
     # ---- a damaged end of the log ---------------------------------------------------------------------------------
 
@@ -164,11 +164,11 @@ class TableOpening:
     def _refuse_nesting(self) -> None:
         """Raise `StateError` if a table is above the state, or, on a local disk, below it."""
         above, below = None, None
-        if self._at_path.local is None:
+        if self._at_path.folder is None:
             is_table = self.driver.DeltaTable.is_deltatable
             above = next((each for each in _parents(self._at_path.uri) if is_table(each, self.storage)), None)
         else:
-            folder = self._at_path.local.resolve()
+            folder = self._at_path.folder.path.resolve()
             above = next((str(each) for each in folder.parents if (each / LOG).is_dir()), None)
             below = next(_tables_below(folder), None)
         if above is not None:

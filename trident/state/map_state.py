@@ -53,12 +53,8 @@ class SnapshottableMap(State):
         self.map_state = map_state
         self.snapshot_key: Key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
         self.inner = inner = state_of(map_state)
-        self.facts, self.kind, self.place, self.kept_changes = (
-            inner.facts,
-            kind_of(inner),
-            inner.place,
-            inner.kept_changes,
-        )
+        self.facts, self.kind = inner.facts, kind_of(inner)
+        self.place, self.kept_changes = inner.place, inner.kept_changes
 
     def offers(self, method: str) -> bool:
         """Whether the map, or this class besides, has a method of its own in place of the default."""

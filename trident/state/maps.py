@@ -7,7 +7,7 @@ batch that a value already includes; a NonTransactionalMap keeps the bare value.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,11 +33,7 @@ class OpaqueMap(CommittedMap):
     kind = StateType.OPAQUE
 
     def __init__(
-        self,
-        backing: IBackingMap[Any],
-        name: str = "state",
-        partition: int = 0,
-        migrate: FormerTypes | None = None,
+        self, backing: IBackingMap[Any], name: str = "state", partition: int = 0, migrate: FormerTypes | None = None
     ) -> None:
         super().__init__(backing, name, partition)
         self._migrate = migrate
@@ -269,17 +265,11 @@ class NonTransactionalMap(CommittedMap):
         return list(self._read(keys))
 
 
-_KINDS: dict[StateType, Callable[..., CommittedMap]] = {
-    StateType.OPAQUE: OpaqueMap,
-    StateType.TRANSACTIONAL: TransactionalMap,
-    StateType.NON_TRANSACTIONAL: NonTransactionalMap,
-}
-
-
 def map_for(
     kind: StateType | str, backing: IBackingMap[Any], name: str, partition: int, migrate: FormerTypes | None = None
 ) -> Any:
     """Return the map of `kind` over `backing`; only an opaque one reads what former declarations wrote."""
-    if migrate is not None and state_type(kind) is StateType.OPAQUE:
+    kind = state_type(kind)
+    if kind is StateType.OPAQUE:
         return OpaqueMap(backing, name, partition, migrate)
-    return _KINDS[state_type(kind)](backing, name, partition)
+    return (TransactionalMap if kind is StateType.TRANSACTIONAL else NonTransactionalMap)(backing, name, partition)

@@ -50,17 +50,13 @@ class BucketFile(NamedTuple):
     @staticmethod
     def of(path: str, size: int, rows: int) -> BucketFile | None:
         """Return the file that a log names; None for a file of another program."""
-        name = _name(path)
+        name = _NAME.fullmatch(path)
         return None if name is None else BucketFile(path, size, rows, Bucket(int(name[1]), int(name[2], 16)))
 
 
 def is_bucket(path: str) -> bool:
     """Whether a file is one of a bucket, by its name."""
-    return _name(path) is not None
-
-
-def _name(path: str) -> re.Match[str] | None:
-    return _NAME.fullmatch(path.rpartition("/")[2])
+    return _NAME.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def write_bucket(rows: pa.Table, bucket: Bucket, system: FileSystem) -> BucketFile:
@@ -111,7 +107,13 @@ class OpenedBucket:
     def _in_columns(self, rows: pa.Table) -> pa.Table:
         if rows.schema.equals(self._schema):
             return rows
-        columns = [_column(*one) for one in zip(rows.columns, self._schema.types, strict=False)]
+        columns = [
+            # A narrower type holds all values, because only a later declaration had the wider one.
+            pa.chunked_array(
+                [rebuild(chunk, wanted, "", lambda part, to, _: part.cast(to)) for chunk in column.chunks], wanted
+            )
+            for column, wanted in zip(rows.columns, self._schema.types, strict=False)
+        ]
         columns += [pa.chunked_array([pa.nulls(rows.num_rows, type_)]) for type_ in self._schema.types[len(columns) :]]
         return pa.table(columns, schema=self._schema)
 
@@ -128,14 +130,6 @@ class OpenedBucket:
 def with_hash(schema: pa.Schema) -> pa.Schema:
     """Return the columns of rows that have their hashes."""
     return schema.insert(0, pa.field(HASH_COLUMN, pa.int64()))
-
-
-def _column(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    return pa.chunked_array([rebuild(chunk, wanted, "", _cast) for chunk in column.chunks], wanted)
-
-
-def _cast(array: pa.Array, wanted: pa.DataType, _: str) -> pa.Array:
-    return array.cast(wanted)  # a narrower type holds all values, because only a later declaration had the wider one
 
 
 class BucketLimits(NamedTuple):

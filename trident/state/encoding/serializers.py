@@ -26,13 +26,14 @@ sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`, or i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from trident.errors import ConfigError, CorruptValueError
+from trident.roles import has
 from trident.state.encoding.codec import (
     decode,
     decode_columns,
@@ -53,8 +54,8 @@ from trident.types import plain_number
 class Serializer(Protocol):
     """Turns what a map stores into bytes and back.
 
-    Its optional abilities are the protocols below and `DeclaresKind`, the kind whose values it writes. A trial shows whether
-    it keeps the attempt of an opaque value (`keeps_attempts`).
+    It may have a `kind`, that of the values that it writes; and `serialize_many` and `deserialize_many`, which take a list and
+    return one, if it is faster with many at once. A trial shows whether it keeps the attempt of an opaque value.
     """
 
     def serialize(self, obj: Any) -> bytes:
@@ -62,22 +63,6 @@ class Serializer(Protocol):
 
     def deserialize(self, data: bytes) -> Any:
         """Return the object of `data`; raise `CorruptValueError` if it is damaged or foreign."""
-
-
-@runtime_checkable
-class SerializesMany(Protocol):
-    """A serializer that is faster with many objects at once."""
-
-    def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
-        """Return the bytes of each."""
-
-
-@runtime_checkable
-class DeserializesMany(Protocol):
-    """A serializer that is faster with the bytes of many objects at once."""
-
-    def deserialize_many(self, data: Sequence[bytes]) -> list[Any]:
-        """Return the object of each."""
 
 
 @dataclass(frozen=True)
@@ -243,15 +228,10 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 _WITH_FIELDS = (OpaqueValue, TransactionalValue, Sentinel)
 
-_JSON: Mapping[StateType, Callable[[], Serializer]] = {
-    StateType.OPAQUE: JSONOpaqueSerializer,
-    StateType.TRANSACTIONAL: JSONTransactionalSerializer,
-    StateType.NON_TRANSACTIONAL: JSONNonTransactionalSerializer,
+_JSON = {
+    each.kind: each for each in (JSONOpaqueSerializer, JSONTransactionalSerializer, JSONNonTransactionalSerializer)
 }
-_NAMED: dict[str, Callable[[StateType], Serializer]] = {
-    "codec": CodecSerializer,
-    "json": lambda kind: _JSON[kind](),
-}
+_NAMED: dict[str, Callable[[StateType], Serializer]] = {"codec": CodecSerializer, "json": lambda kind: _JSON[kind]()}
 
 
 def serializer_for(name: str | Serializer, kind: StateType) -> Serializer:
@@ -299,9 +279,9 @@ class StoredValues:
     """
 
     def __init__(self, serializer: Serializer) -> None:
-        self._serializer = serializer
-        self._serialize_many = serializer.serialize_many if isinstance(serializer, SerializesMany) else None
-        self._deserialize_many = serializer.deserialize_many if isinstance(serializer, DeserializesMany) else None
+        self._serializer, many = serializer, cast("Any", serializer)
+        self._serialize_many = many.serialize_many if has(many, "serialize_many") else None
+        self._deserialize_many = many.deserialize_many if has(many, "deserialize_many") else None
         is_codec = type(serializer) is CodecSerializer and serializer.kind is StateType.OPAQUE
         self.decode_opaque: DecodeOpaque | None = self._decoded_columns if is_codec else None
 

@@ -113,7 +113,7 @@ def test_columns_give_the_numbers_of_rows(tmp_path: Path, width: int) -> None:
         assert found is not None
         new = found.combined(np.array([1, 10, 100, 1000]), "sum", Txid(number, 5))
         assert new is not None
-        index.put_columns(new)
+        index.put(new)
         if number == 1:
             merged(index, layout, index.freeze(), 1)
     assert index.get([*keys, ("z", 1)[:width]]) == [
@@ -146,7 +146,7 @@ def test_changes_since_the_base_are_loaded_at_a_start(
     monkeypatch.setattr("states.delta.beyond_memory.large_index._ROWS_AT_ONCE", rows_at_once)
     layout = DeltaLayout(StateType.OPAQUE, CONFS["typed"])
     index = large_index(tmp_path, layout)
-    first = layout.table([("a", 1), ("b", 1), ("c", 1)], [(1, 1, None, 1)] * 3, 1, None)
-    second = layout.table([("a", 1), ("b", 1)], [(2, 1, 1, 2), layout.deleted], 2, None)
+    first = layout.table(dict.fromkeys([("a", 1), ("b", 1), ("c", 1)], (1, 1, None, 1)), 1, None)
+    second = layout.table({("a", 1): (2, 1, 1, 2), ("b", 1): layout.deleted}, 2, None)
     index.load(pa.concat_tables([first, second]))
     assert index.get([("a", 1), ("b", 1), ("c", 1)]) == [(2, 1, 1, 2), None, (1, 1, None, 1)]
