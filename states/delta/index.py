@@ -253,7 +253,8 @@ class Reader:
             if len(self._answers) > _MOST_ANSWERS:
                 self._answers = {key: self._answers[key] for key in keys if key in self._answers}
             self._answers.update((key, found[key] if key in found else stored.get(key)) for key in missing)
-        return self._layout.without_deleted([self._answers.get(key) for key in keys])
+        values = map(self._answers.get, keys)
+        return [None if value is None or value[0] is None else value for value in values]  # the mark of a deleted key
 
     def key_pages(self) -> Iterator[list[RawKey]]:
         """Iterate over all keys, some at a time."""

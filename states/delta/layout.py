@@ -170,10 +170,6 @@ class DeltaLayout:
         unpack, deleted = self._unpacker(), self.deleted
         return [None if raw is None or raw is deleted else unpack(raw) for raw in raws]
 
-    def without_deleted(self, values: Sequence[RawValue | None]) -> list[RawValue | None]:
-        """Return raw values with None for those that mark a deleted key."""
-        return [None if value is None or value[0] is None else value for value in values]
-
     def _unpacker(self) -> Callable[[RawValue], Any]:
         bare: Callable[[Any], Any] = copy.deepcopy if self._nested_values else _same
         bare = _decoded if self._value_ddl is None else bare

@@ -261,7 +261,7 @@ class DeltaBackingMap(BackingMap):
             except VersionMoved as moved:
                 raise self._overtaken(None) from moved
             self._index.load()
-            self._publishing.clear()
+            self._publishing.publisher.clear()
         self._seen = (None,)
         self.staging.discard_all()
 
@@ -349,7 +349,7 @@ class DeltaBackingMap(BackingMap):
         self._table.mend()
         self._index.load()
         if self._index.version == ABSENT:
-            self._publishing.create()  # first, because a state whose changes are inside no table would be torn
+            self._publishing.publisher.create()  # first, because a state whose changes are inside no table would be torn
             self._table.create()
             self._index.load()
 

@@ -38,12 +38,14 @@ class Publishing:
 
     The rows are in the index of this process, or in the memory of tasks: then this process publishes what they staged, and
     reads changes from their table when a merge is due.
+
+    `publisher`: brings the table at the path up to date, while the state fits into memory.
     """
 
     def __init__(self, tables: StateTables, index: Index, base: OpenedBase, maintenance: Maintenance) -> None:
         self._changes, self._index, self._base, self._maintenance = tables.changes, index, base, maintenance
         self._is_opaque = tables.layout.kind is StateType.OPAQUE
-        self._publisher, self._merging = Publisher(tables), Merging(tables, base)
+        self.publisher, self._merging = Publisher(tables), Merging(tables, base)
         self._recorded: Shown | None = None  # what is committed, as far as this writer knows
         self._is_unread = False  # whether the rows are in the memory of tasks
 
@@ -83,7 +85,7 @@ class Publishing:
 
     def finish(self, newest: Sentinel | None) -> None:
         """Publish what is committed, and return; `newest` is the sentinel of the changes."""
-        self._publisher.finish()
+        self.publisher.finish()
         due, newest = self._recorded, newest if self._is_unread else self._index.sentinel
         is_committed = due is not None and newest is not None and newest.txid <= due.txid
         try:
@@ -123,19 +125,11 @@ class Publishing:
 
     # ---- the table at the path ------------------------------------------------------------------------------------
 
-    def create(self) -> None:
-        """Make the table that people read, without rows, if it is absent."""
-        self._publisher.create()
-
     def stop(self) -> None:
         """Publish nothing that is due; return when nothing is being published."""
-        self._publisher.forget()
+        self.publisher.forget()
         self._merging.drop()
         self._recorded, self._is_unread = None, False
-
-    def clear(self) -> None:
-        """Remove all rows, because the state was emptied."""
-        self._publisher.clear()
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
@@ -154,7 +148,7 @@ class Publishing:
             return
         due = self._recorded = Shown(snapshot, shown, self._changes.version)
         if not self._has_base:
-            self._publisher.publish(due)
+            self.publisher.publish(due)
         elif is_committed:  # a base holds no others
             try:
                 self._merging.offer(due, self._large, self._index.seq)
@@ -166,7 +160,7 @@ class Publishing:
         return self._base.bounds.is_beyond(self._changes.files()) if self._is_unread else self._index.is_too_large()
 
     def _grow(self, snapshot: Snapshot, newest: Sentinel) -> None:
-        self._publisher.forget()
+        self.publisher.forget()
         self._maintenance.close()
         seq = max(file.last for file in self._changes.files()) if self._is_unread else self._index.seq
         self._base.grow(Shown(snapshot, newest, self._changes.version), seq)

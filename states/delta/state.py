@@ -57,7 +57,7 @@ from states.delta.map import DeltaBackingMap
 from states.delta.options import KEEPING, DeltaOptions, local_path
 from states.delta.spark_table import delta_dataframe
 from states.delta.state_table import ABSENT, StateTable
-from states.delta.state_tables import TRIMMED, StateTables
+from states.delta.state_tables import TRIMMED, PublishedTable, StateTables
 from trident.errors import ConfigError, EnvironmentProblem, StateError
 from trident.redaction import Redacted
 from trident.state.interfaces import Key, State, StateConf, StateSpec, StateType, StoreFacts, state_type
@@ -87,11 +87,8 @@ class DeltaStateAt(State):
         self.txid, self.version = snapshot.txid, table.version
         self._layout, self._snapshot, key = tables.layout, snapshot, tables.options.snapshot_key
         self._snapshot_key = key if isinstance(key, tuple) else (key,)
-        base, changes = _base_version(tables, table, snapshot.txid), in_order(table.scan())
-        large = None if base is None else tables.at_path(True, base)
-        if large is not None:
-            large.refresh()
-        index = None if large is None else large.index(tables.layout, [changes])
+        base, changes = _base(tables, table, snapshot.txid), in_order(table.scan())
+        index = None if base is None else base.index(tables.layout, [changes])
         self._values = index or IndexedValues(tables.layout, lambda: changes)
         self._types = tables.types
 
@@ -155,8 +152,10 @@ class DeltaMapState(SnapshottableMap):
         if then is None:  # nothing was ever committed
             columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
             return spark.createDataFrame([], ", ".join(f"`{name}` {type_ or 'binary'}" for name, type_ in columns))
-        base_version = _base_version(self._tables, table, snapshot.txid)
-        return delta_dataframe(spark, self._path, table.version, then, base_version=base_version)
+        base = _base(self._tables, table, snapshot.txid)
+        return delta_dataframe(
+            spark, self._path, table.version, then, base_version=None if base is None else base.version
+        )
 
     def stage(self, txid: int) -> bytes:
         """End a commit in a task: write what it put into a file that the table does not show yet; return what names it."""
@@ -215,8 +214,8 @@ def _state_at(tables: StateTables, txid: int | Snapshot) -> DeltaStateAt:
     return DeltaStateAt(tables, table, snapshot)
 
 
-def _base_version(tables: StateTables, changes: StateTable, txid: int) -> int | None:
-    """Return the version of the base behind a version of the changes, as of a batch; None if there was no base yet.
+def _base(tables: StateTables, changes: StateTable, txid: int) -> PublishedTable | None:
+    """Return the base behind a version of the changes, as of a batch; None if there was no base yet.
 
     Raises `StateError`: the base of that time is no longer there.
     """
@@ -233,7 +232,7 @@ def _base_version(tables: StateTables, changes: StateTable, txid: int) -> int | 
             f"read Delta state {published.name} as of batch {txid}: the rows that had not changed for long are no longer "
             "retained. A state beyond memory keeps them for published_hours"
         )
-    return None if holds is None else version
+    return None if holds is None else old
 
 
 def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snapshot | None]:

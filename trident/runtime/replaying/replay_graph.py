@@ -111,7 +111,7 @@ class ScratchState:
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> SnapshottableMap:
         """Open one partition."""
-        from states.memory.map import ColumnarMemoryMap, MemoryData
+        from states.memory.state import ColumnarMemoryMap, MemoryData
 
         data = MemoryData()
         data.values = self.values

@@ -135,6 +135,7 @@ class CodecSerializer:
         return from_fields(decode(data), self.kind)
 
     def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
+        """Return the bytes of each object."""
         if type(objs) is OpaqueColumns and self.kind is StateType.OPAQUE:
             return _encoded_columns(objs)
         types = set(map(type, objs))
@@ -145,6 +146,7 @@ class CodecSerializer:
         return list(map(self.serialize, objs))
 
     def deserialize_many(self, data: Sequence[bytes]) -> list[Any]:
+        """Return the object of each value."""
         form = STORED_FORMS.get(self.kind)
         if form is None:
             return decode_many(data)

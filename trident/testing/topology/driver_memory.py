@@ -13,7 +13,7 @@ from trident.state.map_state import MapStateFactory
 from trident.state.wrappers.forwarding import SerializedMap
 
 if TYPE_CHECKING:
-    from states.memory.map import MemoryData
+    from states.memory.state import MemoryData
 
 
 def with_states_in_memory(graph: Graph) -> Graph:
@@ -69,7 +69,7 @@ class MapsInMemory:
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
         """Open one partition, for writing or for reading."""
-        from states.memory.map import MemoryBackingMap, MemoryData
+        from states.memory.state import MemoryBackingMap, MemoryData
 
         if partition_index not in self._data:
             self._data[partition_index] = MemoryData(beside=next(iter(self._data.values()), None))
