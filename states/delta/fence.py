@@ -38,7 +38,7 @@ def moved_by_compactions(table: StateTable, since: int) -> bool:
     newest = table.refresh()
     if newest < since:
         return False
-    unchanged = {entry["version"] for entry in table.notes(newest - since) if _changes_nothing(entry)}
+    unchanged = {entry["version"] for entry in table.notes(newest - since) if changes_nothing(entry)}
     return unchanged.issuperset(range(since + 1, newest + 1))
 
 
@@ -87,11 +87,6 @@ class CommitNote(NamedTuple):
         if self.winners is None:
             return Snapshot(txid)
         return Snapshot(txid, self.winners.with_winner(self.txid, self.attempt))
-
-
-def is_only_staged(entries: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Return whether one of the entries published what was staged under a name, and the others changed no content."""
-    return [entry.get(STAGED_AS) for entry in entries if not _changes_nothing(entry)] == [name]
 
 
 def find_batch(
@@ -147,5 +142,6 @@ def shown_commits(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator
         until = entry["version"] - 1
 
 
-def _changes_nothing(entry: Mapping[str, Any]) -> bool:
+def changes_nothing(entry: Mapping[str, Any]) -> bool:
+    """Whether a version of the table's history changed no content."""
     return COMPACTION in entry or str(entry.get("operation", "")).startswith("VACUUM")

@@ -6,14 +6,13 @@ An instance that only reads has a `Reader`: of the newest version, and only of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import pyarrow as pa
 
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.merging import OpenedBase
 from states.delta.faults import VersionMoved
-from states.delta.fence import is_only_staged, moved_by_compactions, newest_sentinel
+from states.delta.fence import STAGED_AS, changes_nothing, moved_by_compactions, newest_sentinel
 from states.delta.layout import DeltaLayout, Puts, RawKey, RawValue, in_order
 from states.delta.state_table import ABSENT
 from states.delta.state_tables import StateTables
@@ -93,15 +92,6 @@ class IndexedValues:
         pa.default_memory_pool().release_unused()  # Arrow's read took as much memory as the index, and is done
 
 
-class StagedCommit(NamedTuple):
-    """A commit that is staged under a name, and not published yet, as far as this process knows."""
-
-    name: str
-    puts: Puts
-    sentinel: Sentinel
-    seq: int
-
-
 class Index:
     """What a writer holds. Only the index itself changes what it holds.
 
@@ -117,7 +107,7 @@ class Index:
         self.seq = 0
         self.sentinel: Sentinel | None = None
         self.version: int | None = None
-        self._ahead: StagedCommit | None = None  # on top of this version
+        self._ahead: tuple[str, Puts, Sentinel, int] | None = None  # on top of this version
         self._size, self._is_beyond = 0, False  # of the files that were there when the version was loaded
 
     @property
@@ -129,8 +119,7 @@ class Index:
         """Whether the values that are held in memory are too large for it."""
         if isinstance(self.values, LargeIndex):
             return False
-        bounds = self._base.bounds
-        return bounds.is_too_large(len(self.values), self._size) if self.values.is_read else self._is_beyond
+        return self._base.is_too_large(len(self.values), self._size) if self.values.is_read else self._is_beyond
 
     # ---- following the table --------------------------------------------------------------------------------------
 
@@ -140,7 +129,7 @@ class Index:
             return
         self.version = self._ahead = None
         files = self._table.files()
-        self._size, self._is_beyond = sum(file.size for file in files), self._base.bounds.is_beyond(files)
+        self._size, self._is_beyond = sum(file.size for file in files), self._base.is_beyond(files)
         large = self._base.opened()
         if large is None and not self._is_beyond:
             scan = in_order(self._table.scan())
@@ -174,11 +163,12 @@ class Index:
         """Move to the newest version, if it shows what this writer staged, and nothing else since."""
         if self._ahead is None or self.version is None or self.version == ABSENT:
             return False
-        ahead, self._ahead = self._ahead, None
-        if not is_only_staged(self._table.notes(self._table.version - self.version), ahead.name):
-            return False
-        self._take(ahead.puts, ahead.sentinel, ahead.seq)
-        return True
+        (name, puts, sentinel, seq), self._ahead = self._ahead, None
+        entries = self._table.notes(self._table.version - self.version)
+        is_ours = [entry.get(STAGED_AS) for entry in entries if not changes_nothing(entry)] == [name]
+        if is_ours:
+            self._take(puts, sentinel, seq)
+        return is_ours
 
     # ---- commits --------------------------------------------------------------------------------------------------
 
@@ -189,9 +179,9 @@ class Index:
         # added by hand.
         return max(self.seq, self._table.version) + 1
 
-    def staged(self, commit: StagedCommit) -> None:
-        """Note what is staged on top of this version."""
-        self._ahead = commit
+    def staged(self, name: str, puts: Puts, sentinel: Sentinel, seq: int) -> None:
+        """Note a commit that is staged on top of this version, and not published yet, as far as this process knows."""
+        self._ahead = name, puts, sentinel, seq
 
     def commit(
         self,

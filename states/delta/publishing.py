@@ -157,7 +157,7 @@ class Publishing:
                 raise
 
     def _is_too_large(self) -> bool:
-        return self._base.bounds.is_beyond(self._changes.files()) if self._is_unread else self._index.is_too_large()
+        return self._base.is_beyond(self._changes.files()) if self._is_unread else self._index.is_too_large()
 
     def _grow(self, snapshot: Snapshot, newest: Sentinel) -> None:
         self.publisher.forget()

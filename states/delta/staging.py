@@ -30,7 +30,7 @@ from pyarrow.fs import FileSelector
 from states.delta.data_files import added, name_of
 from states.delta.faults import VersionMoved
 from states.delta.fence import STAGED_AS, CommitNote, moved_by_compactions
-from states.delta.index import Index, StagedCommit
+from states.delta.index import Index
 from states.delta.layout import Puts
 from states.delta.state_tables import StateTables
 from trident.errors import BackendError, SecondRunError, StateError
@@ -85,7 +85,7 @@ class Staging:
         written = self._table.data_file(rows, (seq, seq), name=path)
         assert written is not None, "a sentinel is a row"
         self._staged = Staged(str(name), written.size, rows.num_rows, seq, index.version)
-        index.staged(StagedCommit(str(name), puts, claim, seq))
+        index.staged(str(name), puts, claim, seq)
 
     # ---- in the driver --------------------------------------------------------------------------------------------
 

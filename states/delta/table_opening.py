@@ -57,10 +57,8 @@ class TableOpening:
     `driver`, `place`, `storage`: delta-rs, where the table is, and the options of its object store.
     """
 
-    def __init__(
-        self, path: str, schema: pa.Schema, description: str, options: DeltaOptions, role: TableRole | None = None
-    ) -> None:
-        self.role = role or TableRole()
+    def __init__(self, path: str, schema: pa.Schema, description: str, options: DeltaOptions, role: TableRole) -> None:
+        self.role = role
         self.name, self.schema, self.description, self.options = redacted(path), schema, description, options
         self.driver, self.place = driver(), Place.of(path, self.role.inside, options.fsync)
         self.storage = None if options.storage_options is None else dict(options.storage_options)
@@ -82,10 +80,15 @@ class TableOpening:
             table = self._version(self.place, self._version_to_open())
             if table is None:
                 table = self._made_meanwhile()
-        if table is not None and self.role.inside == CHANGES:
-            self._check_columns(table)
-        elif table is not None:
-            self._check_mark(table)
+        if table is not None:
+            if self.role.inside == CHANGES:
+                self._check_columns(table)
+            mark = table.metadata().description or ""
+            if mark.startswith(_MARK) and mark != self.description:
+                raise StateError(
+                    f"open Delta table {self.name} as {self.description}: it is marked as {mark}. Give the state a path of its "
+                    "own"
+                )
         return table
 
     def another(self, read_only: bool, at: int | None) -> TableOpening:
@@ -231,15 +234,6 @@ class TableOpening:
                 f"open Delta table {self.name} as {self.description}: expected columns {columns(expected)}, found "
                 f"{columns(found)}. It belongs to something else, or the types of the state were changed; give the "
                 "state a path of its own, or move the old table away"
-            )
-        self._check_mark(table)
-
-    def _check_mark(self, table: DeltaTable) -> None:
-        mark = table.metadata().description or ""
-        if mark.startswith(_MARK) and mark != self.description:
-            raise StateError(
-                f"open Delta table {self.name} as {self.description}: it is marked as {mark}. Give the state a path of its "
-                "own"
             )
 
 

@@ -38,11 +38,10 @@ class OpaqueMap(CommittedMap):
         super().__init__(backing, name, partition)
         self._migrate = migrate
         self._past_caches = self.backing.past_caches
-        if migrate is not None:
-            self.facts = replace(self.facts, migrates=True, has_typed_columns=self.backing.facts.has_typed_columns)
         self._has_former_types = migrate is not None and bool(migrate.types)
-        if self._has_former_types:
-            self.facts = replace(self.facts, keeps_columns=False)
+        if migrate is not None:
+            keeps, typed = self.facts.keeps_columns and not migrate.types, self.backing.facts.has_typed_columns
+            self.facts = replace(self.facts, migrates=True, has_typed_columns=typed, keeps_columns=keeps)
         self._by_table = False  # the store gave a table, so it takes one
 
     def keeps_attempts(self) -> bool:

@@ -265,7 +265,7 @@ class ReservedKeySentinel:
 
     def _look(self) -> tuple[Sentinel | None, Sentinel | None]:
         complete, begun = self._backing.multi_get([self._complete, self._begun])
-        return (None if complete is None else Sentinel(*complete), None if begun is None else Sentinel(*begun))
+        return None if complete is None else Sentinel(*complete), None if begun is None else Sentinel(*begun)
 
 
 def fenced(backing: IBackingMap[Any], partition: int) -> BackingMap | ReservedKeySentinel:

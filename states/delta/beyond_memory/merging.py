@@ -27,7 +27,6 @@ from states.delta.data_files import DataFile, delete_files, in_turn
 from states.delta.faults import VersionMoved
 from states.delta.fence import moved_by_compactions, newest_sentinel
 from states.delta.layout import in_order
-from states.delta.options import DeltaOptions
 from states.delta.state_table import ABSENT, COMPACTION
 from states.delta.state_tables import TRIMMED, Holds, Shown, StateTables, is_newest
 from trident.errors import BackendError, ConfigError, StateError
@@ -69,15 +68,14 @@ class Merging:
 
         Raises `BackendError`: another writer has changed the base: read the state again.
         """
-        bounds = self._base.bounds
-        if self.is_running and self._changes_of(index)[1] > 2 * bounds.bytes_of_changes:
+        if self.is_running and self._changes_of(index)[1] > 2 * self._base.bytes_of_changes:
             self.wait()  # so that memory stays bounded if batches are faster than merges
         self.settle(index)
         if self.is_running:
             return
         changes, nbytes = self._changes_of(index)
         is_time = time.monotonic() >= self._not_before
-        if changes and (is_time or bounds.are_enough(changes, nbytes, self._base.rows)):
+        if changes and (is_time or self._base.is_merge_due(changes, nbytes)):
             self._start(due, index, seq)
 
     def finish(self, due: Shown | None, index: LargeIndex | None, seq: int) -> None:
@@ -201,16 +199,39 @@ class OpenedBase:
     """What this process knows of the base of a state. Used by the thread of the commits.
 
     `tables`: the state.
-    `bounds`: when the state is too large for memory.
     `holds`, `version`, `rows`: what the base holds that was opened last, the version of its table, and its number of rows; None
     without one.
     """
 
     def __init__(self, tables: StateTables) -> None:
         self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
-        self.bounds, self._ttl_s = MemoryBounds(tables.options), tables.options.ttl_s
+        self._keys, self._bytes = tables.options.max_keys_in_memory, tables.options.max_mb_in_memory << 20
+        self._ttl_s = tables.options.ttl_s
         self.holds: Holds | None = None
         self.version, self.rows = ABSENT, 0
+
+    # ---- what is too much for memory ------------------------------------------------------------------------------
+
+    @property
+    def bytes_of_changes(self) -> int:
+        """How many bytes the changes since the base may take before they are merged."""
+        return self._bytes // 4
+
+    def is_beyond(self, files: Sequence[DataFile]) -> bool:
+        """Whether the rows of a version are too many for memory, as far as its files show."""
+        most, together = max((file.rows for file in files), default=0), sum(file.rows for file in files)
+        return self.is_too_large(max(most, together // _NOT_MERGED), sum(file.size for file in files))
+
+    def is_too_large(self, keys: int, size: int) -> bool:
+        """Whether so many keys, and bytes of them on the disk, are too many for memory."""
+        # The rows of a base do not say when they were written.
+        return self._ttl_s is None and (keys > self._keys or keys * _KEY_BYTES + size > self._bytes)
+
+    def is_merge_due(self, changes: int, size: int) -> bool:
+        """Whether so many changes, and bytes of them, are worth a merge into the base."""
+        return changes >= max(self._keys // 4, self.rows // _BASE_SHARE) or size > self.bytes_of_changes
+
+    # ---- the base -------------------------------------------------------------------------------------------------
 
     def merged(self) -> int | None:
         """Return the `_seq` up to which all changes are in the base; None without a base."""
@@ -255,7 +276,7 @@ class OpenedBase:
         index = LargeIndex(self._tables.layout, self._published.base([]), due.txid)
         for rows in self._scans():
             index.load(rows)
-            if index.nbytes > self.bounds.bytes_of_changes:
+            if index.nbytes > self.bytes_of_changes:
                 self._written(index, due)
         self._written(index, due)
         try:
@@ -287,29 +308,3 @@ class OpenedBase:
             )
         self.holds, self.version = holds, self._published.version
         self.rows = sum(file.rows for file in self._published.files())
-
-
-class MemoryBounds:
-    """When a state is too large for the memory of its writer, and when changes are enough to be merged into its files."""
-
-    def __init__(self, options: DeltaOptions) -> None:
-        self._keys, self._bytes = options.max_keys_in_memory, options.max_mb_in_memory << 20
-        self._grows = options.ttl_s is None  # the rows of a base do not say when they were written
-
-    @property
-    def bytes_of_changes(self) -> int:
-        """How many bytes the changes since the base may take before they are merged."""
-        return self._bytes // 4
-
-    def is_beyond(self, files: Sequence[DataFile]) -> bool:
-        """Whether the rows of a version are too many for memory, as far as its files show."""
-        most, together = max((file.rows for file in files), default=0), sum(file.rows for file in files)
-        return self.is_too_large(max(most, together // _NOT_MERGED), sum(file.size for file in files))
-
-    def is_too_large(self, keys: int, size: int) -> bool:
-        """Whether so many keys, and bytes of them on the disk, are too many for memory."""
-        return self._grows and (keys > self._keys or keys * _KEY_BYTES + size > self._bytes)
-
-    def are_enough(self, changes: int, size: int, base: int) -> bool:
-        """Whether so many changes, and bytes of them, are worth a merge into a base of so many rows."""
-        return changes >= max(self._keys // 4, base // _BASE_SHARE) or size > self.bytes_of_changes

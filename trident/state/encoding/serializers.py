@@ -137,7 +137,10 @@ class CodecSerializer:
     def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
         """Return the bytes of each object."""
         if type(objs) is OpaqueColumns and self.kind is StateType.OPAQUE:
-            return _encoded_columns(objs)
+            heads = objs.heads()  # of most values one attempt of one batch is the writer
+            if len(heads) == 1:
+                return encode_columns(heads.pop(), (objs.prevs, objs.currs))
+            return encode_columns((), objs.columns)
         types = set(map(type, objs))
         if self.kind in STORED_FORMS and types == {STORED_FORMS[self.kind].stored}:
             return encode_lists(objs)
@@ -161,14 +164,6 @@ def _columns(data: Sequence[bytes], form: StoredForm) -> list[Any] | None:
     """Return the fields of many stored values, column by column; None if one of them does not have the usual form."""
     columns = decode_columns(data, form.width)
     return columns if columns is not None and all(map(are_ints, columns[: form.ints])) else None
-
-
-def _encoded_columns(values: OpaqueColumns) -> list[bytes]:
-    """Encode opaque values, of most of which one attempt of one batch is the writer."""
-    heads = values.heads()
-    if len(heads) == 1:
-        return encode_columns(heads.pop(), (values.prevs, values.currs))
-    return encode_columns((), values.columns)
 
 
 class _JSONSerializer:

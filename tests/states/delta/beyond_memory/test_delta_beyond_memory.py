@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta.beyond_memory.bucketed_base import BucketFile, BucketLimits, OpenedBucket
-from states.delta.beyond_memory.merging import MemoryBounds, Merging
+from states.delta.beyond_memory.merging import Merging, OpenedBase
 from states.delta.state_table import StateTable
 from states.delta.state_tables import PublishedTable
 from tests.harness.crashing_stores import tuples_at
@@ -382,7 +382,7 @@ def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path
 @pytest.mark.slow
 def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, goes_on, waits = Log(), threading.Event(), list[int]()
-    monkeypatch.setattr(MemoryBounds, "bytes_of_changes", 600)
+    monkeypatch.setattr(OpenedBase, "bytes_of_changes", 600)
     wait, move = Merging.wait, PublishedTable.move
 
     def noted_wait(self: Merging) -> None:
