@@ -130,9 +130,7 @@ LAYERS = (
     Layer(("trident.types",), ("trident.moments",), deferred=("pyarrow",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors", "trident.types")),
     Layer(
-        tuple(
-            f"trident.state.columns.{each}" for each in ("kept_values", "number_columns", "number_table", "text_index")
-        ),
+        tuple(f"trident.state.columns.{each}" for each in ("number_columns", "number_table", "text_index")),
         ("numpy", "pyarrow", "trident.state", *VALUES),
     ),
     Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy", "trident.state.columns.number_columns")),

@@ -39,7 +39,7 @@ ALLOWED = {
         "trident/state/kinds.py",
         "kind",
     ): "a factory or a serializer may declare its kind, and need not inherit from anything",
-    ("trident/state/snapshottable.py", COMPUTED): "a subclass may write a method that is passed on otherwise",
+    ("trident/state/map_state.py", COMPUTED): "a subclass may write a method that is passed on otherwise",
     ("trident/observe/open_metrics.py", COMPUTED): "a line of the table of metrics names the figure",
     ("trident/config.py", COMPUTED): FIELDS,
     ("trident/setting_types.py", COMPUTED): FIELDS,

@@ -31,7 +31,7 @@ from trident.roles import facts_of
 from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
-from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
+from trident.state.wrappers.cached import ReadThroughMap, SpacedCache
 from trident.storekit import StoreState, by_count, by_size, called_as, kinds
 
 __all__ = ["MemcachedCache", "MemcachedMap", "MemcachedOptions", "MemcachedState"]

@@ -431,14 +431,14 @@ OF_RUNS = (
     ),
     Mutant(
         "readers: a store that is ahead of the log is read",
-        "trident/state/reader_check.py",
+        "trident/state/sentinel.py",
         "    if found.txid > after:\n",
         "    if found.txid < 0:\n",
         ("tests/state/test_reading.py::test_store_and_log_that_do_not_belong_together",),
     ),
     Mutant(
         "readers: a store whose last writes are lost is read",
-        "trident/state/reader_check.py",
+        "trident/state/sentinel.py",
         '    if found == before.expected:\n        return "the end of that batch was lost"\n',
         "",
         ("tests/state/test_reading.py::test_store_and_log_that_do_not_belong_together",),

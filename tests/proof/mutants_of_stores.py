@@ -168,9 +168,9 @@ OF_STORES = (
     ),
     Mutant(
         "Delta: the published table goes back to an earlier batch",
-        "states/delta/publisher.py",
-        "(shown.is_same(due.shown) or shown.is_later(due.shown))",
-        "shown.is_same(due.shown)",
+        "states/delta/publishing.py",
+        "(shown.is_same(due) or shown.is_later(due))",
+        "shown.is_same(due)",
         ("tests/states/delta/test_delta_published.py::test_a_replaced_writer_that_wakes_up_shows_no_earlier_batch",),
     ),
     Mutant(

@@ -21,7 +21,7 @@ from trident.state import (
     Txid,
     Winners,
 )
-from trident.state.removals import REMOVAL_LAG
+from trident.state.map_commits import REMOVAL_LAG
 from trident.testing.backend.simulated_log import Add
 
 CONF = StateConf("shop", "counts")

@@ -14,7 +14,7 @@ from trident.operations import Max, Min, Sum
 from trident.state import EVERYTHING_WON, OpaqueValue, Snapshot, Txid, Winners
 from trident.state.columns.number_columns import NumberColumns, NumberForm, Span
 from trident.state.interfaces import FormerTypes
-from trident.state.opaque_map import migrated
+from trident.state.maps import migrated
 from trident.state.table import OpaqueColumns, OpaqueTable
 from trident.state.values import UNKNOWN_ATTEMPT, Combine, stand_before
 

@@ -19,7 +19,7 @@ from trident.servers.account import ServerAccount
 from trident.setting_types import check_names, out_of_bounds, seconds, whole
 from trident.state.encoding.serializers import Serializer
 from trident.state.interfaces import REPLAY_WINDOW_S, Key, StateType
-from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
+from trident.state.map_state import DEFAULT_SNAPSHOT_KEY
 
 
 def check_options(store: str, declared: type, given: Mapping[str, Any]) -> None:

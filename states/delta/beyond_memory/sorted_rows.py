@@ -9,8 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from states.delta.beyond_memory.bucket_files import HASH_COLUMN, Bucket
-from states.delta.beyond_memory.key_hashes import Hashes, Places, comparable, hashes_of, pairs, same_keys
+from states.delta.beyond_memory.key_hashes import (
+    HASH_COLUMN,
+    Bucket,
+    Hashes,
+    Places,
+    comparable,
+    hashes_of,
+    pairs,
+    same_keys,
+)
 
 
 class FoundRows(NamedTuple):

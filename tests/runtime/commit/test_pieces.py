@@ -16,7 +16,7 @@ from trident.planner import make_plan
 from trident.runtime.commit import entries
 from trident.runtime.commit.committer import PartitionCommit
 from trident.state import NonTransactionalMap, OpaqueMap, TransactionalMap, map_state
-from trident.state.snapshottable import SnapshottableMap
+from trident.state.map_state import SnapshottableMap
 from trident.state.txid import Txid
 
 KEYS = [f"k{number}" for number in range(95)]

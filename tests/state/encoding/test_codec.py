@@ -25,8 +25,8 @@ from trident.state.encoding.codec import (
     encode_lists,
     encode_many,
     encode_tuples,
-    plain_number,
 )
+from trident.types import plain_number
 
 
 @pytest.mark.slow

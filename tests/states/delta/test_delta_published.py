@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
-from states.delta.published_table import PublishedTable
+from states.delta.state_tables import PublishedTable
 from tests.spouts.reading import batches
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values
 from trident.errors import BackendError
@@ -247,7 +247,7 @@ def test_publishing_that_fails_fails_no_batch_and_is_made_up_for(
 @pytest.mark.slow
 def test_old_files_go_and_the_changes_stay(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, background_maintenance=False), Log()
-    publisher = state.map_state.backing._publishing._publisher
+    publisher = state.map_state.backing._publishing.publisher
     for number in range(1, 40):
         publisher._not_before = 0.0
         commit(state, log, number, 1, {"man": 1})

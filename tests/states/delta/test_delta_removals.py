@@ -15,7 +15,7 @@ from trident.state.interfaces import (
     StateConf,
     StateType,
 )
-from trident.state.removals import REMOVAL_LAG
+from trident.state.map_commits import REMOVAL_LAG
 from trident.state.txid import Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 

@@ -37,8 +37,8 @@ ARROW = pa.struct(
 @pytest.fixture(autouse=True, scope="module")
 def soon_deleted_and_always_columns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("trident.state.removals.REMOVAL_LAG", 2)
-        patched.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
+        patched.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
+        patched.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
         yield
 
 

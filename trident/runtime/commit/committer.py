@@ -42,7 +42,7 @@ from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Share, moment_of, rows_by_partition, shares_of
 from trident.state.key_counts import NO_KEYS, KeyCounts, add_keys, counting_keys
 from trident.state.kinds import LaterWrite
-from trident.state.reader_check import check_partitions
+from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
 from trident.tuples import TridentTuple

@@ -41,7 +41,7 @@ from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
 from trident.state.key_counts import counting_keys
 from trident.state.loss_warnings import suppress_warnings
-from trident.state.reader_check import check_partition
+from trident.state.sentinel import check_partition
 from trident.state.txid import Txid
 
 _FIRST_PAUSE_S = 1.0

@@ -1,7 +1,7 @@
 """The state partitions that a worker process holds open: opened when first needed, and reused by later batches.
 
 Spark pins no partition to a process. So a process may hold a partition that another one has committed since; what a state
-remembers across commits counts only if its own commit was the last one (`trident/state/wrappers/commit_memory.py`).
+remembers across commits counts only if its own commit was the last one (`trident/state/wrappers/cached.py`).
 
 For the same reason each process would hold each partition after a while, with a connection of its own in most stores. So
 before each task those are closed that no task has used for a while, and of the others all but the latest.

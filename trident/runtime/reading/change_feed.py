@@ -18,7 +18,7 @@ from trident.runtime.reading.views import StateView
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
-from trident.state.opaque_map import migrated
+from trident.state.maps import migrated
 from trident.state.winners import Winners
 
 _SHORTEST_S, _LONGEST_S = 0.05, 1.0

@@ -14,8 +14,8 @@ from trident.errors import KeyConflictError, StaleTransactionError, UnsupportedO
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
 from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import Key, State
-from trident.state.reader_check import compare_stores
-from trident.state.removals import REMOVAL_LAG
+from trident.state.map_commits import REMOVAL_LAG
+from trident.state.sentinel import compare_stores
 from trident.state.txid import Snapshot
 
 R = TypeVar("R")

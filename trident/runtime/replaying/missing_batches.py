@@ -30,7 +30,7 @@ from trident.planner.meaning import Meaning, compare
 from trident.runtime.start.accidents import Found
 from trident.runtime.start.recovery import empty, lay
 from trident.state.interfaces import State, StateType, kind_of
-from trident.state.snapshottable import committed_map
+from trident.state.map_state import committed_map
 from trident.state.txid import EMPTIED, RETRY_BITS, Sentinel, epoch_of
 
 

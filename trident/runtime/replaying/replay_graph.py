@@ -18,12 +18,12 @@ from trident.runtime.reading.open_partitions import make_state
 from trident.spout.interfaces import IBatchSpout, SpoutType
 from trident.spout.query_batches import QueryBatches
 from trident.spout.spout_kinds import is_partitioned
-from trident.state.columns.kept_values import KeptValues
+from trident.state.columns.number_table import KeptValues
 from trident.state.encoding.equal_keys import canonical_key
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_commits import CommittedMap
-from trident.state.opaque_map import OpaqueMap
-from trident.state.snapshottable import SnapshottableMap
+from trident.state.map_state import SnapshottableMap
+from trident.state.maps import OpaqueMap
 from trident.state.values import UNKNOWN_ATTEMPT, CombinerValueUpdater, OpaqueValue
 
 TOTAL: Key = ()
@@ -111,8 +111,7 @@ class ScratchState:
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> SnapshottableMap:
         """Open one partition."""
-        from states.memory.data import MemoryData
-        from states.memory.map import ColumnarMemoryMap
+        from states.memory.state import ColumnarMemoryMap, MemoryData
 
         data = MemoryData()
         data.values = self.values

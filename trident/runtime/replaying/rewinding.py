@@ -45,7 +45,7 @@ from trident.runtime.replaying.replay_graph import without_states
 from trident.runtime.start.accidents import Found
 from trident.state.interfaces import Key
 from trident.state.map_commits import CommittedMap
-from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap, committed_map
+from trident.state.map_state import DEFAULT_SNAPSHOT_KEY, SnapshottableMap, committed_map
 from trident.state.txid import Txid
 
 logger = logging.getLogger(__name__)

@@ -38,10 +38,9 @@ from trident.runtime.start.recovery import empty, lay, owning
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
 from trident.state.interfaces import FormerTypes, Key, State
 from trident.state.map_commits import CommittedMap
-from trident.state.opaque_map import migrated
-from trident.state.reader_check import compare_stores
-from trident.state.sentinel import move_note, noted
-from trident.state.snapshottable import SnapshottableMap
+from trident.state.map_state import SnapshottableMap
+from trident.state.maps import migrated
+from trident.state.sentinel import compare_stores, move_note, noted
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
 from trident.state.winners import CHANGES, FORMER, STORED_UNDER, Winners
 

@@ -27,7 +27,7 @@ from trident.runtime.start.changes import NewMeaning
 from trident.runtime.start.moving import Moved, Progress, StatePlace, opened_place
 from trident.state.encoding.equal_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
-from trident.state.reader_check import compare_stores
+from trident.state.sentinel import compare_stores
 from trident.state.txid import RETRY_BITS
 from trident.state.winners import FORMER
 

@@ -21,23 +21,6 @@ from trident.errors import CorruptValueError
 from trident.state.encoding.equal_keys import canonical_key, canonical_keys
 from trident.state.encoding.extensions import TUPLE, new_packer, new_row_packer, pack, type_name, unpack
 from trident.state.interfaces import Key
-from trident.types import plain_number
-
-__all__ = [
-    "VERSION",
-    "decode",
-    "decode_columns",
-    "decode_found",
-    "decode_keys",
-    "decode_many",
-    "encode",
-    "encode_columns",
-    "encode_keys",
-    "encode_lists",
-    "encode_many",
-    "encode_tuples",
-    "plain_number",
-]
 
 VERSION = 1
 """The first byte of every encoded value."""
@@ -76,12 +59,17 @@ def decode(data: bytes) -> Any:
     """
     decoder = _VERSIONS.get(data[0]) if data else None
     if decoder is None:
-        raise CorruptValueError(_unknown_version(data))
+        raise CorruptValueError(
+            f"decode {_shown(data)}: a stored value starts with byte {VERSION}; these bytes were written by another "
+            "program, another serializer or a newer version. Use the serializer they were written with, or another "
+            "key prefix"
+        )
     try:
         return decoder(memoryview(data)[1:])
     except _DAMAGE as error:
         raise CorruptValueError(
-            f"decode {_shown(data)}: damaged or cut off ({_reason(error)}); restore the store, or remove the key"
+            f"decode {_shown(data)}: damaged or cut off ({str(error) or type(error).__name__}); restore the store, or "
+            "remove the key"
         ) from error
 
 
@@ -244,18 +232,6 @@ _DAMAGE: tuple[type[Exception], ...] = (
     msgpack.UnpackException,
     struct.error,
 )
-
-
-def _unknown_version(data: bytes) -> str:
-    return (
-        f"decode {_shown(data)}: a stored value starts with byte {VERSION}; these bytes were written by another "
-        "program, another serializer or a newer version. Use the serializer they were written with, or another "
-        "key prefix"
-    )
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__
 
 
 def _shown(data: bytes) -> str:

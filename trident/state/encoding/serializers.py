@@ -26,13 +26,14 @@ sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`, or i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from trident.errors import ConfigError, CorruptValueError
+from trident.roles import has
 from trident.state.encoding.codec import (
     decode,
     decode_columns,
@@ -48,28 +49,13 @@ from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import plain_number
 
-__all__ = [
-    "CodecSerializer",
-    "Decode",
-    "DecodeOpaque",
-    "DeserializesMany",
-    "JSONNonTransactionalSerializer",
-    "JSONOpaqueSerializer",
-    "JSONTransactionalSerializer",
-    "Serializer",
-    "SerializesMany",
-    "StoredValues",
-    "keeps_attempts",
-    "serializer_for",
-]
-
 
 @runtime_checkable
 class Serializer(Protocol):
     """Turns what a map stores into bytes and back.
 
-    Its optional abilities are the protocols below and `DeclaresKind`, the kind whose values it writes. A trial shows whether
-    it keeps the attempt of an opaque value (`keeps_attempts`).
+    It may have a `kind`, that of the values that it writes; and `serialize_many` and `deserialize_many`, which take a list and
+    return one, if it is faster with many at once. A trial shows whether it keeps the attempt of an opaque value.
     """
 
     def serialize(self, obj: Any) -> bytes:
@@ -77,22 +63,6 @@ class Serializer(Protocol):
 
     def deserialize(self, data: bytes) -> Any:
         """Return the object of `data`; raise `CorruptValueError` if it is damaged or foreign."""
-
-
-@runtime_checkable
-class SerializesMany(Protocol):
-    """A serializer that is faster with many objects at once."""
-
-    def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
-        """Return the bytes of each."""
-
-
-@runtime_checkable
-class DeserializesMany(Protocol):
-    """A serializer that is faster with the bytes of many objects at once."""
-
-    def deserialize_many(self, data: Sequence[bytes]) -> list[Any]:
-        """Return the object of each."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +135,12 @@ class CodecSerializer:
         return from_fields(decode(data), self.kind)
 
     def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
+        """Return the bytes of each object."""
         if type(objs) is OpaqueColumns and self.kind is StateType.OPAQUE:
-            return _encoded_columns(objs)
+            heads = objs.heads()  # of most values one attempt of one batch is the writer
+            if len(heads) == 1:
+                return encode_columns(heads.pop(), (objs.prevs, objs.currs))
+            return encode_columns((), objs.columns)
         types = set(map(type, objs))
         if self.kind in STORED_FORMS and types == {STORED_FORMS[self.kind].stored}:
             return encode_lists(objs)
@@ -175,6 +149,7 @@ class CodecSerializer:
         return list(map(self.serialize, objs))
 
     def deserialize_many(self, data: Sequence[bytes]) -> list[Any]:
+        """Return the object of each value."""
         form = STORED_FORMS.get(self.kind)
         if form is None:
             return decode_many(data)
@@ -189,14 +164,6 @@ def _columns(data: Sequence[bytes], form: StoredForm) -> list[Any] | None:
     """Return the fields of many stored values, column by column; None if one of them does not have the usual form."""
     columns = decode_columns(data, form.width)
     return columns if columns is not None and all(map(are_ints, columns[: form.ints])) else None
-
-
-def _encoded_columns(values: OpaqueColumns) -> list[bytes]:
-    """Encode opaque values, of most of which one attempt of one batch is the writer."""
-    heads = values.heads()
-    if len(heads) == 1:
-        return encode_columns(heads.pop(), (values.prevs, values.currs))
-    return encode_columns((), values.columns)
 
 
 class _JSONSerializer:
@@ -258,15 +225,10 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 _WITH_FIELDS = (OpaqueValue, TransactionalValue, Sentinel)
 
-_JSON: Mapping[StateType, Callable[[], Serializer]] = {
-    StateType.OPAQUE: JSONOpaqueSerializer,
-    StateType.TRANSACTIONAL: JSONTransactionalSerializer,
-    StateType.NON_TRANSACTIONAL: JSONNonTransactionalSerializer,
+_JSON = {
+    each.kind: each for each in (JSONOpaqueSerializer, JSONTransactionalSerializer, JSONNonTransactionalSerializer)
 }
-_NAMED: dict[str, Callable[[StateType], Serializer]] = {
-    "codec": CodecSerializer,
-    "json": lambda kind: _JSON[kind](),
-}
+_NAMED: dict[str, Callable[[StateType], Serializer]] = {"codec": CodecSerializer, "json": lambda kind: _JSON[kind]()}
 
 
 def serializer_for(name: str | Serializer, kind: StateType) -> Serializer:
@@ -314,9 +276,9 @@ class StoredValues:
     """
 
     def __init__(self, serializer: Serializer) -> None:
-        self._serializer = serializer
-        self._serialize_many = serializer.serialize_many if isinstance(serializer, SerializesMany) else None
-        self._deserialize_many = serializer.deserialize_many if isinstance(serializer, DeserializesMany) else None
+        self._serializer, many = serializer, cast("Any", serializer)
+        self._serialize_many = many.serialize_many if has(many, "serialize_many") else None
+        self._deserialize_many = many.deserialize_many if has(many, "deserialize_many") else None
         is_codec = type(serializer) is CodecSerializer and serializer.kind is StateType.OPAQUE
         self.decode_opaque: DecodeOpaque | None = self._decoded_columns if is_codec else None
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TextIO
 
-from trident.state.interfaces import StateConf, StateSpec, StateType
-from trident.state.map_state import state_type
+from trident.state.interfaces import StateConf, StateSpec, StateType, state_type
 from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.contract import StoreContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract

@@ -154,7 +154,7 @@ class SimulatedStore:
     """
 
     def __init__(self) -> None:
-        from states.memory.data import MemoryData
+        from states.memory.state import MemoryData
 
         self.keys: dict[Key, None] = {}
         self._first = first = MemoryData()
@@ -167,7 +167,7 @@ class SimulatedStore:
 
     def open(self, partition: int) -> BackingMap:
         """Return a map that fences writers, and writes the puts of a commit one by one, as most stores do."""
-        from states.memory.map import MemoryBackingMap
+        from states.memory.state import MemoryBackingMap
 
         backing = MemoryBackingMap[Any](self._data[partition])
         backing.facts = MapFacts(shares_keys=True)

@@ -20,7 +20,7 @@ from trident.state.wrappers.forwarding import SerializedMap
 from trident.testing.topology.watched_batches import FailurePoints
 
 if TYPE_CHECKING:
-    from states.memory.data import MemoryData
+    from states.memory.state import MemoryData
 
 
 class GivenSpout:
@@ -195,8 +195,7 @@ class MapsInMemory:
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
         """Open one partition, for writing or for reading."""
-        from states.memory.data import MemoryData
-        from states.memory.map import MemoryBackingMap
+        from states.memory.state import MemoryBackingMap, MemoryData
 
         if partition_index not in self._data:
             self._data[partition_index] = MemoryData(beside=next(iter(self._data.values()), None))
