@@ -264,10 +264,9 @@ class TopicQueue:
 
     def _messages(self, records: list[Message]) -> list[Taken]:
         messages = []
-        for record, row in zip(records, decoded(records, self._values), strict=True):
+        for record, (values, trouble) in zip(records, decoded(records, self._values), strict=True):
             spot, offset = _where(record)
             work = self._work[spot]
-            values, trouble = ((), row) if isinstance(row, str) else (row, None)
             if values or trouble is not None:
                 messages.append(Taken((*spot, offset), values, record, work.failures.get(offset, 0), trouble))
             else:

@@ -1,4 +1,4 @@
-"""What becomes of the messages of one task: fetched, emitted, acknowledged, tried again, given up.
+"""What becomes of the messages of one task: fetched, emitted, acknowledged, tried again, given up; and when each of that.
 
 A message is in one place at a time: *ready* to be emitted, *out* in the topology, *waiting* for its retry or its burial, or
 *done*, of which the queue is notified in groups. Until then it is pending at the queue, so a crash at any moment loses nothing.
@@ -6,22 +6,96 @@ A message is in one place at a time: *ready* to be emitted, *out* in the topolog
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from spouts.messages.queue import Message, MessageQueue, ReadsAhead
-from spouts.messages.retry_policy import DueTimes, RetryPolicy
-from trident.errors import SourceAwayError, SpoutError
+from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.spout import Away
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
+_DEFAULT_LIMIT = 10
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # between two tries to reach a server that is away
 _SHORTEST_IDLE_S, _LONGEST_IDLE_S = 0.001, 0.02  # between two questions to a queue that had nothing
 _WORK_EVERY_S, _MOST_ACKS = 0.005, 1000  # the queue is notified of many at once
 _CHUNK = 500
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often, and after which pauses, a message is tried again.
+
+    `max_failures`: after so many failures a message is given up. None: never, unless there is a place for dead letters; then
+    after 10.
+    `first_pause_s`, `longest_pause_s`: seconds before the first retry; each further pause is twice as long, up to the longest.
+    `dead_letters`: the stream or topic that gets what is given up. None: the log gets it.
+    """
+
+    max_failures: int | None = None
+    first_pause_s: float = 0.2
+    longest_pause_s: float = 60.0
+    dead_letters: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check each value."""
+        if self.max_failures is not None and (not isinstance(self.max_failures, int) or self.max_failures < 1):
+            raise ConfigError(
+                f"max_failures={self.max_failures!r}: give a whole number of at least 1, or None (no limit)"
+            )
+        if not 0 < self.first_pause_s <= self.longest_pause_s:
+            raise ConfigError(
+                f"first_pause_s={self.first_pause_s!r}, longest_pause_s={self.longest_pause_s!r}: give seconds above 0, the "
+                "longest pause no shorter than the first"
+            )
+        if self.dead_letters is not None and (not isinstance(self.dead_letters, str) or not self.dead_letters):
+            raise ConfigError(f"dead_letters={self.dead_letters!r}: give the name of a place for dead letters, or None")
+
+    @property
+    def limit(self) -> int | None:
+        """The number of failures after which a message is given up; None: it never is."""
+        if self.max_failures is None and self.dead_letters is not None:
+            return _DEFAULT_LIMIT
+        return self.max_failures
+
+    def gives_up(self, failures: int) -> bool:
+        """Whether a message with so many failures is given up."""
+        return self.limit is not None and failures >= self.limit
+
+    def pause_s(self, failures: int) -> float:
+        """Return how many seconds a message waits after its n-th failure, from 1."""
+        doublings = min(max(failures, 1) - 1, 60)
+        return min(self.longest_pause_s, self.first_pause_s * 2.0**doublings)
+
+
+class DueTimes(Generic[T]):
+    """Things that are due at some moment each. Those of the same moment keep their order."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, T]] = []
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[T]:
+        return (thing for _, _, thing in self._heap)
+
+    def add(self, thing: T, due: float) -> None:
+        """Have a thing wait until `due`."""
+        heapq.heappush(self._heap, (due, next(self._numbers), thing))
+
+    def pop_due(self, now: float) -> T | None:
+        """Take out what has been due for the longest time; None if nothing is due yet."""
+        if not self._heap or self._heap[0][0] > now:
+            return None
+        return heapq.heappop(self._heap)[2]
 
 
 class _Emits(Protocol):

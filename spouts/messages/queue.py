@@ -88,7 +88,9 @@ class ReadsAhead(Protocol):
         """Whether something of that may not have been fetched yet."""
 
 
-def decoded(items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[Sequence[Any]]]) -> list[Sequence[Any] | str]:
+def decoded(
+    items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[Sequence[Any]]]
+) -> list[tuple[Sequence[Any], str | None]]:
     """Decode many items at once, and one by one if that fails, so that one bad item spoils no other.
 
     Parameters
@@ -99,13 +101,13 @@ def decoded(items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[Sequenc
     Returns
     -------
     list
-        For each item its values, or the reason why it cannot be read.
+        For each item its values, and the reason why it cannot be read, None if it can.
     """
     if not items:
         return []
     try:
-        return list(decode(items))
+        return [(values, None) for values in decode(items)]
     except (SpoutError, ValueError) as error:
         if len(items) == 1:
-            return [str(error)]
+            return [((), str(error))]
     return [decoded([item], decode)[0] for item in items]

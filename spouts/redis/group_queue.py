@@ -193,8 +193,7 @@ class GroupQueue:
         for entry in entries:
             self._held[entry.stream][entry.id] = None
         messages = []
-        for entry, row in zip(entries, decoded(entries, self._rows), strict=True):
-            values, trouble = ((), row) if isinstance(row, str) else (row, None)
+        for entry, (values, trouble) in zip(entries, decoded(entries, self._rows), strict=True):
             messages.append(Message(entry.key, values, entry, failures.get(entry.id, 0), trouble))
         return messages
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from spouts.messages.retry_policy import RetryPolicy
+from spouts.messages.deliveries import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from spouts.redis.entry_tables import EntryTables
 from spouts.redis.group_queue import GroupQueue, GroupReading
