@@ -28,12 +28,12 @@ from trident.errors import (
 from trident.fields import Fields, free_name
 from trident.graph import Graph
 from trident.spout.interfaces import (
-    BatchCoordinator,
     BatchTraits,
     Definition,
     Lag,
     OnNewLog,
     SpoutType,
+    ThrottledCoordinator,
     TransactionAttempt,
 )
 from trident.stream import TridentState
@@ -122,12 +122,17 @@ def _fields(graph: Graph, state: str) -> Fields:
     return Fields.of(names, [*keys, value, value, "bigint"])
 
 
-class _ChangesCoordinator(BatchCoordinator):
+class _ChangesCoordinator(ThrottledCoordinator):
     """Cuts the batches of a feed into batches, and reads them again for each attempt."""
 
     def __init__(self, feed: ChangeFeed, fields: Fields, most: int, is_chosen: bool) -> None:
-        self._feed, self._fields, self._most, self._start, self._is_chosen = feed, fields, most, feed.at, is_chosen
-        self._share = 1.0
+        self._feed, self._fields, self._max_batches, self._start, self._is_chosen = (
+            feed,
+            fields,
+            most,
+            feed.at,
+            is_chosen,
+        )
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Return the batches that are committed and in no batch yet, None if there are none; first where it begins."""
@@ -138,7 +143,7 @@ class _ChangesCoordinator(BatchCoordinator):
             self._feed.check(start)
         if previous is None and self._is_chosen:
             return self._defined(start.txid, start.txid)
-        until = min(committed, start.txid + max(1, round(self._most * self._share)))
+        until = min(committed, start.txid + self._most(self._max_batches))
         return self._defined(start.txid, until) if until > start.txid else None
 
     def _defined(self, after: int, until: int) -> Definition:
@@ -174,9 +179,6 @@ class _ChangesCoordinator(BatchCoordinator):
     def lag(self, definition: Definition) -> Lag:
         """Say how many batches were committed beyond when the log was last read."""
         return Lag(max(0, self._feed.last_seen - int(definition["until"])), "batches")
-
-    def throttle(self, share: float) -> None:
-        self._share = share
 
     def close(self) -> None:
         self._feed.close()

@@ -9,7 +9,7 @@ from typing import Any
 from spouts.delta.change_rules import ChangeRules
 from spouts.delta.table_log import TableLog
 from spouts.delta.table_place import TablePlace
-from spouts.delta.version_batches import DeltaCoordinator, VersionLimits
+from spouts.delta.version_batches import DeltaCoordinator
 from spouts.delta.version_rows import CHANGE_FIELDS, DeltaEmitter, fields_of_table
 from spouts.files.column_types import typed_as
 from trident.arrow import schema_of
@@ -68,7 +68,7 @@ class DeltaSpout:
         self._place = TablePlace(fspath(table), storage_options)
         self._fields = self._typed(None if fields is None else Fields(fields))
         self._rules = ChangeRules(self._place.name, self._fields, mode, on_removal)
-        self._limits, self._start = VersionLimits(max_batch_bytes, max_batch_files), starting_version
+        self._limits, self._start = (max_batch_bytes, max_batch_files), starting_version
         self.on_new_log: OnNewLog = "elsewhere" if starting_version == "latest" else "start"
         self._with_changes = mode == "changes"
         self._output = Fields(self._fields, CHANGE_FIELDS) if self._with_changes else self._fields

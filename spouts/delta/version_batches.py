@@ -25,18 +25,10 @@ from spouts.delta.table_log import LogEntry, LoggedFile, Metadata, TableLog, cle
 from spouts.delta.version_rows import FilePiece, fields_of_table
 from spouts.files.ranges import FileRange, cut
 from trident.errors import SpoutError
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, ThrottledCoordinator, TransactionAttempt
 
 _ALL = -1
 _MAX_VERSIONS = 1000
-
-
-@dataclass(frozen=True)
-class VersionLimits:
-    """The greatest number of bytes and of files of one batch."""
-
-    max_batch_bytes: int
-    max_batch_files: int
 
 
 @dataclass(frozen=True)
@@ -59,12 +51,12 @@ class _Version:
     files: list[LoggedFile]
 
 
-class DeltaCoordinator(BatchCoordinator):
-    """Says which files make up a batch, one version after the other."""
+class DeltaCoordinator(ThrottledCoordinator):
+    """Says which files make up a batch, one version after the other; its `limits` are of bytes and of files."""
 
-    def __init__(self, log: TableLog, rules: ChangeRules, limits: VersionLimits, starting_version: int | str) -> None:
+    def __init__(self, log: TableLog, rules: ChangeRules, limits: tuple[int, int], starting_version: int | str) -> None:
         self._log, self._rules, self._limits, self._start = log, rules, limits, starting_version
-        self._share, self._newest = 1.0, 0
+        self._newest = 0
         self._metadata: Metadata | None = None  # at the version being read
         self._columns: Sequence[str] = ()  # of the newest version that was seen: older ones may not have them all
         self._read: _Version | None = None
@@ -111,10 +103,6 @@ class DeltaCoordinator(BatchCoordinator):
         """Say how many versions the table had after this one when it was last looked at; one that is read in part counts."""
         left = self._newest - int(definition["version"]) + (definition["taken"] != _ALL)
         return Lag(max(0, left), "versions")
-
-    def throttle(self, share: float) -> None:
-        """Make the batches smaller; a file that is larger is still a batch of its own."""
-        self._share = share
 
     # ---- where to begin --------------------------------------------------------------------------------------------------
 
@@ -165,8 +153,8 @@ class DeltaCoordinator(BatchCoordinator):
         """Take files until the batch is full or there are no more."""
         before = place
         commits: list[list[Any]] = []
-        room = max(1, int(self._limits.max_batch_bytes * self._share))
-        count = most = max(1, int(self._limits.max_batch_files * self._share))
+        room, most = map(self._most, self._limits)
+        count = most
         for _ in range(_MAX_VERSIONS):
             if place.taken == _ALL:
                 try:

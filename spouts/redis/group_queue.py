@@ -15,8 +15,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from spouts.messages.queue import Message, decoded
-from spouts.redis.entry_tables import EntryTables
-from spouts.redis.stream_server import NOTHING, Entry, StreamCalls, order_of
+from spouts.redis.stream_server import NOTHING, Entry, EntryTables, StreamCalls, order_of
 from trident.arrow import python_of
 from trident.errors import SpoutError
 

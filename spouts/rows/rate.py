@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, SpoutType, ThrottledCoordinator, TransactionAttempt
 
 # When which row is due: a steady rate after an optional ramp.
 
@@ -151,19 +151,18 @@ def _check_count(name: str, count: int | None) -> None:
         raise ValueError(f"{name} is {count}; it must be at least 1")
 
 
-class _RateCoordinator(BatchCoordinator):
+class _RateCoordinator(ThrottledCoordinator):
     """Says which rows make up a batch, by the clock."""
 
     def __init__(self, rate: float, ramp_up_s: float, limits: _Limits, now: Callable[[], float]) -> None:
         self._rate, self._ramp_up_s, self._limits, self._now = rate, ramp_up_s, limits, now
         self._schedule: RowSchedule | None = None
-        self._share = 1.0
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Take what is due after the batch before; None if that is nothing yet, or all rows were emitted."""
         start = 0 if previous is None else int(previous["end"])
         schedule = self._schedule = self._continued(start, previous)
-        end = min(self._end(schedule), start + max(1, int(self._limits.rows_per_batch * self._share)))
+        end = min(self._end(schedule), start + self._most(self._limits.rows_per_batch))
         return {"start": start, "end": end, **asdict(schedule)} if end > start else None
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[RatePart]:
@@ -181,10 +180,6 @@ class _RateCoordinator(BatchCoordinator):
         if not self._rate and self._limits.rows is None:
             return None
         return Lag(max(0, self._end(_schedule_of(definition)) - int(definition["end"])), "records")
-
-    def throttle(self, share: float) -> None:
-        """Make the batches smaller; what is due then waits, and the lag says how much that is."""
-        self._share = share
 
     def _continued(self, start: int, previous: Definition | None) -> RowSchedule:
         """Return the schedule of the row `start`: the one before, or a new one if there was none or the rate changed."""

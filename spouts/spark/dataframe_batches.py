@@ -27,7 +27,7 @@ from spouts.spark.chunks import (
 )
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, ThrottledCoordinator, TransactionAttempt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 _BEGIN_AGAIN = "begin again with a new folder, a new log_dir and empty states"
 
 
-class DataFrameCoordinator(BatchCoordinator):
+class DataFrameCoordinator(ThrottledCoordinator):
     """Cuts the rows of a DataFrame into batches.
 
     `open_dataframe`: returns the DataFrame; called only if its rows are not written yet.
@@ -60,7 +60,7 @@ class DataFrameCoordinator(BatchCoordinator):
         keep: bool,
         owner: str = "",
     ) -> None:
-        self._folder, self._fields, self._limits, self._keep, self._share = folder, fields, limits, keep, 1.0
+        self._folder, self._fields, self._limits, self._keep = folder, fields, limits, keep
         self._owner = owner
         self._manifest: Manifest | None = None
         self._has_swept = False
@@ -91,7 +91,7 @@ class DataFrameCoordinator(BatchCoordinator):
         self._begun, chunks = True, manifest.chunks
         if start == len(chunks):
             return None
-        most_rows, most_bytes = (max(1, int(limit * self._share)) for limit in self._limits)
+        most_rows, most_bytes = map(self._most, self._limits)
         end, rows, size = start, 0, 0
         while end < len(chunks) and (
             end == start or (rows + chunks[end].rows <= most_rows and size + chunks[end].bytes <= most_bytes)
@@ -121,9 +121,6 @@ class DataFrameCoordinator(BatchCoordinator):
     def lag(self, definition: Definition) -> Lag:
         """Say how many rows are behind the batch."""
         return Lag(int(definition["left"]), "records")
-
-    def throttle(self, share: float) -> None:
-        self._share = share
 
     def is_preparing(self) -> bool:
         return self._writing.is_on and self._manifest is None

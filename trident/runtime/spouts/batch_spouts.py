@@ -30,6 +30,7 @@ from trident.spout.interfaces import (
     IBatchSpout,
     ITridentSpout,
     SpoutType,
+    ThrottledCoordinator,
     TransactionAttempt,
     coordinator_of,
 )
@@ -192,7 +193,7 @@ class _Emitted(NamedTuple):
     message_id: Any
 
 
-class RichSpoutBatchExecutor(_DriverBatches):
+class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
     """Runs an `IRichSpout` in the driver. At-least-once: a tuple of a batch that failed is emitted again and counted again.
 
     Message ids are acknowledged after the record of their batch, and failed when an attempt at it has ended: before the next
@@ -208,10 +209,9 @@ class RichSpoutBatchExecutor(_DriverBatches):
         self._spout, self._stream, self._name = spout, stream, type(spout).__name__
         super().__init__(fields_of_rich_spout(spout))
         self._besides: RichSpoutDefaults = adapted(RichSpoutDefaults, spout)
-        self._most = self._besides.max_batch_size
-        if self._most < 1:
-            raise TopologyError(f"{self._name}.max_batch_size is {self._most}; it must be at least 1")
-        self._share, self._active = 1.0, False
+        if self._besides.max_batch_size < 1:
+            raise TopologyError(f"{self._name}.max_batch_size is {self._besides.max_batch_size}; it must be at least 1")
+        self._active = False
         self._waiting: deque[_Emitted] = deque()  # emitted beyond the end of a batch
         self._ids: dict[int, list[Any]] = {}  # of the messages of a batch
 
@@ -231,7 +231,7 @@ class RichSpoutBatchExecutor(_DriverBatches):
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Let the spout emit a batch; attempts at it and at later ones have ended."""
         self._fail_from(txid)
-        most = max(1, int(self._most * self._share))
+        most = self._most(self._besides.max_batch_size)
         while len(self._waiting) < most:
             before = len(self._waiting)
             self._spout.next_tuple()
@@ -258,9 +258,6 @@ class RichSpoutBatchExecutor(_DriverBatches):
 
     def away(self) -> Away | None:
         return self._besides.away()
-
-    def throttle(self, share: float) -> None:
-        self._share = share
 
     def success(self, txid: int, definition: Definition) -> None:
         del self._tables[txid]
