@@ -78,7 +78,7 @@ def of_csv(type_: str, text: str, folder: Path) -> Any:
 
 def of_csv_with_line_ends(type_: str, text: str, folder: Path) -> Any:
     Path(folder, "a.csv").write_text(f"n,at\n1,{text}\n")
-    ((value,),) = rows(CsvFileSpout(folder, f"at: {type_}", multiline=True, tail_idle_s=0))
+    ((value,),) = rows(CsvFileSpout(folder, f"at: {type_}", multiline=True, tail=0))
     return value
 
 

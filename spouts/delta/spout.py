@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import Any
 
-from spouts.delta.change_rules import ChangeRules
-from spouts.delta.table_log import TableLog
-from spouts.delta.table_place import TablePlace
-from spouts.delta.version_batches import DeltaCoordinator
+from spouts.delta.table_log import TableLog, TablePlace
+from spouts.delta.version_batches import ChangeRules, DeltaCoordinator
 from spouts.delta.version_rows import CHANGE_FIELDS, DeltaEmitter, fields_of_table
-from spouts.files.column_types import typed_as
+from spouts.files.parquet_spout import typed_as
 from trident.arrow import schema_of
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import OnNewLog, SpoutType
@@ -89,7 +87,7 @@ class DeltaSpout:
         if fields is not None and None not in fields.types:
             schema_of(fields)
             return fields
-        _, metadata, _ = TableLog(self._place).metadata()
+        _, metadata = TableLog(self._place).metadata()
         there = fields_of_table(metadata.schema)
         if fields is None:
             return there

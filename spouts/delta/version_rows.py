@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spouts.delta.table_log import LoggedFile
-from spouts.delta.table_place import TablePlace, not_read
-from spouts.files.parquet_rows import Footer, parquet_file, read_groups
+from spouts.delta.table_log import LoggedFile, TablePlace, not_read
+from spouts.files.parquet_spout import Footer, read_groups
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, type_of_json
@@ -57,24 +55,19 @@ class DeltaEmitter:
                 raise not_read(f"{what} cannot be read", error) from error
 
     def _rows(self, what: str, piece: FilePiece, source: pa.NativeFile) -> Iterator[pa.Table]:
-        size = source.size()
-        footer = Footer.read(what, size, lambda length, at: bytes(source.read_at(length, at)))
+        size, footer = source.size(), Footer.of(what, source)
         if footer is None or piece.file.size not in (-1, size):
             raise ReplayMismatchError(
                 f"{what} has {size} bytes now, and had {piece.file.size} when it was written: it was replaced. Restore it "
                 "and start again"
             )
-        groups = footer.groups(piece.start, piece.end)
-        if not groups:
-            return
-        open_as = partial(parquet_file, source, footer, reads_ahead=not self.place.is_local)
         own = [one for one in schema_of(self.fields) if one.name not in piece.file.values]
         if self.with_changes and not piece.file.change:
             own.append(pa.field(_TYPE, pa.string()))
         wanted = pa.schema(own)  # the columns that the file itself has to have
-        for columns, rows in read_groups(
-            what, open_as, groups, wanted, "null"
-        ):  # a column that was added later is null
+        # A column that was added later is null.
+        found = read_groups(what, source, footer, piece, wanted, "null", reads_ahead=not self.place.is_local)
+        for columns, rows in found:
             yield self._table(piece, dict(zip(wanted.names, columns, strict=True)), rows)
 
     def _table(self, piece: FilePiece, columns: dict[str, pa.Array], rows: int) -> pa.Table:

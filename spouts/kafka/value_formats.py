@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spouts.files.json_columns import json_type, parse_json, read_json, refuse_bent
+from spouts.files.parsed_columns import json_type, parse_json, read_json, refuse_bent
 from trident.arrow import python_of, row_of, schema_of, strict_column, table_of
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike

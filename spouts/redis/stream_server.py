@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from spouts.files.column_types import refuse_bent_numbers
+from spouts.files.parsed_columns import refuse_bent_numbers
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SourceAwayError, SpoutError
 from trident.fields import Fields, FieldsLike
