@@ -14,12 +14,11 @@ from zlib import crc32
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
-from spouts.kafka.clients import Consumer, KafkaException, TopicPartition, committed_in, explain_errors
+from spouts.kafka.clients import Consumer, KafkaException, TopicPartition, committed_in
 from spouts.kafka.lost_records import LogPosition, lost_before, truncated
 from spouts.kafka.offset_commits import OffsetNotes, Start
 from spouts.kafka.options import KafkaOptions
 from trident.errors import SourceAwayError, SpoutError
-from trident.servers.kafka_client import Reports
 
 _log = logging.getLogger(__name__)
 _ASK_S = 5.0
@@ -100,12 +99,12 @@ class PartitionPositions:
 class OwnPartitions:
     """Finds the partitions of one task of several: always the same ones, however many topics there are.
 
-    `options`, `view`, `reports`: what is read, who answers, and what the client reports.
+    `options`, `view`: what is read, and who answers.
     `task`, `tasks`: the number of the task in its component, from 0, and how many there are.
     """
 
-    def __init__(self, options: KafkaOptions, view: BrokerView, reports: Reports, task: int, tasks: int) -> None:
-        self._options, self._view, self._reports, self._task, self._tasks = options, view, reports, task, tasks
+    def __init__(self, options: KafkaOptions, view: BrokerView, task: int, tasks: int) -> None:
+        self._options, self._view, self._task, self._tasks = options, view, task, tasks
         self._positions = PartitionPositions(options, view)
 
     def topics(self, more: Iterable[str] = ()) -> Mapping[str, TopicView]:
@@ -191,8 +190,7 @@ class OwnPartitions:
         return self._checked(spot, Start(position, OffsetNotes(), False, bounds[spot].epoch), bounds[spot], cut)
 
     def _committed(self, spots: list[Spot], consumer: Consumer) -> dict[Spot, Start]:
-        doing = f"asking for the offsets of group {self._options.group_id!r}"
-        with explain_errors(doing, self._options.bootstrap_servers, self._reports):
+        with self._view.brokers.explained(f"asking for the offsets of group {self._options.group_id!r}"):
             answers = committed_in(consumer, [TopicPartition(*spot) for spot in spots], _ASK_S)
         return {
             Spot(each.topic, each.partition): Start(
