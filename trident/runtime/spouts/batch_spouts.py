@@ -34,8 +34,8 @@ from trident.spout.interfaces import (
     TransactionAttempt,
     coordinator_of,
 )
+from trident.spout.partitioned import PartitionedSpout
 from trident.spout.rich import IRichSpout, RichSpoutDefaults, TopologyContext, fields_of_rich_spout
-from trident.spout.spout_kinds import is_partitioned
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def open_spouts(
 
 def as_trident_spout(spout: Any, stream: str = "") -> ITridentSpout:
     """Return the spout itself, or one of another kind in its executor; `stream` is the name of its stream."""
-    if is_partitioned(spout):
+    if isinstance(spout, PartitionedSpout):
         return PartitionedTridentSpoutExecutor(spout)
     if isinstance(spout, ITridentSpout):
         return spout
@@ -266,19 +266,14 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
 
     def activate(self) -> None:
         """Tell the spout that it is asked again."""
-        self._set_active(True)
+        if not self._active:
+            self._active = True
+            self._besides.activate()
 
     def deactivate(self) -> None:
         """Tell the spout that it is asked no more."""
-        self._set_active(False)
-
-    def _set_active(self, active: bool) -> None:
-        if active is self._active:
-            return
-        self._active = active
-        if active:
-            self._besides.activate()
-        else:
+        if self._active:
+            self._active = False
             self._besides.deactivate()
 
     def close(self) -> None:
