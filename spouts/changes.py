@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spouts.rows.driver_rows import table_of_rows
+from spouts.rows.fixed_batch import table_of_rows
 from trident.arrow import TableEmitter, TablePart, cut_table
 from trident.config import Config
 from trident.errors import (

@@ -18,17 +18,16 @@ A definition is plain data:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from spouts.delta.table_log import LogEntry, LoggedFile, Metadata, TableLog, cleaned_up, not_there, other_table
-from spouts.delta.version_rows import FilePiece, fields_of_table
 from spouts.files.ranges import cut_evenly
 from trident.alignment import reads_as
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
-from trident.fields import Fields, names_shown
+from trident.fields import Fields, names_shown, type_of_json
 from trident.spout.interfaces import Definition, Lag, ThrottledCoordinator, TransactionAttempt
 
 _ALL = -1
@@ -39,6 +38,17 @@ _KNOWN = {
     "typeWidening-preview",
 }  # fmt: skip
 _MAPPING = "delta.columnMapping.mode"
+_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "void": "string"}
+
+
+class FilePiece(NamedTuple):
+    """What one task reads of a file: the row groups that begin in the bytes `start` to `end`."""
+
+    file: LoggedFile
+    version: int
+    timestamp_ms: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -326,3 +336,9 @@ class DeltaCoordinator(ThrottledCoordinator):
             raise other_table(self._log.name, place.table, place.version, newest, metadata.id)
         else:
             self._stamp = place.version, stamp
+
+
+def fields_of_table(schema: Mapping[str, Any]) -> Fields:
+    """Return the fields of the schema of a Delta table."""
+    types = [type_of_json(one["type"], lambda name: _NAMES.get(name, name)) for one in schema["fields"]]
+    return Fields.of([one["name"] for one in schema["fields"]], types)

@@ -15,8 +15,8 @@ from spouts.kafka.offset_commits import Commits, PartitionWork
 from spouts.kafka.options import KafkaOptions, ReadLimits
 from spouts.kafka.positions import OwnPartitions
 from spouts.kafka.record_tables import RecordValues
-from spouts.messages.queue import Message as Taken
-from spouts.messages.queue import decoded
+from spouts.messages.deliveries import Message as Taken
+from spouts.messages.deliveries import decoded
 from trident.errors import SourceAwayError, SpoutError
 
 _log = logging.getLogger(__name__)

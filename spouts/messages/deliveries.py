@@ -1,4 +1,4 @@
-"""What becomes of the messages of one task: fetched, emitted, acknowledged, tried again, given up; and when each of that.
+"""What becomes of the messages of one task: fetched, emitted, acknowledged, tried again, given up; and what a queue must do.
 
 A message is in one place at a time: *ready* to be emitted, *out* in the topology, *waiting* for its retry or its burial, or
 *done*, of which the queue is notified in groups. Until then it is pending at the queue, so a crash at any moment loses nothing.
@@ -11,11 +11,10 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from spouts.messages.queue import Message, MessageQueue, ReadsAhead
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.spout import Away
 
@@ -26,6 +25,108 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # between two tries to reach a serv
 _SHORTEST_IDLE_S, _LONGEST_IDLE_S = 0.001, 0.02  # between two questions to a queue that had nothing
 _WORK_EVERY_S, _MOST_ACKS = 0.005, 1000  # the queue is notified of many at once
 _CHUNK = 500
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A message that was taken from a queue and not acknowledged there yet.
+
+    Attributes
+    ----------
+    id
+        Names it in the topology.
+    values
+        The values of its tuple; empty if it cannot be read.
+    raw
+        What its queue needs to acknowledge it or to make a dead letter of it.
+    failures
+        How often it failed, as far as the queue and this spout know.
+    trouble
+        Why it cannot be read; None if it can.
+    """
+
+    id: Hashable
+    values: Sequence[Any]
+    raw: Any
+    failures: int = 0
+    trouble: str | None = None
+
+
+class MessageQueue(Protocol):
+    """One task's connection to a queue. No call waits for messages.
+
+    Every call may raise `SourceAwayError`: the server does not answer, and `reconnect` is called until it does. Any other
+    `SpoutError` ends the worker.
+
+    What was taken stays with this task when the connection is lost.
+
+    `place`: its kind and address, such as `Redis at queues:6379`.
+    """
+
+    place: str
+
+    def reconnect(self) -> None:
+        """Connect again."""
+
+    def describe(self, message: Message) -> str:
+        """Name a message in an error: its number and its place."""
+
+    def fetch(self, room: int) -> Sequence[Message]:
+        """Take what is there, at most `room` messages; each stays pending at the queue."""
+
+    def acknowledge(self, done: Sequence[Message]) -> None:
+        """Take messages off the queue for good."""
+
+    def note_failures(self, failed: Sequence[Message]) -> None:
+        """Write down how often these have failed, where the queue can keep that."""
+
+    def bury(self, message: Message, reason: str) -> None:
+        """Write a dead letter, and once that is safe take the message off the queue."""
+
+    def tend(self) -> None:
+        """Do what must be done from time to time; called often."""
+
+    def rest(self) -> None:
+        """Have the server know all that is done: the spout is deactivated, and few calls follow."""
+
+    def close(self) -> None:
+        """Release everything. What is not acknowledged is delivered again."""
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A queue whose `fetch` gives what has come to this task already: nothing need not mean that nothing is there."""
+
+    def look_now(self) -> None:
+        """Find out what is there at this moment. For any thread."""
+
+    def may_have_more(self) -> bool:
+        """Whether something of that may not have been fetched yet."""
+
+
+def decoded(
+    items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[Sequence[Any]]]
+) -> list[tuple[Sequence[Any], str | None]]:
+    """Decode many items at once, and one by one if that fails, so that one bad item spoils no other.
+
+    Parameters
+    ----------
+    decode
+        Returns the values of each item; raises `SpoutError` or `ValueError` if any cannot be read.
+
+    Returns
+    -------
+    list
+        For each item its values, and the reason why it cannot be read, None if it can.
+    """
+    if not items:
+        return []
+    try:
+        return [(values, None) for values in decode(items)]
+    except (SpoutError, ValueError) as error:
+        if len(items) == 1:
+            return [((), str(error))]
+    return [decoded([item], decode)[0] for item in items]
 
 
 @dataclass(frozen=True)

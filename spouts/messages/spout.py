@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from spouts.messages.deliveries import Deliveries, RetryPolicy
-from spouts.messages.queue import MessageQueue
+from spouts.messages.deliveries import Deliveries, MessageQueue, RetryPolicy
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.fields import Fields
 from trident.spout import Away

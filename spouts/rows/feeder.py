@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from spouts.rows.driver_rows import fitted, table_of_rows
+from spouts.rows.fixed_batch import fitted, table_of_rows
 from trident.arrow import TableEmitter, TablePart, cut_table, schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike

@@ -5,7 +5,7 @@ A definition is plain data that says all about its rows:
 ``start``, ``end``
     The values of the rows: `start` to `end`, without the last.
 ``from_row``, ``from_us``, ``rows_per_second``, ``ramp_up_s``
-    When they are due (see `schedule.py`). The schedule is that of the first batch for as long as the rate is the same, so
+    When they are due (see `RowSchedule`). The schedule is that of the first batch for as long as the rate is the same, so
     a restart continues it, with the rows that became due while no driver ran. A start with another rate begins a schedule
     after the last row of the old one.
 """

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.messages.deliveries import Deliveries, RetryPolicy
-from spouts.messages.queue import Message, decoded
+from spouts.messages.deliveries import Deliveries, Message, RetryPolicy, decoded
 from trident.errors import SourceAwayError, SpoutError
 
 
