@@ -162,7 +162,7 @@ class TopicQueue:
         new = {spot: is_led for spot, is_led in own.items() if spot not in self._work}
         starts = self._own.starts(new, topics, self._consumer, self._is_first) if new else {}
         if starts:
-            self._begin({spot: PartitionWork(start) for spot, start in starts.items()})
+            self._begin(starts)
         self._warn([spot for spot in own if spot not in self._work], is_empty=topics.keys() <= set(more))
         self._is_first = False
         self._is_down = self._is_reported = False
@@ -231,15 +231,13 @@ class TopicQueue:
         """Go on where there are records, if that is permitted; `SpoutError` if not."""
         work = self._work[spot]
         position = work.window.position
-        start = self._own.moved(spot, position, cut)
-        if start is None:
-            self._assign()  # the broker says it again
-            return
-        work.move(start)
-        self._assign()
-        if start.offset < position:  # what is in the topology has the offsets of other records now
+        answers = self._own.move(spot, work, cut)
+        self._assign()  # if it does not, the broker says it again
+        if answers and work.window.position < position:  # what is in the topology has the offsets of other records now
             self._commits.now(self._consumer, waits=True)
-            raise SpoutError(f"{spot} lost the records from offset {start.offset} on; the worker starts again there")
+            raise SpoutError(
+                f"{spot} lost the records from offset {work.window.position} on; the worker starts again there"
+            )
 
     def _error(self, error: KafkaError) -> None:
         if error.name() == "_ALL_BROKERS_DOWN" and not self._is_down:
