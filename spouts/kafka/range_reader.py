@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import logging
 import threading
 import time
@@ -25,6 +24,7 @@ from spouts.kafka.lost_records import (
     topic_replaced,
     truncation_of,
 )
+from trident.arrow import COLLECTOR_PAUSE
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 from trident.servers.kafka_client import error_of
 
@@ -35,36 +35,6 @@ _STEP_S = 0.25
 _ASK_S = 3.0
 _SHORT_S = 10.0  # how long a partition may end below the end of a range: a new leader needs some seconds
 _IDLE_S = 30.0  # then a reader that is not lent is closed
-
-
-class CollectorPause:
-    """Pauses Python's cycle collector inside of it, in all threads; a third of the time of reading messages would be its own.
-
-    For where many small objects are made of which none refers to another.
-    Several threads may be inside at once: the last one to leave turns it on again, if it was on before the first.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside, self._was_on = 0, False
-
-    def __enter__(self) -> None:
-        """Turn the collector off."""
-        with self._lock:
-            if not self._inside:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._inside += 1
-
-    def __exit__(self, *raised: object) -> None:
-        """Turn it on again."""
-        with self._lock:
-            self._inside -= 1
-            if not self._inside and self._was_on:
-                gc.enable()
-
-
-_PAUSE = CollectorPause()
 
 
 class RangeReader:
@@ -121,7 +91,7 @@ class RangeReader:
                         raise error
                     position = self._leave_out(one, position, error)
                 continue
-            with _PAUSE:  # until the messages are gone again
+            with COLLECTOR_PAUSE:  # until the messages are gone again
                 made, after, errors = self._taken(one, first, min(most, one.end - position), make, may_skip)
             if after > position:
                 position, since = after, time.monotonic()
