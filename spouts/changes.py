@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spouts.rows.fixed_batch import table_of_rows
-from trident.arrow import TableEmitter, TablePart, cut_table
+from spouts.rows.fixed_batch import DriverRows, table_of_rows
+from trident.arrow import TablePart, cut_table
 from trident.config import Config
 from trident.errors import (
     BackendError,
@@ -32,7 +32,6 @@ from trident.spout.interfaces import (
     Definition,
     Lag,
     OnNewLog,
-    SpoutType,
     ThrottledCoordinator,
     TransactionAttempt,
 )
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["StateChangesSpout"]
 
 
-class StateChangesSpout:
+class StateChangesSpout(DriverRows):
     """Emits a row for each change: the fields of the key, `before`, `after`, and `batch`, the other topology's txid.
 
     A value is null in `before` where the key was not there, in `after` where it was removed.
@@ -62,8 +61,6 @@ class StateChangesSpout:
     max_batches
         How many batches of the other topology one batch takes at most.
     """
-
-    spout_type = SpoutType.TRANSACTIONAL
 
     def __init__(
         self,
@@ -88,19 +85,12 @@ class StateChangesSpout:
         self.on_new_log: OnNewLog = "elsewhere" if since is None else "start"
         self._fields = _fields(self._graph, self._state)
 
-    def get_output_fields(self) -> Fields:
-        return self._fields
-
     def get_coordinator(self, conf: Mapping[str, Any]) -> _ChangesCoordinator:
         """Open the driver's side: the log and the store of the other topology."""
         from trident.runtime.reading.change_feed import ChangeFeed
 
         feed = ChangeFeed(self._graph, self._state, self._config, self._since)
         return _ChangesCoordinator(feed, self._fields, self._most, is_chosen=self._since is None)
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
-        """Return the worker's side, which carries no rows: the parts do."""
-        return TableEmitter()
 
     def __repr__(self) -> str:
         return f"StateChangesSpout({self._graph.name!r}, {self._state!r})"

@@ -207,15 +207,11 @@ class TableLog:
             ) from error
         return entry
 
-    def is_unfinished(self, version: int) -> bool:
-        """Whether the entry of a version exists but is incomplete: some writers do not create it in one step.
+    def _is_unfinished(self, version: int, data: bytes) -> bool:
+        """Whether the entry of a version is incomplete: some writers do not create it in one step.
 
         Raises `SpoutError`: there is a later version already.
         """
-        data = self.place.read(_entry_path(version))
-        return data is not None and self._is_unfinished(version, data)
-
-    def _is_unfinished(self, version: int, data: bytes) -> bool:
         if not _ends_in_the_middle(data):
             return False
         what = f"the entry of version {version} in the log of the Delta table {self.name} ends in the middle"
@@ -232,7 +228,9 @@ class TableLog:
     def metadata(self, version: int | None = None) -> tuple[int, Metadata]:
         """Return a version (None: the newest), and what the table is there."""
         table = self.place.table(version)
-        if version is None and (newest := table.version()) > 0 and self.is_unfinished(newest):
+        newest = table.version() if version is None else 0
+        data = self.place.read(_entry_path(newest)) if newest > 0 else None
+        if data is not None and self._is_unfinished(newest, data):
             table = self.place.table(newest - 1)  # delta-rs takes what there is of an entry for all of it
         said, schema = table.metadata(), json.loads(table.schema().to_json())
         features = tuple(table.protocol().reader_features or ())

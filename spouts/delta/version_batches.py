@@ -323,19 +323,16 @@ class DeltaCoordinator(ThrottledCoordinator):
     def _check_same(self, place: _Place) -> None:
         """Make sure that the table is still the one that was read up to here."""
         stamp = self._log.stamp(place.version)
-        if stamp is not None and self._stamp == (place.version, stamp):
-            return
-        if stamp is None:
-            newest, metadata = self._log.metadata()
-            if metadata.id != place.table or newest < place.version:
-                raise other_table(self._log.name, place.table, place.version, newest, metadata.id)
-            if newest > place.version and self._log.stamp(place.version + 1) is None:
-                raise cleaned_up(self._log.name, place.version + 1)
-        elif place.crc not in (0, self._log.crc(place.version)):
-            newest, metadata = self._log.metadata()
-            raise other_table(self._log.name, place.table, place.version, newest, metadata.id)
-        else:
+        if stamp is not None and (
+            self._stamp == (place.version, stamp) or place.crc in (0, self._log.crc(place.version))
+        ):
             self._stamp = place.version, stamp
+            return
+        newest, metadata = self._log.metadata()
+        if stamp is not None or metadata.id != place.table or newest < place.version:
+            raise other_table(self._log.name, place.table, place.version, newest, metadata.id)
+        if newest > place.version and self._log.stamp(place.version + 1) is None:
+            raise cleaned_up(self._log.name, place.version + 1)
 
 
 def fields_of_table(schema: Mapping[str, Any]) -> Fields:

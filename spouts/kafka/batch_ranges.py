@@ -91,14 +91,6 @@ def parts_of(definition: Definition, parallelism: int) -> list[tuple[OffsetRange
     return [tuple(part_of(*piece) for piece in part) for part in parts]
 
 
-def share(backlogs: Mapping[Spot, int], most: int) -> dict[Spot, int]:
-    """Divide the records of a batch among partitions, in proportion to what waits there; each that has any gets one."""
-    total = sum(backlogs.values())
-    if total <= most:
-        return dict(backlogs)
-    return {spot: min(waiting, max(1, waiting * most // total)) for spot, waiting in backlogs.items()}
-
-
 _UNMEASURED_BYTES = 1000.0  # of a record
 _FIRST_RECORDS = 10_000  # of a batch whose speed is not known
 _GROWTH = 4  # one batch is at most so many times as large as the speed was measured with
@@ -143,7 +135,10 @@ class BatchLimits:
 
     def divide(self, starts: Mapping[Spot, int], backlogs: Mapping[Spot, int]) -> tuple[dict[Spot, int], int]:
         """Return how many offsets of each partition a batch gets, and about how many bytes they have."""
-        counts = share(backlogs, self.records)
+        total, most = sum(backlogs.values()), self.records
+        counts = dict(backlogs)
+        if total > most:  # in proportion to what waits there; each that has any gets one
+            counts = {spot: min(waiting, max(1, waiting * most // total)) for spot, waiting in backlogs.items()}
         self._measure_if_due({spot: (starts[spot], count) for spot, count in counts.items()})
         size = self._size_of(counts)
         limit = max(1.0, self._size * self._share)

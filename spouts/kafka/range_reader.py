@@ -220,7 +220,10 @@ class ReaderPool:
     def borrow(self, settings: Mapping[str, Any]) -> Iterator[RangeReader]:
         """Lend a reader with these settings; after an error it is closed, because its state is not known."""
         key = _key_of(settings)
-        lent = self._take(key) or RangeReader(dict(settings))
+        with self._lock:
+            idle = [at for at, (of, _, _) in enumerate(self._idle) if of == key]
+            found = self._idle.pop(idle[-1])[1] if idle else None
+        lent = found or RangeReader(dict(settings))
         try:
             yield lent
         except BaseException:
@@ -239,13 +242,6 @@ class ReaderPool:
     def idle(self) -> int:
         """How many readers are open and not lent."""
         return len(self._idle)
-
-    def _take(self, key: str) -> RangeReader | None:
-        with self._lock:
-            for at in reversed(range(len(self._idle))):
-                if self._idle[at][0] == key:
-                    return self._idle.pop(at)[1]
-        return None
 
     def _close_if(self, due: Callable[[str, float], bool]) -> None:
         with self._lock:

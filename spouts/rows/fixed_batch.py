@@ -32,7 +32,21 @@ from trident.fields import Fields, FieldsLike, type_of_hint
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
 
-class FixedBatchSpout:
+class DriverRows:
+    """A spout whose rows are in the driver. Transactional."""
+
+    spout_type = SpoutType.TRANSACTIONAL
+    _fields: Fields
+
+    def get_output_fields(self) -> Fields:
+        return self._fields
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
+        """Return the worker's side, which carries no rows: the parts do."""
+        return TableEmitter()
+
+
+class FixedBatchSpout(DriverRows):
     """Emits the given rows in batches of `max_batch_size`, once, or again and again with `cycle`.
 
     Parameters
@@ -46,8 +60,6 @@ class FixedBatchSpout:
     cycle
         Begin again after the last row.
     """
-
-    spout_type = SpoutType.TRANSACTIONAL
 
     def __init__(self, fields: FieldsLike, max_batch_size: int, *rows_or_batches: Any, cycle: bool = False) -> None:
         if max_batch_size < 1:
@@ -91,16 +103,9 @@ class FixedBatchSpout:
         """Begin again after the last row, or stop there. Has an effect on topologies started after it."""
         self._cycle = cycle
 
-    def get_output_fields(self) -> Fields:
-        return self._fields
-
     def get_coordinator(self, conf: Mapping[str, Any]) -> _FixedBatchCoordinator:
         """Open the driver's side."""
         return _FixedBatchCoordinator(self._tables, self._starts, self._size, self._cycle)
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
-        """Return the worker's side, which carries no rows: the parts do."""
-        return TableEmitter()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": [ipc_of(table) for table in self._tables]}

@@ -54,10 +54,6 @@ class RowSchedule:
             return self.from_row + math.floor(self.rows_per_second * elapsed * elapsed / (2 * self.ramp_up_s))
         return self.from_row + math.floor(self.rows_per_second * (elapsed - self.ramp_up_s / 2))
 
-    def time_of(self, row: int) -> int:
-        """Return when a row is due, in microseconds since 1970."""
-        return int(self.times_of(row, row + 1)[0])
-
     def times_of(self, start: int, end: int) -> npt.NDArray[np.int64]:
         """Return when the rows `start` to `end` are due. A function of the row's number alone, and it never falls."""
         if not self.rows_per_second:
@@ -190,7 +186,7 @@ class _RateCoordinator(ThrottledCoordinator):
             return RowSchedule(start, self._now_us(), self._rate, self._ramp_up_s)
         if (old.rows_per_second, old.ramp_up_s) == (self._rate, self._ramp_up_s):
             return old
-        return RowSchedule(start, old.time_of(start), self._rate, self._ramp_up_s)
+        return RowSchedule(start, int(old.times_of(start, start + 1)[0]), self._rate, self._ramp_up_s)
 
     def _end(self, schedule: RowSchedule) -> int:
         """Return the number of the first row that is not due, as of the last tick."""

@@ -11,7 +11,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -188,11 +188,6 @@ class BatchSpoutExecutor(_DriverBatches):
             )
 
 
-class _Emitted(NamedTuple):
-    values: tuple[Any, ...]
-    message_id: Any
-
-
 class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
     """Runs an `IRichSpout` in the driver. At-least-once: a tuple of a batch that failed is emitted again and counted again.
 
@@ -212,7 +207,9 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
         if self._besides.max_batch_size < 1:
             raise TopologyError(f"{self._name}.max_batch_size is {self._besides.max_batch_size}; it must be at least 1")
         self._active = False
-        self._waiting: deque[_Emitted] = deque()  # emitted beyond the end of a batch
+        self._waiting: deque[tuple[Sequence[Any], Any]] = (
+            deque()
+        )  # values and message ids, emitted beyond the end of a batch
         self._ids: dict[int, list[Any]] = {}  # of the messages of a batch
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> RichSpoutBatchExecutor:
@@ -226,7 +223,7 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
             raise SpoutError(
                 f"{self._name} emitted to the stream {stream_id!r}; in a Trident topology a spout has one stream"
             )
-        self._waiting.append(_Emitted(row_of(values), message_id))
+        self._waiting.append((row_of(values), message_id))
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Let the spout emit a batch; attempts at it and at later ones have ended."""
@@ -240,9 +237,9 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
         if not self._waiting:
             return None
         emitted = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        ids = [one.message_id for one in emitted if one.message_id is not None]
+        ids = [message_id for _, message_id in emitted if message_id is not None]
         try:
-            table = table_of_emitted(f"{self._name}.next_tuple()", self._fields, [one.values for one in emitted])
+            table = table_of_emitted(f"{self._name}.next_tuple()", self._fields, [values for values, _ in emitted])
         except SpoutError:
             for message_id in ids:
                 self._spout.fail(message_id)
