@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from spouts import CsvFileSpout, JsonFileSpout
 from spouts.kafka import Json
-from spouts.redis.entry_tables import EntryTables
-from spouts.redis.stream_server import Entry
+from spouts.redis.stream_server import Entry, EntryTables
 from tests.spouts.reading import rows
 from trident.arrow import arrow_type
 from trident.errors import SpoutError, TopologyError

@@ -16,7 +16,7 @@ from trident.fluent.combining import merge, multi_reduce
 from trident.fluent.declaration import Declaration, is_name, spec_of
 from trident.fluent.joining import JoinType, join, join_within
 from trident.graph import DrpcNode, SpoutNode, StateNode
-from trident.spout.spout_kinds import AnySpout, fields_of_spout
+from trident.spout.rich import AnySpout, fields_of_spout
 from trident.state.interfaces import StateFactory, StateSpec
 from trident.stream import Stream, TridentState
 

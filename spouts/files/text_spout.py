@@ -25,12 +25,11 @@ import pyarrow as pa
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import FileEmitter, FileSettings, FileSpout
 from spouts.files.line_ends import LineFiles
+from spouts.files.line_reading import TextBlock, line_ends, read_texts
 from spouts.files.ranges import Piece
-from spouts.files.text_blocks import TextBlock, buffer_of, line_ends, read_texts
 from trident.fields import Fields
 
 _TABLE = 1 << 20
-_FEW_BYTES = 16 << 10
 
 
 class TextFileSpout(FileSpout):
@@ -96,9 +95,7 @@ class TextEmitter(FileEmitter):
 
     def _table_of(self, texts: list[TextBlock]) -> pa.Table:
         text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
-        # For a few lines a Python object each costs less than numpy needs to begin.
-        lines = _lines(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
-        columns: list[pa.Array[Any]] = [lines]
+        columns: list[pa.Array[Any]] = [_lines(text)]
         if len(self.fields) > 1:
             columns += _sources(texts)
         return pa.Table.from_arrays(columns, schema=self._schema)
@@ -112,7 +109,7 @@ def _lines(text: bytes) -> pa.StringArray:
     offsets = np.zeros(count + 1, np.int32)
     np.subtract(ends, np.arange(count), out=offsets[1:], casting="unsafe")
     data = text.replace(b"\n", b"")
-    return pa.StringArray.from_buffers(count, buffer_of(offsets), pa.py_buffer(data))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
 
 
 def _sources(texts: list[TextBlock]) -> list[pa.Array[Any]]:

@@ -19,14 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spouts.spark.checkpoint_check import (
-    check_checkpoint,
-    check_handed,
-    is_batch,
-    read_batch,
-    read_checkpoint,
-    sources_of,
-)
+from spouts.spark.checkpoint_check import Checkpoint, check_checkpoint, check_handed, is_batch, sources_of
 from spouts.spark.chunks import (
     ChunkLimits,
     ChunkPart,
@@ -101,9 +94,7 @@ class QueryCoordinator(BatchCoordinator):
         return self._open
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ChunkPart]:
-        self._last = self._open = (
-            definition  # the query is not needed for it, and is started when the next one is asked for
-        )
+        self._last = self._open = definition  # the query is started when the next one is asked for
         folder = self._folder(definition)
         manifest = read_manifest(folder)
         if manifest is None or manifest.id != definition["snapshot"]:
@@ -168,14 +159,15 @@ class QueryCoordinator(BatchCoordinator):
         df, settings = self._open_dataframe(), self._settings
         self._sources = sources_of(df)
         if not settings.adopts:
-            check_checkpoint(read_checkpoint(df.sparkSession, settings.checkpoint), self._last, self._sources)
+            check_checkpoint(Checkpoint(df.sparkSession, settings.checkpoint), self._last, self._sources)
         writer = df.writeStream.foreachBatch(call).option("checkpointLocation", settings.checkpoint)
         return (writer.trigger(**settings.trigger) if settings.trigger else writer).start()
 
     def _write(self, df: DataFrame, batch: int) -> Definition | None:
         """Write the rows of a batch that Spark gives, in the query's thread; None if the log has committed it."""
         settings, last, open_ = self._settings, self._last, self._open
-        query, digest = read_batch(df.sparkSession, settings.checkpoint, batch)
+        checkpoint = Checkpoint(df.sparkSession, settings.checkpoint)
+        query, digest = checkpoint.query, checkpoint.digest(batch)
         if not query or digest is None:  # without them no batch can be distinguished from another
             raise SpoutError(
                 f"Spark gives batch {batch}, but {settings.checkpoint} does not show "

@@ -15,8 +15,10 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
+from confluent_kafka import TopicPartition
 
-from spouts.kafka.offset_commits import OffsetNotes
+from spouts.kafka.batch_ranges import Spot
+from spouts.kafka.offset_commits import PartitionWork
 from spouts.spark.chunks import Chunk, read_manifest, write_manifest
 from states.delta.fence import CommitNote
 from tests.harness.crashing_stores import DictMap
@@ -224,18 +226,23 @@ LETTER = DeadLetter(
 
 def test_records_of_json(tmp_path: Path) -> None:
     manifest = write_manifest(str(tmp_path), "1f", Fields("n: long"), [Chunk("a", 1, 8, 90, 7)], "the stream 's'")
-    notes = OffsetNotes("topic-id", 3, [(12, 15)], {11: 2})
+    work = PartitionWork(10, -1)
+    work.begin("topic-id", 3)
+    work.window.finish(12, 15)
+    work.failures[11] = 2
+    commit: Any = work.to_commit(Spot("topic", 0))
     written = {
         "dead-letter": LETTER.to_line().encode(),
         "manifest": (tmp_path / "manifest.json").read_bytes(),
-        "offset-notes": notes.text(10).encode(),
+        "offset-notes": commit.metadata.encode(),
         "delta-commit": CommitNote(3, A, "0f", Winners(((1, 3),))).metadata()["trident.commit"].encode(),
     }
     found = check("json.v1", written)
     assert DeadLetter.of_line(found["dead-letter"].decode()) == LETTER
     (tmp_path / "manifest.json").write_bytes(found["manifest"])
     assert read_manifest(str(tmp_path)) == manifest
-    assert OffsetNotes.of(found["offset-notes"].decode(), 10) == notes
+    again = PartitionWork.of(TopicPartition("topic", 0, 10, found["offset-notes"].decode()))
+    assert (again.topic_id, again.partitions, again.window.done, again.failures) == ("topic-id", 3, [(12, 15)], {11: 2})
     assert CommitNote.found_in({"trident.commit": found["delta-commit"]}) == CommitNote(3, A, "0f", Winners(((1, 3),)))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import QUICK
 from trident import Config, Fields, TridentTopology
-from trident.arrow import table_of
+from trident.arrow import COLLECTOR_PAUSE, table_of
 from trident.operations import CombinerAggregator, Count, Sum
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 
@@ -89,3 +91,12 @@ def test_each_key_has_all_rows_of_a_part(spark: Any, redis_server: Server, tmp_p
         assert sorted(running.state(sums).get_tuples()) == expected
         assert sorted(running.state(own).get_tuples()) == expected
         assert running.state(total).get() == 5
+
+
+def test_the_cycle_collector_stays_off_until_the_last_of_several_threads_has_left() -> None:
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(COLLECTOR_PAUSE)
+        second.enter_context(COLLECTOR_PAUSE)
+        first.close()  # not in the order of their coming
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -15,9 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.messages.deliveries import Deliveries
-from spouts.messages.queue import Message, decoded
-from spouts.messages.retry_policy import RetryPolicy
+from spouts.messages.deliveries import Deliveries, Message, RetryPolicy, decoded
 from trident.errors import SourceAwayError, SpoutError
 
 
@@ -251,4 +249,4 @@ def test_a_bad_item_spoils_no_other(numbers: list[int]) -> None:
             raise ValueError("negative")
         return [(item,) for item in items]
 
-    assert decoded(numbers, decode) == ["negative" if number < 0 else (number,) for number in numbers]
+    assert decoded(numbers, decode) == [((), "negative") if number < 0 else ((number,), None) for number in numbers]

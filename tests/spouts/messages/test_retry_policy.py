@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.messages.retry_policy import DueTimes, RetryPolicy
+from spouts.messages.deliveries import DueTimes, RetryPolicy
 from trident.errors import ConfigError
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spouts import DataFrameSpout
 from spouts.spark.chunks import ChunkLimits, new_rows_folder, read_manifest, write_manifest
-from spouts.spark.dataframe_batches import CHUNKS_PER_BATCH
+from spouts.spark.dataframe_spout import CHUNKS_PER_BATCH
 from tests.spouts.spark.written_rows import FIELDS, chunks_of
 from trident.arrow import schema_of
 from trident.testing import SpoutContract, SpoutSource

@@ -7,7 +7,6 @@ The garbage collector stands still during a commit.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import concatenated, one_array, schema_of, strict_cast
+from trident.arrow import COLLECTOR_PAUSE, concatenated, one_array, schema_of, strict_cast
 from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment, Plan
@@ -294,7 +293,7 @@ class Committer:
         Raises `StepFailed`: user code or a store raised; the batch has to be tried again with another attempt.
         """
         self._later.clear()
-        with paused_garbage_collection(), counting() as counts:
+        with COLLECTOR_PAUSE, counting() as counts:
             for state, written in output.written.items():
                 with failing_at(self._writers[state].id):
                     check_one_writer(state, written, order.txids[state][0])
@@ -453,17 +452,3 @@ class BatchCommit:
 def _depends_on_partitions(fragment: Fragment) -> bool:
     """Whether a step behind a node gives another result for several partitions than for one."""
     return fragment.blocking or bool(most_kept(fragment.sinks))
-
-
-class paused_garbage_collection:  # noqa: N801 - used as a function
-    """Pause the garbage collector: a commit makes many small objects and no cycles, and the search took a third of its time."""
-
-    __slots__ = ("_enabled",)
-
-    def __enter__(self) -> None:
-        self._enabled = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *raised: object) -> None:
-        if self._enabled:
-            gc.enable()

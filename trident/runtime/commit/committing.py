@@ -20,6 +20,7 @@ from typing import Any, overload
 
 import pyarrow as pa
 
+from trident.arrow import COLLECTOR_PAUSE
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner import Plan
@@ -28,7 +29,6 @@ from trident.runtime.commit.committer import (
     PartitionCommit,
     answers_of,
     operations_of_commits,
-    paused_garbage_collection,
 )
 from trident.runtime.commit.entries import Entries, inputs_of, marks_of, merging_columns
 from trident.runtime.commit.worker_states import WorkerStates
@@ -89,7 +89,7 @@ class CommittingProgram(WorkerProgram):
         if not self.program.resident:
             _refuse_second_run(entry, self.program.speculates)
         try:
-            with paused_garbage_collection():
+            with COLLECTOR_PAUSE:
                 values = self._committed(node, partition, arrived, run, order, output)
         except StepFailed as error:
             if isinstance(error.__cause__, FencedError):

@@ -16,8 +16,8 @@ from trident.planner.guarantees import spout_type_of
 from trident.runtime.engine.runners import unseen
 from trident.runtime.reading.open_partitions import make_state
 from trident.spout.interfaces import IBatchSpout, SpoutType
+from trident.spout.partitioned import PartitionedSpout
 from trident.spout.query_batches import QueryBatches
-from trident.spout.spout_kinds import is_partitioned
 from trident.state.columns.number_table import KeptValues
 from trident.state.encoding.equal_keys import canonical_key
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
@@ -189,7 +189,7 @@ _OWN = "it is a state of a kind of its own, not a map"
 
 def _check_repeats(topology: str, node: SpoutNode) -> None:
     promise, spout = spout_type_of(node.spout), node.spout
-    asks_user = isinstance(spout, IBatchSpout) and not is_partitioned(spout)
+    asks_user = isinstance(spout, IBatchSpout) and not isinstance(spout, PartitionedSpout)
     is_query = isinstance(spout, QueryBatches)  # whose batches are Spark's
     if promise is SpoutType.NON_TRANSACTIONAL or (promise is SpoutType.OPAQUE and asks_user) or is_query:
         raise UnsupportedOperation(

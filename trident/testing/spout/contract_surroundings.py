@@ -17,7 +17,7 @@ import cloudpickle
 
 from trident.errors import SpoutError, describe
 from trident.spout.interfaces import ITridentSpout, TransactionAttempt
-from trident.spout.spout_kinds import is_partitioned
+from trident.spout.partitioned import PartitionedSpout
 from trident.testing.checks.contract import Violation, broken, expect_error, promise
 from trident.testing.checks.promises import SpoutPromise
 from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, SpoutChecks, rows_of
@@ -36,7 +36,7 @@ class SurroundingChecks(SpoutChecks):
         filled = self.filled
         filled.fill(filled.backlog)
         spout = filled.source.spout()
-        self.needs(is_partitioned(spout) or isinstance(spout, ITridentSpout), "the spout is an object of the driver")
+        self.needs(isinstance(spout, (PartitionedSpout, ITridentSpout)), "the spout is an object of the driver")
         before = _held()
         spouts = [filled.source.spout() for _ in range(_CYCLES)]
         for each in spouts:
