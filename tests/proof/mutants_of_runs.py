@@ -373,7 +373,7 @@ OF_RUNS = (
     ),
     Mutant(
         "executors: a worker takes one partition for another",
-        "trident/runtime/commit/worker_states.py",
+        _COMMITTING,
         "        place = name, partition, read_only\n",
         "        place = name, 0, read_only\n",
         ("tests/runtime/commit/test_worker_states.py::test_only_the_partitions_used_last_stay_open",),

@@ -15,12 +15,11 @@ from functools import partial
 from threading import get_ident
 from time import monotonic, thread_time
 
-from trident.channel import Channel
+from trident.channel import Channel, DaemonPool
 from trident.coordination.log_state import LogState
 from trident.errors import FencedError, describe
 from trident.planner import Plan
 from trident.runtime.commit.committer import Committed
-from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import AutoRunner, Part, Runner
 from trident.runtime.engine.task_output import TaskOutput

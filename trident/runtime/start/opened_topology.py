@@ -12,6 +12,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
+from trident.channel import DaemonPool
 from trident.config import Config
 from trident.coordination import log_address
 from trident.coordination.memory_log import MemoryLog, TransactionLog
@@ -25,7 +26,6 @@ from trident.retention import Retention
 from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
 from trident.runtime.commit.committing import committing_program
 from trident.runtime.commit.dead_letters import dead_letters_of
-from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.worker import Program, WorkerProgram
