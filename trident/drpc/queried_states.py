@@ -10,9 +10,8 @@ from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.graph import Graph, StateNode
 from trident.planner import RequestPlan
-from trident.runtime.reading.joint_reader import snapshots_of
 from trident.runtime.reading.open_partitions import open_state
-from trident.runtime.reading.state_reader import ForeignLog
+from trident.runtime.reading.state_reader import ForeignLog, snapshots_of
 from trident.runtime.reading.views import StateView
 from trident.state.txid import Snapshot
 
@@ -95,7 +94,7 @@ class RequestStates:
         names = [name for name, node in self._plan.states.items() if not node.static]
         if self._log is None or not names:
             return
-        self._snapshots = snapshots_of(self._log, names)
+        self._snapshots = snapshots_of(self._log.now, names)
 
     def __call__(self, name: str) -> Any:
         """Return a state for a query function."""

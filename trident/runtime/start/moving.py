@@ -30,8 +30,7 @@ from trident.graph import Evolution, Graph, JoinWithinNode, PersistNode, StateNo
 from trident.planner import make_plan
 from trident.planner.evolution import MOVED_FROM, STORED_AS
 from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
-from trident.runtime.reading.conversion import Conversion
-from trident.runtime.reading.open_partitions import graph_to_read, make_state, with_evolutions
+from trident.runtime.reading.open_partitions import Conversion, graph_to_read, make_state, with_evolutions
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.start.changes import check_meaning
 from trident.runtime.start.recovery import empty, lay, owning
