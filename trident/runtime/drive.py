@@ -42,7 +42,8 @@ from trident.runtime.loop.retrying import Waiting, backoff_s, is_given_up
 from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
-from trident.runtime.start.opened_topology import OpenedTopology, RunnerOf, States
+from trident.runtime.start.engine_choice import RunnerOf
+from trident.runtime.start.opened_topology import OpenedTopology, States
 from trident.runtime.start.placements import PlacedState
 from trident.spout.interfaces import Lag
 

@@ -32,7 +32,8 @@ from trident.runtime.loop.batch import Observer
 from trident.runtime.loop.execution import execution_of
 from trident.runtime.loop.retrying import AWAITS_BATCH
 from trident.runtime.start.engine_choice import log_idle_loads, open_runner
-from trident.runtime.start.opened_topology import OpenedTopology, open_log
+from trident.runtime.start.opened_topology import OpenedTopology
+from trident.runtime.start.placements import open_log
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC

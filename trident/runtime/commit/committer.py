@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from trident.arrow import concatenated, one_array, schema_of, strict_cast
+from trident.channel import DaemonPool
 from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment, Plan
@@ -252,8 +253,8 @@ class Committer:
     ----------
     states
         By name, the `State` of each partition.
-    in_parallel
-        Applies a function to many partitions: `map`, or a thread pool's `map` for stores that answer over a network.
+    pool
+        Updates many partitions side by side, for stores that answer over a network; None: one after the other.
     exchanges
         Returns them by id, with their numbers of partitions.
     reach
@@ -267,7 +268,7 @@ class Committer:
         plan: Plan,
         states: Mapping[str, Sequence[Any]],
         static_state: Callable[[str], Any],
-        in_parallel: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
+        pool: DaemonPool | None = None,
         exchanges: Callable[[], Mapping[str, Exchange]] | None = None,
         reach: Reach | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
@@ -279,8 +280,13 @@ class Committer:
             node.id: merging_columns(node.aggregation, states[name]) for name, node in self._writers.items()
         }
         self._later: list[LaterWrite] = []
-        self.in_parallel, self.exchanges = in_parallel, exchanges or (lambda: plan.exchanges)
+        self._pool, self.exchanges = pool, exchanges or (lambda: plan.exchanges)
+        self.in_parallel: Callable[..., Iterable[Any]] = map if pool is None else pool.map
         self.is_quick = all(self.columns.get(node.id) is not None for node in plan.commits)
+
+    def threads(self) -> list[int]:
+        """Return the threads that a commit uses beside its own."""
+        return [] if self._pool is None else self._pool.idents()
 
     def leave_to_record(self, states: Iterable[str]) -> None:
         """From now on leave the writes of some states, of one partition each, to the record of their batch."""

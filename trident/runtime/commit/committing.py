@@ -14,28 +14,33 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic, sleep
 from typing import Any
 
 import pyarrow as pa
 
+from trident.channel import DaemonPool
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.planner import Plan
 from trident.planner.placing import place
 from trident.runtime.commit.committer import (
+    Committer,
     PartitionCommit,
+    Reach,
     answers_of,
     operations_of_commits,
     paused_garbage_collection,
 )
 from trident.runtime.commit.entries import Entries, inputs_of, marks_of, merging_columns
 from trident.runtime.engine.routing import RowFrame
+from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram
 from trident.runtime.reading.open_partitions import open_state
+from trident.runtime.steps.bounds import Bounds
 from trident.runtime.steps.failures import Failure, StepFailed, failing_at
 from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
@@ -52,8 +57,21 @@ MOST_KEPT = 32
 
 _IDLE_S = 60.0  # as long as Spark keeps an idle worker process
 _FIRST_PAUSE_S = 1.0
+_MOST_THREADS = 16  # of one state's commit
 
 _Place = tuple[str, int, bool]  # the state, the partition, and whether it is only read
+
+
+def programs_of(
+    plan: Plan, emitters: Mapping[str, Any], settings: Mapping[str, Any], executors: Collection[str]
+) -> tuple[Program, Program, Program]:
+    """Return what runs before the driver's commits, here and on Spark, where tasks commit `executors`; and what runs behind."""
+    static = {name: state for name, state in plan.states.items() if state.static}
+    committed = {node.id: plan.fragments[node.id] for node in plan.commits}
+    before = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
+    here = Program(plan.topology, before, emitters, static, settings, plan.exchanges, plan.levels)
+    behind = Program(plan.topology, committed, {}, static, settings, plan.exchanges)
+    return here, committing_program(here, plan, executors), behind
 
 
 def committing_program(program: Program, plan: Plan, states: Collection[str]) -> Program:
@@ -66,6 +84,30 @@ def committing_program(program: Program, plan: Plan, states: Collection[str]) ->
         program, fragments=placed.fragments, exchanges=placed.exchanges, levels=placed.levels,
         processing=placed.processing, committed=committed, commits=placed.commits, opens=CommittingProgram,
     )  # fmt: skip
+
+
+def open_committer(
+    plan: Plan,
+    states: Mapping[str, Sequence[Any]],
+    behind: Program,
+    runner: Runner,
+    opened: Callable[[Callable[[], None]], None],
+    in_threads: bool,
+    reach: Reach | None,
+) -> Committer:
+    """Open what commits here, and runs the program behind the states; operations that the runner prepared are shared.
+
+    `opened`: is given how each part is closed.
+    `in_threads`: whether the partitions of a state may be updated in several threads.
+    """
+    widest, threads = max(plan.partitions.values(), default=1), None
+    if in_threads and widest > 1:
+        threads = DaemonPool(min(widest, _MOST_THREADS), f"trident-{plan.topology}-state")
+        opened(threads.shutdown)
+    program = WorkerProgram(behind, operations_of_commits(plan.commits), runner.operations)
+    opened(program.cleanup)
+    exchanges = lambda: runner.program.exchanges  # noqa: E731  their widths may come with the first batch
+    return Committer(plan, states, program.state, threads, exchanges, reach, Bounds.of(behind.settings))
 
 
 class CommittingProgram(WorkerProgram):

@@ -27,9 +27,8 @@ from trident.runtime.engine.worker import Order
 from trident.runtime.loop.batch import LOOP, Batch, Lane, LoopMessage, Observer, Result
 from trident.runtime.loop.hanging import Begun
 from trident.runtime.loop.sources import Sources
-from trident.runtime.start.capabilities import is_all_in_memory
 from trident.runtime.start.opened_topology import OpenedTopology
-from trident.runtime.start.placements import roaming_states
+from trident.runtime.start.placements import is_all_in_memory, roaming_states
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.runtime.steps.kernels import only_kernels
 from trident.spout.interfaces import Quick, TransactionAttempt

@@ -69,7 +69,7 @@ class BatchLoop:
         self._progress, self._clock = progress, clock
         self._observe: Observer = observer or (lambda point, attempt: None)
         self._inbox = Channel[LoopMessage | None]()
-        self._work = Work(opened.commit_threads)
+        self._work = Work(opened.committer.threads)
         self._sources = Sources(opened, clock, self._work.begun)
         self._attempts = Attempts(opened, self._sources, execution, self._work.begun, observer, self._inbox)
         most, interval_s = config.max_spout_pending, config.batch_emit_interval_ms / 1000

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 from trident.arrow import array_of, arrow_type, python_of
 from trident.config import Config
+from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
 from trident.errors import StateError, describe
 from trident.fields import struct_fields
@@ -74,6 +76,31 @@ def former_types(node: StateNode) -> Conversion | None:
     """Return what reads the values that former declarations wrote; None: the state is not opaque, or has no declared type."""
     is_typed = node.value.types and node.value.types[0] is not None
     return Conversion(node) if is_typed and kind_of(node.spec) is StateType.OPAQUE else None
+
+
+def writers_of(plan: Plan, config: Config, opened: Callable[[Callable[[], None]], None]) -> dict[str, list[State]]:
+    """Open all partitions of the states that a topology updates, for writing; `opened` is given how each is closed."""
+    states: dict[str, list[State]] = {name: [] for name in plan.partitions}
+    for name, count in plan.partitions.items():
+        for partition in range(count):
+            states[name].append(make_state(plan, config, name, partition, count))
+            opened(states[name][-1].close)
+    return states
+
+
+def writers_as_left(
+    graph: Graph, plan: Plan, config: Config, opened: Callable[[Callable[[], None]], None]
+) -> dict[str, list[State]]:
+    """Open the writers; where a store refuses the declaration, as the log says that former ones have left it."""
+    try:
+        return writers_of(plan, config, opened)
+    except StateError:
+        with closing(open_reader(config.log_folder(graph.name))) as reader:
+            evolved = graph_to_read(graph, reader.refresh().declared) if reader.is_there() else graph
+        if evolved is graph:
+            raise
+        evolutions = {node.name: node.evolution for node in evolved.states if node.evolution is not None}
+        return writers_of(with_evolutions(plan, evolutions), config, opened)
 
 
 def readers_of(plan: Plan, config: Config, name: str, partitions: int) -> list[State]:

@@ -17,7 +17,8 @@ from trident.errors import TopologyChangedError, TopologyError
 from trident.graph import Graph
 from trident.planner import Plan
 from trident.planner.evolution import goes_on
-from trident.planner.meaning import Meaning, TopologyChanges, compare, with_kept_options
+from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
+from trident.runtime.reading.open_partitions import with_evolutions
 from trident.state.txid import RETRY_BITS
 from trident.state.winners import CHANGES, KEPT
 
@@ -45,6 +46,15 @@ def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool)
     for name in compared.dropped:
         logger.warning("topology %s: %s of the log is no longer declared; it stays as it is", topology, name)
     return compared
+
+
+def compared_with_log(
+    graph: Graph, plan: Plan, log: TransactionLog, allow: bool
+) -> tuple[Graph, Plan, TopologyChanges]:
+    """Return graph and plan as the log keeps the past of their states, and former declarations left them; compare as above."""
+    graph, kept = _as_log_keeps(graph, plan, log.state)
+    compared = check_meaning(graph.name, log, meaning_of(graph), allow)
+    return graph, with_evolutions(kept, compared.evolutions), compared
 
 
 def check_stores(compared: TopologyChanges, states: States) -> None:
@@ -100,6 +110,16 @@ class NewMeaning:
         )
         self.lasts = not set(lasting).isdisjoint(states)
 
+    @classmethod
+    def of(cls, log: TransactionLog, plan: Plan, compared: TopologyChanges, lasting: Collection[str]) -> NewMeaning:
+        """Return what is new of a topology that starts; it is recorded at once where a function migrates values from now on."""
+        evolved, migrating = compared.evolutions.items(), compared.recorded.migrating
+        by_function = [name for name, each in evolved if each.types and each.types[-1][2] is None and name in migrating]
+        found = cls(log, _with_feeds(plan, log.state, compared.recorded), {*lasting, *by_function})
+        if by_function and found.lasts:
+            found.record()  # readers and the first commit have to know which values are of the new types
+        return found
+
     def record(self) -> None:
         """Record it now."""
         self._log.append(TopologyRecord(**self.declares))
@@ -110,16 +130,7 @@ class NewMeaning:
         self.declares, self.lasts = {}, False
 
 
-def function_types(compared: TopologyChanges) -> list[str]:
-    """Return the states of which a function migrates values from this start on."""
-    return [
-        name
-        for name, evolution in compared.evolutions.items()
-        if evolution.types and evolution.types[-1][2] is None and name in compared.recorded.migrating
-    ]
-
-
-def as_log_keeps(graph: Graph, plan: Plan, log: LogState) -> tuple[Graph, Plan]:
+def _as_log_keeps(graph: Graph, plan: Plan, log: LogState) -> tuple[Graph, Plan]:
     """Return a topology that keeps of its states' past what the log says, and tell what it does not declare."""
     known = log.declared.get("states", {})
     kept = with_kept_options(graph, known)
@@ -137,7 +148,7 @@ def as_log_keeps(graph: Graph, plan: Plan, log: LogState) -> tuple[Graph, Plan]:
     return (kept, replace(plan, states={**plan.states, **changed})) if changed else (graph, plan)
 
 
-def with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
+def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
     """Return what is to be recorded of a topology: also what its states keep, and the batch after which each change is kept.
 
     A feed goes on where the state means what it meant, and was kept by the last driver that committed. Else a new one begins

@@ -24,7 +24,7 @@ from trident.errors import (
 )
 from trident.planner import Plan
 from trident.runtime.start.accidents import Accidents, Found
-from trident.runtime.start.capabilities import kinds_of
+from trident.runtime.start.placements import kinds_of
 from trident.spout.interfaces import OnNewLog, SaysWhereItBegins
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel, is_foreign, move_note
