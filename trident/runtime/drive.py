@@ -69,12 +69,8 @@ def opened_to_last(
         try:
             return OpenedTopology(graph, plan, config, open_log, runner_of=runner_of, rewind=rewind)
         except StoreAwayError as error:
-            now = monotonic()
-            if waiting is None or waiting.what != error.waits_for:
-                waiting = Waiting(error.waits_for, now, Clock().wall_ms())
-            else:
-                waiting = replace(waiting, tries=waiting.tries + 1)
-            if now - waiting.since >= config.store_wait_s or is_given_up():
+            waiting = Waiting.after(waiting, error.waits_for, Clock())
+            if monotonic() - waiting.since >= config.store_wait_s or is_given_up():
                 raise
             pause_s = backoff_s(config, waiting.tries)
             logger.warning("topology %s: %s: %s; trying again in %.1f s", graph.name, waiting, error, pause_s)
@@ -136,7 +132,7 @@ class Drive:
     @property
     def is_deactivated(self) -> bool:
         """Whether it was asked to begin no more batches, and has not ended."""
-        return not self.loop.start_gate.is_ordered and self.is_active
+        return not self.loop.start_gate.ordered.active and self.is_active
 
     def exception(self) -> BaseException | None:
         """Return what ended the topology, None if it runs or was stopped."""
@@ -166,9 +162,10 @@ class Drive:
         many errors it raised.
         """
         log, (sources, share) = self.log_state, self.progress.sources()
+        waits = self.loop.waiting if self.is_active else ""
         return {
-            "message": self._message(),
-            "waiting": self.loop.waiting if self.is_active else "",
+            "message": f"failed: {self._error}" if self.word == "failed" else waits or self.word,
+            "waiting": waits,
             "isActive": self.is_active,
             "txid": log.txid,
             "batches": self.progress.batches,
@@ -264,11 +261,6 @@ class Drive:
     def _glance(self) -> RunningGlance:
         places = {name: placed.where for name, placed in self.placements.items()}
         return RunningGlance(self.name, self.status, self.last_progress, self.seconds, places)
-
-    def _message(self) -> str:
-        if self._error is not None and not self.is_active:
-            return f"failed: {self._error}"
-        return (self.loop.waiting if self.is_active else "") or self.word
 
     def _note(self, error: BaseException) -> None:
         if self._error is None:

@@ -138,7 +138,7 @@ class RunningTopology(Drive):
         A batch that fails is tried again as always, and its spouts are asked again if they do not repeat batches. False also
         if another thread calls `activate` meanwhile. Raises what ended the topology, if it ends first.
         """
-        rested, until = self.loop.start_gate.rested, math.inf if timeout_s is None else monotonic() + timeout_s
+        rested, until = self.loop.start_gate.ordered.rested, math.inf if timeout_s is None else monotonic() + timeout_s
         while not rested.wait(max(0.0, min(0.05, until - monotonic()))):
             if self._ended.is_set() or not self.is_deactivated or monotonic() >= until:
                 break

@@ -234,7 +234,7 @@ class BatchLoop:
     def _had_nothing(self, txid: int, now: float, cost_s: float, is_end: bool) -> None:
         """Note that the spouts had nothing for a batch; `is_end`: nor will they, unless one may have something soon."""
         self.start_gate.had_nothing(txid, now, cost_s)
-        if is_end and self.start_gate.is_awaited and not self._sources.are_preparing():
+        if is_end and self.start_gate.awaited and not self._sources.are_preparing():
             self._log.check_owner()  # a replaced driver does not know what is committed
             self.start_gate.gave_all()
 
@@ -398,10 +398,8 @@ class BatchLoop:
                 "topology %s: %d attempts in a row took longer than message_timeout_s=%g, and no batch was committed in "
                 "between. If their work is only slow, raise message_timeout_s: an attempt that is cancelled ends its Python "
                 "workers, and the next attempt's prepare your operations again",
-                self._name,
-                self._late,
-                limit,
-            )
+                self._name, self._late, limit,
+            )  # fmt: skip
 
     def _fail(self, batch: Batch, failure: Failure) -> None:
         """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""

@@ -17,7 +17,7 @@ from trident.observe.reported_errors import LastErrors
 from trident.operations.metrics import add_counts, take_remarks
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import Checked
-from trident.runtime.loop.batch import Batch, BatchTimes
+from trident.runtime.loop.batch import Batch
 from trident.runtime.loop.operation_totals import OperationTotals
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Lag, TransactionAttempt
@@ -97,7 +97,13 @@ class Progress:
             batch.tries,
             "in_process" if batch.runner.here else "spark",
             Read(output.rows, dict(lags), came_in_s, batch.size, batch.tasks, batch.sizes),
-            _phases(times),
+            Phases(
+                times.started - times.defined,
+                times.processed - times.started,
+                times.committing - times.processed,
+                times.committed - times.committing,
+                times.recorded - times.committed,
+            ),
             times.recorded,
             share if batch.share is None else batch.share,
             self._placements,
@@ -160,10 +166,10 @@ class Progress:
         if self._totals is not None:
             self._totals.failed(failure.step, now)
         on = "" if failure.row is None else f" on tuple {failure.row}"
-        head = (self._name, self._run_id, at_ms, *batch.attempt, batch.tries)
         event = AttemptFailed(
-            *head, failure.step, failure.row, failure.cause, retry_in_s, failure.details, waits, leaves_out
-        )
+            self._name, self._run_id, at_ms, *batch.attempt, batch.tries,
+            failure.step, failure.row, failure.cause, retry_in_s, failure.details, waits, leaves_out,
+        )  # fmt: skip
         text = f"attempt {batch.attempt} failed{on}: {_text(failure)}"
         self.errors.add(failure.step, text, at_ms / _MS_PER_S, event)
         self._publish(event)
@@ -179,8 +185,7 @@ class Progress:
         self._told_of.add(difference.step)
         self.errors.add(difference.step, str(difference), at_ms / _MS_PER_S)
         step, row, first, second, reordered = difference
-        head = (self._name, self._run_id, at_ms, *attempt)
-        self._publish(ReplayDiffered(*head, step, row, first, second, reordered))
+        self._publish(ReplayDiffered(self._name, self._run_id, at_ms, *attempt, step, row, first, second, reordered))
 
     def events(self) -> list[BatchCommitted]:
         """Return the last batches, oldest first."""
@@ -234,16 +239,6 @@ class Progress:
         """Return the seconds from the first definition to the last commit."""
         with self._lock:
             return 0.0 if self._first is None else self._last - self._first
-
-
-def _phases(times: BatchTimes) -> Phases:
-    return Phases(
-        times.started - times.defined,
-        times.processed - times.started,
-        times.committing - times.processed,
-        times.committed - times.committing,
-        times.recorded - times.committed,
-    )
 
 
 def _text(failure: Failure) -> str:

@@ -8,20 +8,18 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from threading import get_ident
 from time import monotonic
 from typing import Any, TypeVar
 
 from trident.coordination.records import LETTERS, TIME, DefineRecord
 from trident.errors import describe
-from trident.planner import Plan
 from trident.runtime.commit.replays import Replays
 from trident.runtime.engine.runners import Part
 from trident.runtime.loop.batch import Batch, Clock, Definitions, Undecided
 from trident.runtime.loop.batch_time import BatchTime
 from trident.runtime.loop.hanging import ASKED, Begun
-from trident.runtime.loop.retrying import Waiting
+from trident.runtime.loop.retrying import Waiting, moment_text
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import StepFailed, calls_user_code, failing_at, failure_of
 from trident.spout.interfaces import BatchTraits, Definition, Lag, SpoutType, TransactionAttempt
@@ -71,7 +69,11 @@ class Sources:
         self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
         self._guessing = [] if self._sync else self._offering["traits"]
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
-        self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
+        # By spout, the largest hint of its stage, 0 if there is none; a state's hint is the number of its partitions.
+        hints, stages = opened.plan.hints.items(), opened.plan.fragments
+        self._hints = {
+            name: max((hint for node, hint in hints if node in stages[name].ids), default=0) for name in opened.spouts
+        }
 
     def look_now(self) -> None:
         """Look for requested dead letters, and for what the sources have, before the next batch. For any thread."""
@@ -182,23 +184,20 @@ class Sources:
             now, logged.get(TIME), earlier, _any(asked), is_begun=bool(logged), may_begin_again=self._may_begin_again
         )
         if time is not None and self._time.ahead(now, time) and time["now"] != self._warned_ahead:
-            self._warned_ahead = time["now"]
             self._warn_ahead(now, time["now"])
         return time
 
     def _warn_ahead(self, now: int, ahead: int) -> None:
         """Say that the time of the batch stands still, since when and until when."""
+        self._warned_ahead = ahead
         at = [each.txid for each in self._log.state.history if each.spouts.get(TIME, {}).get("now") == ahead]
         logger.warning(
             "topology %s: the time of its batches has been standing still at %s since batch %s, because the clock of "
             "its driver was ahead then; the clock says %s now. Windows by the time of the batch give nothing until it "
             "has got there: the time never goes back, as that would give windows a second time. If that is too long, "
             "start once with reset_batch_time=True: these windows then give what they hold, and begin again at the clock",
-            self._topology,
-            _moment(ahead),
-            min(at, default=self._log.state.txid),
-            _moment(now),
-        )
+            self._topology, moment_text(ahead), min(at, default=self._log.state.txid), moment_text(now),
+        )  # fmt: skip
 
     def _write(
         self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
@@ -308,10 +307,6 @@ class Sources:
             self.pressure.timed_out(batch.share)
 
 
-def _moment(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def _any(asked: Mapping[str, Definition | None]) -> bool:
     return any(definition is not None for definition in asked.values())
 
@@ -320,12 +315,6 @@ def _given(asked: Mapping[str, Definition | None], time: Definition | None) -> D
     """Return the definitions of the spouts that have something, and the time."""
     given = {name: definition for name, definition in asked.items() if definition is not None}
     return given if time is None else {**given, TIME: time}
-
-
-def _largest_hint(plan: Plan, spout: str) -> int:
-    """The largest hint of the spout's stage, 0 if there is none; a state's hint is the number of its partitions."""
-    stage = plan.fragments[spout].ids
-    return max((hint for node, hint in plan.hints.items() if node in stage), default=0)
 
 
 class BackPressure:

@@ -25,7 +25,7 @@ from trident.errors import (
 from trident.planner import Plan
 from trident.runtime.start.accidents import Accidents, Found
 from trident.runtime.start.placements import kinds_of
-from trident.spout.interfaces import OnNewLog, SaysWhereItBegins
+from trident.spout.interfaces import SaysWhereItBegins
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel, is_foreign, move_note
 from trident.state.txid import RETRY_BITS, Sentinel, epoch_of
@@ -71,7 +71,11 @@ def reconcile(
             for name, partitions in states.items()
             if partitions[0].offers("read_sentinel")
         ]
-        _recover(log, Accidents(log.state, founds, _begins(plan)), policy, rewind)
+        spouts = {node.id: node.spout for node in plan.spouts}
+        begins = {
+            name: one.on_new_log if isinstance(one, SaysWhereItBegins) else "start" for name, one in spouts.items()
+        }
+        _recover(log, Accidents(log.state, founds, begins), policy, rewind)
         log.append(StartRecord.now(log.epoch, executors))
         by_name = {found.name: found for found in founds}
         for name, partitions in states.items():
@@ -107,12 +111,6 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
         except StateMismatchError as mismatch:
             found.mismatches[partition] = mismatch
     return found
-
-
-def _begins(plan: Plan) -> dict[str, OnNewLog]:
-    """Return by stream where its spout begins on a new log."""
-    spouts = {node.id: node.spout for node in plan.spouts}
-    return {name: one.on_new_log if isinstance(one, SaysWhereItBegins) else "start" for name, one in spouts.items()}
 
 
 # ---- what the policy asks for ----------------------------------------------------------------------------------------
