@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from trident.runtime.start.moving import Moved
     from trident.runtime.start.rewriting import Forgotten
 
-__all__ = [
-    "changes",
-    "forget_keys",
-    "migrate_state",
-    "move_state",
-    "open_state",
-    "open_states",
-    "read_history",
-    "rehearse_upgrade",
-    "verify_state",
-    "why",
-]
-
 
 def open_state(
     topology: TridentTopology | str,

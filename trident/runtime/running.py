@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
     from trident.explain import Explanation
 
-__all__ = ["Observer", "RunningTopology", "new_memory_log", "start"]
-
 logger = logging.getLogger(__name__)
 
 _STOP_S = 10.0

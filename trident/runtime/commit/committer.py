@@ -20,16 +20,9 @@ from trident.arrow import concatenated, one_array, schema_of, strict_cast
 from trident.channel import DaemonPool
 from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.operations.metrics import add_counts, counting
-from trident.planner import Exchange, Plan
+from trident.planner import Exchange, Fragment, Plan
 from trident.planner.plan import most_kept
-from trident.runtime.commit.entries import (
-    Entries,
-    check_one_writer,
-    inputs_kept,
-    inputs_of,
-    marks_of,
-    merging_columns,
-)
+from trident.runtime.commit.entries import Entries, check_one_writer, inputs_kept, inputs_of, marks_of, merging_columns
 from trident.runtime.engine.fragment_runs import put_backs_of, send
 from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.task_output import TaskOutput
@@ -445,7 +438,7 @@ class BatchCommit:
         fragment = self._plan.fragments[node]
         if not (rows or arrived or fragment.blocking):
             return
-        if partitions > 1 and not (fragment.blocking or most_kept(fragment.sinks)):  # the same as for one partition
+        if partitions > 1 and not _depends_on_partitions(fragment):
             rows, partitions = {0: concatenated(rows.values())} if rows else {}, 1
         given = {at: [table] for at, table in rows.items() if table.num_rows}
         self._on_error.partitions = partitions
@@ -455,6 +448,11 @@ class BatchCommit:
             if partition in given or fragment.blocking or letters:
                 exchanges, tables = self._committer.exchanges(), given.get(partition, [])
                 send(fragment, tables, exchanges, self._run, partition, self.done, letters)
+
+
+def _depends_on_partitions(fragment: Fragment) -> bool:
+    """Whether a step behind a node gives another result for several partitions than for one."""
+    return fragment.blocking or bool(most_kept(fragment.sinks))
 
 
 class paused_garbage_collection:  # noqa: N801 - used as a function

@@ -19,14 +19,7 @@ from trident.errors import KeyConflictError, StateError
 from trident.graph import Aggregation, PersistNode
 from trident.naming import shown
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.steps.aggregates import (
-    Merging,
-    is_plain_key,
-    merge_partials,
-    merged,
-    merging_function,
-    rows_of,
-)
+from trident.runtime.steps.aggregates import Merging, is_plain_key, merge_partials, merged, merging_function, rows_of
 from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of, without_removed
 from trident.runtime.steps.rows import tuples_of
@@ -116,20 +109,24 @@ def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None)
         rows = [row for table in tables for row in tuples_of(table, node.inputs)]
         return Entries(rows, [None] * len(rows))
     if not aggregation.combines:
-        groups: dict[Key, list[Any]] = {}
-        for table in tables:
-            keys = keys_of(table, aggregation.group.names)
-            for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
-                groups.setdefault(key, []).append(row)
-        return Entries(OneForm(groups), list(groups.values()))
+        return _grouped_rows(aggregation, tables)
     is_many = sum(table.num_rows for table in tables) > PIECE
     if (columns is not None or is_many) and (table := merged(aggregation, tables)) is not None:
         return Entries(table=table, merging=columns)
-    merged_keys, values = merge_partials(aggregation, tables)
-    if merged_keys or aggregation.grouped:
-        return Entries(merged_keys, values)
+    keys, values = merge_partials(aggregation, tables)
+    if keys or aggregation.grouped:
+        return Entries(keys, values)
     zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
     return Entries() if zero is None else Entries([()], [zero])
+
+
+def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> Entries:
+    groups: dict[Key, list[Any]] = {}
+    for table in tables:
+        keys = keys_of(table, aggregation.group.names)
+        for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
+            groups.setdefault(key, []).append(row)
+    return Entries(OneForm(groups), list(groups.values()))
 
 
 def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> Merging | None:

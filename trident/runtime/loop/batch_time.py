@@ -72,11 +72,7 @@ class BatchTime:
             now, again = logged["now"], "begins_again" in logged
         else:
             again = may_begin_again and self.ahead(clock_ms, previous)
-            # Is a timer due, or did a window with tuples end since the batch before, as far as the times of batches show?
-            is_due = previous is not None and (
-                previous.get(_TIMERS, clock_ms + 1) <= clock_ms or any(self._fires(clock_ms, previous))
-            )
-            if not (has_tuples or is_begun or again or is_due):
+            if not (has_tuples or is_begun or again or self._is_due(clock_ms, previous)):
                 return None
             now = clock_ms if previous is None or again else max(clock_ms, previous["now"])
         first, *behind = self._brought(now, None if has_tuples or again else previous)
@@ -87,6 +83,12 @@ class BatchTime:
     def ahead(clock_ms: int, time: Mapping[str, Any] | None) -> bool:
         """Whether the time of a batch is so far ahead of the clock that a clock must have been wrong."""
         return time is not None and time["now"] - clock_ms > _AHEAD_MS
+
+    def _is_due(self, clock_ms: int, previous: Mapping[str, Any] | None) -> bool:
+        """Whether a window with tuples ended since the batch before, as far as the times of batches show, or a timer is due."""
+        if previous is None:
+            return False
+        return previous.get(_TIMERS, clock_ms + 1) <= clock_ms or any(self._fires(clock_ms, previous))
 
     def _fires(self, now: int, previous: Mapping[str, Any]) -> list[bool]:
         """Return by level whether a window with tuples ended since the batch before."""

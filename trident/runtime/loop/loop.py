@@ -145,9 +145,7 @@ class BatchLoop:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
             self._handle_next(self._begin())
-            while (
-                self._inbox.messages and not self._stopping.is_set()
-            ):  # what this thread has processed goes on at once
+            while self._inbox.messages and not self._stopping.is_set():  # of this thread: that goes on at once
                 self._handle_next()
         while self._is_committing():  # a clean stop leaves no half-done batch
             self._handle_next(1.0)

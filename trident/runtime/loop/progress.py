@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from operator import sub
 from typing import Any
 
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read
@@ -87,6 +88,7 @@ class Progress:
         `share`: how much of their limits later batches get.
         """
         output, times = batch.output, batch.times
+        points = times.defined, times.started, times.processed, times.committing, times.committed, times.recorded
         came_in_s = None if self._first is None else times.defined - self._defined
         counters = self._counters(output.metrics, committed.metrics, at_ms)
         event = BatchCommitted(
@@ -97,13 +99,7 @@ class Progress:
             batch.tries,
             "in_process" if batch.runner.here else "spark",
             Read(output.rows, dict(lags), came_in_s, batch.size, batch.tasks, batch.sizes),
-            Phases(
-                times.started - times.defined,
-                times.processed - times.started,
-                times.committing - times.processed,
-                times.committed - times.committing,
-                times.recorded - times.committed,
-            ),
+            Phases(*map(sub, points[1:], points)),
             times.recorded,
             share if batch.share is None else batch.share,
             self._placements,

@@ -26,7 +26,7 @@ _EMPTY_IS_ALL = 10
 """After this many empty batches in a row the spouts are treated as exhausted, because they cannot say so themselves."""
 
 
-class Order(NamedTuple):
+class _Order(NamedTuple):
     """Whether batches are to be begun; and what is set once none is in flight since, if they are not."""
 
     active: bool
@@ -57,7 +57,7 @@ class StartGate:
         active: bool = True,
     ) -> None:
         self._topology, self._coordinator, self._batches, self._spouts = topology, coordinator, batches, spouts
-        self.ordered, self._ordering = Order(active, threading.Event()), threading.Lock()
+        self.ordered, self._ordering = _Order(active, threading.Event()), threading.Lock()
         self._obeyed = self.ordered if active else None  # what there is nothing to do for
         self._last: int | None = None  # while inactive, the last batch of which attempts may begin
         self.fatal: BatchFailedError | None = None
@@ -74,7 +74,7 @@ class StartGate:
         """Let batches be begun, or no more."""
         with self._ordering:
             if active is not self.ordered.active:
-                self.ordered = Order(active, threading.Event())
+                self.ordered = _Order(active, threading.Event())
 
     def add(self) -> threading.Event:
         """Return an event that is set once everything that the spouts have now is committed."""

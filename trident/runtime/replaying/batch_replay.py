@@ -62,12 +62,7 @@ class Replay(Closes):
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        config: Config,
-        watch: KeyWatch | None = None,
-        below: Below | None = None,
-        first: int = 1,
+        self, graph: Graph, config: Config, watch: KeyWatch | None = None, below: Below | None = None, first: int = 1
     ) -> None:
         self._place = log_place(graph.name, config)
         with closing(ForeignLog(graph.name, config, [], "")) as log:

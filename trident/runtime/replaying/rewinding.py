@@ -172,9 +172,8 @@ class _RewindReplay(Replay):
 
     def _commit(self, record: CommitRecord, output: TaskOutput, order: Order) -> Committed:
         self._log.check_owner()
-        if len(output.captured) != record.counts.get(
-            "dead_letters", 0
-        ):  # they may have been put back since, by another batch
+        # They may have been put back since, by another batch.
+        if len(output.captured) != record.counts.get("dead_letters", 0):
             raise self._other_count(record, "dead letters", len(output.captured))
         txids = self._txids(record)
         committed = self._opened.committer.commit(replace(order, txids=txids), output)

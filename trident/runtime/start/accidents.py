@@ -137,9 +137,7 @@ class Accidents:
         if sentinel.incarnation != log.incarnation:
             if not log.txid:
                 return Accident.LOG_LOST
-            has_values = (
-                sentinel.txid or not sentinel.sealed
-            )  # else it is the claim of a start, and nothing was written since
+            has_values = sentinel.txid or not sentinel.sealed  # else it is a start's claim: nothing was written since
             return Accident.OF_ANOTHER_LOG if has_values else Accident.EMPTIED
         is_of_log = epoch_of(sentinel.attempt) in log.epochs or not sentinel.attempt
         return Accident.SET_BACK if is_of_log and sentinel.txid <= log.txid else Accident.LOG_SET_BACK

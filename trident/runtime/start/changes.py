@@ -105,9 +105,8 @@ class NewMeaning:
         self._log = log
         states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
         streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
-        self.declares: Mapping[str, Mapping[str, Any]] = (
-            {"states": states, "streams": streams} if states or streams else {}
-        )
+        declares = {"states": states, "streams": streams}
+        self.declares: Mapping[str, Mapping[str, Any]] = declares if states or streams else {}
         self.lasts = not set(lasting).isdisjoint(states)
 
     @classmethod

@@ -50,10 +50,7 @@ def open_runner(
     spark = on_spark or program
     is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
     if config.engine == "spark":
-        asks_spark = any(
-            spout.coordinator.runs_spark_jobs for spout in (spouts or {}).values()
-        )  # before there is a batch
-        if is_there or not awaits_batch or config.verify_replays or asks_spark:
+        if is_there or not awaits_batch or _is_spark_asked(config, spouts or {}):
             return _spark_runner(spark, config, memory_mb)
         return AutoRunner(spark, 1, lambda: _spark_runner(spark, config, memory_mb), spark.commits)
     # What is there is used at once, and says how many cores there are; a session of Spark Connect is that of this thread.
@@ -61,6 +58,11 @@ def open_runner(
     parallelism = config.parallelism or cores() if opened is None else opened.parallelism
     open_ = lambda: _spark_runner(spark, replace(config, parallelism=parallelism), memory_mb)  # noqa: E731
     return AutoRunner(program, parallelism, open_, spark.commits, config.auto_bytes, opened)
+
+
+def _is_spark_asked(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
+    """Whether something asks Spark before there is a batch."""
+    return bool(config.verify_replays) or any(spout.coordinator.runs_spark_jobs for spout in spouts.values())
 
 
 def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:

@@ -14,14 +14,7 @@ from typing import Any
 
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import AdoptRecord, LayoutRecord, ResetRecord, StartRecord
-from trident.errors import (
-    BackendError,
-    FencedError,
-    StateMismatchError,
-    StateMovedError,
-    StatePlaceError,
-    TridentError,
-)
+from trident.errors import BackendError, FencedError, StateMismatchError, StateMovedError, StatePlaceError, TridentError
 from trident.planner import Plan
 from trident.runtime.start.accidents import Accidents, Found
 from trident.runtime.start.placements import kinds_of
@@ -218,12 +211,7 @@ def empty(log: TransactionLog, instance: Any) -> None:
 
 
 def _lay_out(
-    log: TransactionLog,
-    name: str,
-    kind: StateType | None,
-    partitions: Sequence[Any],
-    found: Found | None,
-    roams: bool,
+    log: TransactionLog, name: str, kind: StateType | None, partitions: Sequence[Any], found: Found | None, roams: bool
 ) -> None:
     """Claim the place of a state that is new to the log or has another layout; keys stay where they are.
 
