@@ -19,10 +19,9 @@ from trident.errors import ConfigError, StaleTransactionError, StateError
 from trident.fields import Fields
 from trident.graph import StateNode
 from trident.runtime.reading.open_partitions import graph_to_read, open_state
-from trident.runtime.reading.state_frames import columns_of, table_of_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.targets import load_topology
-from trident.runtime.reading.views import StateView
+from trident.runtime.reading.views import StateView, columns_of, table_of_state
 from trident.servers.log_addresses import is_log_address
 from trident.state.interfaces import State
 from trident.state.txid import Snapshot

@@ -16,9 +16,8 @@ from trident.fields import struct_fields
 from trident.graph import Evolution, Graph, StateNode
 from trident.planner import Plan
 from trident.planner.meaning import Meaning, compare, meaning_of
-from trident.runtime.reading.state_frames import columns_of, results_in
 from trident.runtime.reading.state_partitions import CommitGate
-from trident.runtime.reading.views import StateView
+from trident.runtime.reading.views import StateView, columns_of, results_in
 from trident.state.interfaces import FormerTypes, State, StateType, kind_of, state_of
 from trident.state.txid import Snapshot
 

@@ -22,9 +22,8 @@ from trident.graph import Graph, StateNode
 from trident.planner import make_plan
 from trident.roles import Closes
 from trident.runtime.reading.open_partitions import graph_to_read, readers_of
-from trident.runtime.reading.state_frames import columns_of, html_or_why, results_in
 from trident.runtime.reading.state_partitions import ROUNDS, StatePartitions, read_in_rounds
-from trident.runtime.reading.views import LISTING_ROUNDS, StateView
+from trident.runtime.reading.views import LISTING_ROUNDS, StateView, columns_of, html_or_why, results_in
 from trident.state.interfaces import State, StateType, kind_of
 from trident.state.txid import Snapshot
 
