@@ -213,7 +213,8 @@ class Drive:
     @property
     def last_progress(self) -> dict[str, Any] | None:
         """The last committed batch; None before the first."""
-        return self.progress.last()
+        last = self.progress.events()[-1:]
+        return last[0].as_dict() if last else None
 
     @property
     def recent_progress(self) -> list[dict[str, Any]]:

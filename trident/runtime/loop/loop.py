@@ -21,8 +21,16 @@ from trident.errors import BatchFailedError, FencedError
 from trident.observe.at_work import RunningBatch
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.loop.batch import Batch, BatchTimes, Clock, Definitions, LoopMessage, Observer, Undecided
-from trident.runtime.loop.batch_time import with_timers
+from trident.runtime.loop.batch import (
+    Batch,
+    BatchTimes,
+    Clock,
+    Definitions,
+    LoopMessage,
+    Observer,
+    Undecided,
+    with_timers,
+)
 from trident.runtime.loop.execution import Attempts, Execution
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.progress import Progress

@@ -33,7 +33,8 @@ class Progress:
     """Collects what the driver loop reports; any thread may read it.
 
     `last_failure` is the cause of the last failed attempt, `last_attempt` that attempt. `errors` are the last ones by step.
-    `replays` counts the batches that were processed twice, could not be, and differed.
+    `replays` counts the batches that were processed twice, could not be, and differed. `last_recorded` is when the last batch
+    of this run was recorded, on the clock of the topology; 0 before the first.
 
     `kept`: how many batches are remembered.
     `run_id`: the name of this run.
@@ -68,7 +69,7 @@ class Progress:
         self._said: set[tuple[str, str]] = set()
         self._told_of: set[str] = set()  # steps that give other results at a replay
         self._first: float | None = None
-        self._last = self._defined = 0.0
+        self.last_recorded = self._defined = 0.0
 
     def committed(
         self,
@@ -121,7 +122,7 @@ class Progress:
             if counters:
                 add_counts(self._metrics, counters)
             self._first = times.defined if self._first is None else self._first
-            self._last = times.recorded
+            self.last_recorded = times.recorded
         if self._totals is not None:
             self._totals.committed(event, output, committed, bool(batch.runner.commits))
             if left_out:
@@ -188,12 +189,6 @@ class Progress:
         with self._lock:
             return list(self._recent)
 
-    def last(self) -> dict[str, Any] | None:
-        """Return the last batch, None before the first."""
-        with self._lock:
-            last = self._recent[-1] if self._recent else None
-        return None if last is None else last.as_dict()
-
     @property
     def tuples(self) -> int:
         """How many tuples all sources gave in this run."""
@@ -219,12 +214,6 @@ class Progress:
             return dict(self._metrics)
 
     @property
-    def last_recorded(self) -> float:
-        """When the last batch of this run was recorded, on the clock of the topology; 0 before the first."""
-        with self._lock:
-            return self._last
-
-    @property
     def usual_s(self) -> float:
         """How long the recent batches took on average, in seconds; 0 before the first."""
         recent = self.events()
@@ -234,7 +223,7 @@ class Progress:
     def seconds(self) -> float:
         """Return the seconds from the first definition to the last commit."""
         with self._lock:
-            return 0.0 if self._first is None else self._last - self._first
+            return 0.0 if self._first is None else self.last_recorded - self._first
 
 
 def _text(failure: Failure) -> str:

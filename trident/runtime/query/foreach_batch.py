@@ -65,7 +65,6 @@ class ForeachBatch(Closes):
 
     `graph`: what is declared, with one stream of `QueryBatches`; None: `_graph_of` makes it of the first DataFrame.
     `adopt_checkpoint`: take the first batch as the next one, although checkpoint and log do not belong together.
-    `observer`: called at each point of a batch; see `Observer`.
     `resolve`: returns the settings, those included that are given elsewhere.
     """
 
@@ -78,12 +77,12 @@ class ForeachBatch(Closes):
         *,
         adopt_checkpoint: bool = False,
         listeners: Sequence[TopologyListener] = (),
-        observer: Observer | None = None,
         resolve: Callable[..., Config] = Config.of,
     ) -> None:
         self.name, self._graph = name, graph
         self.config = _config(conf, settings or {}, resolve)
-        self._adopts, self._listeners, self._observer = adopt_checkpoint, listeners, observer
+        self._adopts, self._listeners = adopt_checkpoint, listeners
+        self._observer: Observer | None = None
         self._run: Drive | None = None
         self._handed = HandedBatches()
         self._memory_log: Any = None
