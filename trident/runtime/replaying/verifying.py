@@ -19,8 +19,7 @@ from trident.errors import CorruptValueError, UnsupportedOperation, WrongKeyErro
 from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.runtime.reading.open_partitions import graph_to_read
 from trident.runtime.reading.state_reader import ForeignLog, StateReader
-from trident.runtime.replaying.batch_replay import Replay
-from trident.runtime.replaying.replay_graph import TOTAL, KeyWatch
+from trident.runtime.replaying.batch_replay import TOTAL, KeyWatch, Replay
 from trident.runtime.start.moving import Side
 from trident.state.encoding.codec import decode, encode, encode_keys
 from trident.state.encoding.equal_keys import declared_keys, keys_of_list
