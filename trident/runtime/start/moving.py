@@ -32,8 +32,7 @@ from trident.planner.evolution import MOVED_FROM, STORED_AS
 from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
 from trident.runtime.reading.open_partitions import Conversion, graph_to_read, make_state, with_evolutions
 from trident.runtime.reading.state_reader import ForeignLog, log_place
-from trident.runtime.start.changes import check_meaning
-from trident.runtime.start.recovery import empty, lay, owning
+from trident.runtime.start.recovery import check_meaning, empty, lay, owning
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
 from trident.state.interfaces import FormerTypes, Key, State
 from trident.state.map_commits import CommittedMap

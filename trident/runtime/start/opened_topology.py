@@ -23,7 +23,6 @@ from trident.runtime.reading.open_partitions import make_state, view_of, writers
 from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import open_spouts
-from trident.runtime.start.changes import NewMeaning, check_stores, compared_with_log
 from trident.runtime.start.engine_choice import RunnerOf, open_runner, with_workers
 from trident.runtime.start.placements import (
     check_states,
@@ -33,7 +32,7 @@ from trident.runtime.start.placements import (
     states_with_record,
     why_apart,
 )
-from trident.runtime.start.recovery import reconcile
+from trident.runtime.start.recovery import NewMeaning, check_stores, compared_with_log, reconcile
 
 logger = logging.getLogger(__name__)
 
