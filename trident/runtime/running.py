@@ -282,12 +282,8 @@ def start(
 ) -> RunningTopology:
     """Check, recover and run; see `TridentTopology.start`.
 
-    Parameters
-    ----------
-    memory_log
-        Continues a log of this process.
-    open_page
-        Opens the page at a host and a port, if `ui_port` asks for one.
+    `memory_log`: continues a log of this process.
+    `open_page`: opens the page at a host and a port, if `ui_port` asks for one.
     """
     plan = make_plan(graph)
     with ExitStack() as undo:

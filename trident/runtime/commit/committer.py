@@ -237,23 +237,12 @@ def answers_of(
 class Committer:
     """Holds the writers of all state partitions of a topology.
 
-    Attributes
-    ----------
-    is_quick
-        Whether all states take columns only, so that no user code is called.
-
-    Parameters
-    ----------
-    states
-        By name, the `State` of each partition.
-    pool
-        Updates many partitions side by side, for stores that answer over a network; None: one after the other.
-    exchanges
-        Returns them by id, with their numbers of partitions.
-    reach
-        Called at each point of a state's commit with the state's name, see `Reach`; may raise.
-    bounds
-        How many rows a step behind a state may give.
+    `is_quick`: whether all states take columns only, so that no user code is called.
+    `states`: by name, the `State` of each partition.
+    `pool`: updates many partitions side by side, for stores that answer over a network; None: one after the other.
+    `exchanges`: returns them by id, with their numbers of partitions.
+    `reach`: called at each point of a state's commit with the state's name, see `Reach`; may raise.
+    `bounds`: how many rows a step behind a state may give.
     """
 
     def __init__(

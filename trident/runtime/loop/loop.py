@@ -53,14 +53,9 @@ _COLD_S = 30.0
 class BatchLoop:
     """Runs batches until it is asked to stop or has to.
 
-    Parameters
-    ----------
-    execution
-        Says where each batch is processed and committed.
-    observer
-        Called at each point of a batch; see `Observer`.
-    active
-        Whether batches are begun before `set_active` says so.
+    `execution`: says where each batch is processed and committed.
+    `observer`: called at each point of a batch; see `Observer`.
+    `active`: whether batches are begun before `set_active` says so.
     """
 
     def __init__(

@@ -186,7 +186,9 @@ class JointReader(Closes):
         self._views: dict[str, FollowedView] = {}
         try:
             for name in names:
-                self._views[name] = FollowedView(graph, name, config, self._log, partial(self._snapshot, name))
+                self._views[name] = FollowedView(
+                    graph, name, config, self._log, partial(self._snapshots.__getitem__, name)
+                )
                 if (kind := self._views[name].kind) is not StateType.OPAQUE:
                     raise UnsupportedOperation(
                         f"state {name!r} is {'of no declared kind' if kind is None else kind.value}: it shows its latest "
@@ -234,7 +236,7 @@ class JointReader(Closes):
 
     def _read(self, function: Callable[[Mapping[str, StateView]], R], rounds: int) -> R:
         def once() -> R:
-            self._snapshots = snapshots_of(self._log.now, self.names)
+            self._snapshots.update(snapshots_of(self._log.now, self.names))
             found = function({name: view.follow() for name, view in self._views.items()})
             self.txid = self._snapshots[self.names[0]].txid
             return found
@@ -250,9 +252,6 @@ class JointReader(Closes):
                 return read_in_rounds(once, _was_overtaken, None, rounds)
             finally:
                 self._is_reading = False
-
-    def _snapshot(self, name: str) -> Snapshot:
-        return self._snapshots[name]
 
 
 def _was_overtaken(error: Exception) -> bool:

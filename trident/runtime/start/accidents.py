@@ -25,16 +25,10 @@ _NOTHING = Sentinel("", 0, 0)
 class Found:
     """A state that keeps sentinels, as this start finds it.
 
-    Attributes
-    ----------
-    instances
-        The partitions that the log knows, then the added ones.
-    known
-        How many of them the log knows.
-    sentinels
-        The sentinels in their stores.
-    mismatches
-        By partition, why store and log do not belong together; empty if they do.
+    `instances`: the partitions that the log knows, then the added ones.
+    `known`: how many of them the log knows.
+    `sentinels`: the sentinels in their stores.
+    `mismatches`: by partition, why store and log do not belong together; empty if they do.
     """
 
     name: str

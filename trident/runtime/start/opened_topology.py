@@ -65,18 +65,11 @@ class OpenedTopology:
     `publishing`: the states that publish their contents, by name.
     `replays`: processes some batches twice; None: none of them.
 
-    Parameters
-    ----------
-    open_log
-        Called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
-    reach
-        Called with the points of each state's commit, see `PartitionCommit`.
-    in_threads
-        Whether the partitions of a state may be updated in several threads.
-    runner_of
-        Opens what processes the batches.
-    rewind
-        Brings states forward that are behind the log, for `state_recovery="rewind"`.
+    `open_log`: called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
+    `reach`: called with the points of each state's commit, see `PartitionCommit`.
+    `in_threads`: whether the partitions of a state may be updated in several threads.
+    `runner_of`: opens what processes the batches.
+    `rewind`: brings states forward that are behind the log, for `state_recovery="rewind"`.
     """
 
     def __init__(

@@ -266,22 +266,17 @@ def states_with_record(plan: Plan, log: TransactionLog, apart: str | None) -> tu
     if apart != TOGETHER or not isinstance(log, StoredLog):
         return None, []
     names = list(plan.partitions)
-    log.carry(max(_database(plan, name).timeout_s for name in names))
+    databases = [plan.states[name].spec.facts.database for name in names]
+    log.carry(max(one.timeout_s for one in databases if one is not None))
     return log, names
 
 
 def why_apart(plan: Plan, executors: Collection[str], log_dir: str, committing: Collection[str] = ()) -> str | None:
     """Say why the states of a batch and its record are transactions of their own.
 
-    Parameters
-    ----------
-    committing
-        The spouts that commit a batch to their source before it is recorded.
+    `TOGETHER` if they are one; None if there is nothing to say: no log or no state is in a database.
 
-    Returns
-    -------
-    str | None
-        `TOGETHER` if they are one; None if there is nothing to say: no log or no state is in a database.
+    `committing`: the spouts that commit a batch to their source before it is recorded.
     """
     names = list(plan.partitions)
     stored = [name for name in names if plan.states[name].spec.facts.database is not None]
@@ -305,9 +300,3 @@ def _why_apart(plan: Plan, name: str, log: Database, executors: Collection[str])
         return f"a query of state {name!r} sees its own batch, so that must be written before the record"
     differs = database.differs_from(log)
     return differs and f"state {name!r} is reached otherwise than the log ({differs}): give both the same address"
-
-
-def _database(plan: Plan, name: str) -> Database:
-    database = plan.states[name].spec.facts.database
-    assert database is not None, name
-    return database
