@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from time import monotonic, sleep
@@ -39,12 +39,10 @@ from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.operation_totals import OperationTotals, read_statistics
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import Waiting, backoff_s, is_given_up
-from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.engine_choice import RunnerOf
 from trident.runtime.start.opened_topology import OpenedTopology, States
-from trident.runtime.start.placements import PlacedState
 from trident.spout.interfaces import Lag
 
 if TYPE_CHECKING:
@@ -87,6 +85,10 @@ class Drive:
     `observer`: called at each point of a batch; see `Observer`.
     `active`: whether batches are begun before the loop is told so.
     `progress`: of the one that this one follows, where both count together.
+    `placements`: by state, where it is committed (`"driver"` or `"executors"`), and why there.
+    `partitions`: the number of partitions of each state that the topology updates.
+    `gate`: for readers that commits overtake.
+    `run_id`: the name of this run, in every event; another start has another one.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class Drive:
     ) -> None:
         self.name, self.graph, self.config = graph.name, graph, opened.config
         self.opened, self.clock, self._monitoring = opened, clock or Clock(), monitoring
+        self.placements, self.partitions, self.gate = opened.placements, opened.plan.partitions, opened.gate
+        self.run_id = monitoring.run_id
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self.began = self.clock.monotonic()
@@ -144,11 +148,6 @@ class Drive:
         if self.is_active:
             return "inactive" if self.is_deactivated else "running"
         return "stopped" if self._error is None else "failed"
-
-    @property
-    def placements(self) -> Mapping[str, PlacedState]:
-        """By state, where it is committed (`"driver"` or `"executors"`), and why there."""
-        return self.opened.placements
 
     @property
     def status(self) -> dict[str, Any]:
@@ -222,11 +221,6 @@ class Drive:
         return [event.as_dict() for event in self.progress.events()]
 
     @property
-    def run_id(self) -> str:
-        """The name of this run, in every event; another start has another one."""
-        return self._monitoring.run_id
-
-    @property
     def txid(self) -> int:
         """The last committed txid, 0 if there is none."""
         return self.log_state.txid
@@ -235,16 +229,6 @@ class Drive:
     def log_state(self) -> LogState:
         """What the log says now: an object that changes as batches are committed."""
         return self.opened.log.state
-
-    @property
-    def gate(self) -> CommitGate:
-        """For readers that commits overtake."""
-        return self.opened.gate
-
-    @property
-    def partitions(self) -> Mapping[str, int]:
-        """The number of partitions of each state that the topology updates."""
-        return self.opened.plan.partitions
 
     @property
     def seconds(self) -> float:
@@ -287,20 +271,13 @@ class TopologyFigures:
         """Let windows end now: what has ended is not idle."""
         self._ended_at = self._drive.clock.monotonic()
 
-    # ---- what does not change ---------------------------------------------------------------------------------------
-
     @cached_property
-    def _operations(self) -> dict[str, ComponentDescription]:
-        from trident.explain.operation_list import operations_of_plan
+    def _components(self) -> tuple[dict[str, ComponentDescription], list[Edge]]:
+        from trident.explain.operation_list import edges_of_plan, operations_of_plan
 
         opened = self._opened
-        return operations_of_plan(self._drive.graph, opened.plan, opened.executors, max(1, opened.runner.parallelism))
-
-    @cached_property
-    def _edges(self) -> list[Edge]:
-        from trident.explain.operation_list import edges_of_plan
-
-        return edges_of_plan(self._opened.plan)
+        slots = max(1, opened.runner.parallelism)
+        return operations_of_plan(self._drive.graph, opened.plan, opened.executors, slots), edges_of_plan(opened.plan)
 
     @cached_property
     def _described(self) -> list[dict[str, Any]]:
@@ -313,12 +290,10 @@ class TopologyFigures:
         """The states of windows and of joins over time."""
         return [node.state for node in self._drive.graph.nodes if isinstance(node, WindowNode | JoinWithinNode)]
 
-    # ---- statistics and pages ---------------------------------------------------------------------------------------
-
     @property
     def statistics(self) -> TopologyStatistics:
         """What the operations did in the batches that were committed."""
-        return read_statistics(self._drive.totals, self._operations, self._edges, self._clock_now)
+        return read_statistics(self._drive.totals, *self._components, self._clock_now)
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """Return the newest dead letters that wait, as plain data."""
@@ -372,7 +347,7 @@ class TopologyFigures:
             _STATES[word],
             self._clock_now - drive.began,
             config.message_timeout_s,
-            len(self._operations),
+            len(self._components[0]),
             batches.tasks,
             drive.at_work,
             drive.errors,

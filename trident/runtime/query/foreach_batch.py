@@ -275,9 +275,8 @@ class ForeachBatch(Closes):
             "repartition by a column\n  the process that calls the function commits, and records in the log before it returns\n"
         )
 
-    def __reduce__(
-        self,
-    ) -> tuple[Any, ...]:  # a server of Spark Connect, where the function then runs, may lack Trident
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A server of Spark Connect, where the function then runs, may lack Trident.
         return unpickled, (cloudpickle.dumps((_revived, type(self), self.__getstate__())),)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -29,7 +29,8 @@ from trident.graph import Node, PersistNode, StateNode
 from trident.naming import counted
 from trident.notebook.html_pieces import preformatted, table
 from trident.operations.several import Several, result_fields
-from trident.runtime.reading.state_partitions import RankedRow, Row, StatePartitions, begins, state_for_query
+from trident.runtime.reading.state_partitions import RankedRow, Row, StatePartitions, begins
+from trident.runtime.steps.key_columns import partition_of_total
 from trident.state.encoding.equal_keys import OneForm, declared_keys, declared_prefix, keys_of_list
 from trident.state.interfaces import State, state_of
 from trident.state.kinds import KeptChanges
@@ -93,10 +94,21 @@ class StateView:
         node: StateNode,
         log: Callable[[], LogState] | None = None,
     ) -> Any:
-        """Return what a query function gets: a view, or the user's own state itself."""
+        """Return what a query function gets: a view, or the user's own state itself, which sees what all partitions hold.
+
+        Raises `UnsupportedOperation`: an updater writes several partitions, and they do not say that each sees what all hold.
+        """
         if partitions[0].offers("multi_get") or partitions[0].offers("multi_get_at"):
             return StateView(partitions, snapshot, node.name, columns_of(node), node.free_keys, log=log)
-        return state_for_query(partitions, node.name, node.free_keys)
+        if not node.free_keys:
+            return partitions[partition_of_total(len(partitions))].given
+        if len(partitions) > 1 and not partitions[0].facts.shares_keys:
+            raise UnsupportedOperation(
+                f"state {node.name!r} has {len(partitions)} partitions, and a query function gets one of them: if each of "
+                f"them sees what all hold, say so with shares_keys = True in {type(partitions[0]).__name__}; else give the "
+                "state one partition, or make it a map (multi_get), whose partitions are all asked"
+            )
+        return partitions[0].given
 
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:
         """Read many keys, all at the same snapshot: one entry per key, in the order asked, None where absent.
@@ -342,9 +354,6 @@ class StateView:
         """Close the instances."""
         for state in self._parts.instances:
             state.close()
-
-
-# ---- rows as columns -------------------------------------------------------------------------------------------------
 
 
 def columns_of(state: StateNode) -> Fields:

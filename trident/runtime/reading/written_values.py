@@ -120,9 +120,6 @@ _READERS: dict[type, Callable[[Any], Any]] = {
 }
 
 
-# ---- the values of a dead letter --------------------------------------------------------------------------------------
-
-
 def plain(value: Any) -> Any:
     """Return a value as JSON has it: decimals, times and what JSON has no form for as text, bytes in base64."""
     if value is None or isinstance(value, (bool, int, float, str)):
