@@ -97,7 +97,7 @@ class StateChangesSpout(DriverRows):
 
 
 def _fields(graph: Graph, state: str) -> Fields:
-    from trident.runtime.reading.state_frames import columns_of
+    from trident.runtime.reading.views import columns_of
 
     columns = columns_of(graph.state(state))
     *keys, value = columns.types

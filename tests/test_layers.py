@@ -211,12 +211,11 @@ LAYERS = (
     # Where a log is may be written in the cluster's state.
     Layer(("trident.runtime.reading",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster.cluster_log",)),
     Layer(("trident.runtime.commit",), (*_rooms("steps", "windows", "engine", "reading"), *RUNTIME)),
-    Layer(_rooms("daemon_pool"), ("trident.errors",)),
     Layer(_rooms("spouts"), (*_rooms("steps", "engine"), *RUNTIME)),
     Layer(
         _rooms("start"),
         (
-            *_rooms("daemon_pool", "steps", "engine", "reading", "commit", "spouts"),
+            *_rooms("steps", "engine", "reading", "commit", "spouts"),
             "trident.spark",
             *RUNTIME,
         ),
@@ -224,7 +223,7 @@ LAYERS = (
     Layer(
         _rooms("loop"),
         (
-            *_rooms("daemon_pool", "steps", "windows", "engine", "reading", "commit", "spouts", "start"),
+            *_rooms("steps", "windows", "engine", "reading", "commit", "spouts", "start"),
             *RUNTIME,
         ),
     ),

@@ -10,7 +10,7 @@ _COMMITTING = "trident/runtime/commit/committing.py"
 _NUMBERS, _FIRING, _JOIN = (
     "trident/runtime/query/batch_numbers.py", "trident/runtime/windows/firing.py", "trident/runtime/windows/join_update.py",
 )  # fmt: skip
-_TIME, _FEED = "trident/runtime/loop/batch_time.py", "trident/runtime/reading/change_feed.py"
+_TIME, _FEED = "trident/runtime/loop/batch.py", "trident/runtime/reading/change_feed.py"
 _ACKER, _COLLECTORS = "trident/storm/execution/acker.py", "trident/storm/execution/collectors.py"
 _RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/start/rewriting.py"
 
@@ -373,7 +373,7 @@ OF_RUNS = (
     ),
     Mutant(
         "executors: a worker takes one partition for another",
-        "trident/runtime/commit/worker_states.py",
+        _COMMITTING,
         "        place = name, partition, read_only\n",
         "        place = name, 0, read_only\n",
         ("tests/runtime/commit/test_worker_states.py::test_only_the_partitions_used_last_stay_open",),

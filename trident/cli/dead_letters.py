@@ -140,7 +140,7 @@ def discard_command(
 @command(app, "export", "`trident dead-letters export trident-log/word-count > edited.jsonl`")
 def export_command(of: LogOptions, letters: Letters = None) -> None:
     """Print dead letters as lines of JSON, all that wait or the ones named: edit `tuple`, then `replay --from FILE`."""
-    from trident.runtime.commit.edited_values import plain
+    from trident.runtime.reading.written_values import plain
 
     box = of.open()
     for letter in box.chosen(letters):

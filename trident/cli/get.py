@@ -15,9 +15,9 @@ from trident.config import Config
 from trident.graph import JoinWithinNode, StateNode, WindowNode
 from trident.http.plain_json import plain
 from trident.reading import open_state
-from trident.runtime.reading.state_frames import results_in
 from trident.runtime.reading.state_reader import StateReader
-from trident.runtime.reading.written_keys import parse_prefix
+from trident.runtime.reading.views import results_in
+from trident.runtime.reading.written_values import parse_prefix
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 

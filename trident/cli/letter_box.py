@@ -29,7 +29,7 @@ from trident.runtime.commit.dead_letters import (
     state_of,
     waiting,
 )
-from trident.runtime.commit.edited_values import edited_values, number_of
+from trident.runtime.reading.written_values import edited_values, number_of
 from trident.state.encoding.codec import encode
 
 

@@ -29,9 +29,8 @@ from trident.servers.log_addresses import is_log_address
 
 if TYPE_CHECKING:
     from trident.planner.meaning import Meaning, TopologyChanges
-    from trident.runtime.replaying.origins import ValueOrigin
     from trident.runtime.replaying.rehearsing import Rehearsed
-    from trident.runtime.replaying.verifying import Verified
+    from trident.runtime.replaying.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
 
 WRONG = 4

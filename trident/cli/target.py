@@ -12,7 +12,7 @@ from trident.cli.console import wrong_use
 from trident.config import Config
 from trident.errors import ConfigError
 from trident.runtime.reading import targets
-from trident.runtime.reading.written_keys import parse_key
+from trident.runtime.reading.written_values import parse_key
 from trident.setting_types import gathered
 from trident.spark.shipping import ship_modules_of
 from trident.state.interfaces import Key

@@ -20,10 +20,9 @@ from trident.graph import Graph, StateNode
 from trident.operations.interfaces import TridentOperationContext
 from trident.planner import RequestPlan
 from trident.roles import has
-from trident.runtime.reading.joint_reader import snapshots_of
 from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.state_partitions import read_in_rounds
-from trident.runtime.reading.state_reader import ForeignLog
+from trident.runtime.reading.state_reader import ForeignLog, snapshots_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.failures import Bounds, StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
@@ -108,7 +107,7 @@ class RequestStates:
         names = [name for name, node in self._plan.states.items() if not node.static]
         if self._log is None or not names:
             return
-        self._snapshots = snapshots_of(self._log, names)
+        self._snapshots = snapshots_of(self._log.now, names)
 
     def __call__(self, name: str) -> Any:
         """Return a state for a query function."""

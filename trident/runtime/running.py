@@ -32,13 +32,12 @@ from trident.runtime.loop.batch import Observer
 from trident.runtime.loop.execution import execution_of
 from trident.runtime.loop.retrying import AWAITS_BATCH
 from trident.runtime.start.engine_choice import log_idle_loads, open_runner
-from trident.runtime.start.opened_topology import OpenedTopology, open_log
+from trident.runtime.start.opened_topology import OpenedTopology
+from trident.runtime.start.placements import open_log
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
     from trident.explain import Explanation
-
-__all__ = ["Observer", "RunningTopology", "new_memory_log", "start"]
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +136,7 @@ class RunningTopology(Drive):
         A batch that fails is tried again as always, and its spouts are asked again if they do not repeat batches. False also
         if another thread calls `activate` meanwhile. Raises what ended the topology, if it ends first.
         """
-        rested, until = self.loop.start_gate.rested, math.inf if timeout_s is None else monotonic() + timeout_s
+        rested, until = self.loop.start_gate.ordered.rested, math.inf if timeout_s is None else monotonic() + timeout_s
         while not rested.wait(max(0.0, min(0.05, until - monotonic()))):
             if self._ended.is_set() or not self.is_deactivated or monotonic() >= until:
                 break
@@ -283,12 +282,8 @@ def start(
 ) -> RunningTopology:
     """Check, recover and run; see `TridentTopology.start`.
 
-    Parameters
-    ----------
-    memory_log
-        Continues a log of this process.
-    open_page
-        Opens the page at a host and a port, if `ui_port` asks for one.
+    `memory_log`: continues a log of this process.
+    `open_page`: opens the page at a host and a port, if `ui_port` asks for one.
     """
     plan = make_plan(graph)
     with ExitStack() as undo:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trident.runtime.loop.back_pressure import BackPressure
+from trident.runtime.loop.sources import BackPressure
 
 TARGET_S = 10.0
 Store = Callable[[float], float]

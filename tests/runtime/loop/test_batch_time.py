@@ -17,7 +17,7 @@ from trident.coordination.records import TIME, DefineRecord
 from trident.coordination.transaction_log import FileLog
 from trident.operations import Count, Sum, TumblingCountWindow, TumblingDurationWindow
 from trident.planner import make_plan
-from trident.runtime.loop.batch_time import BatchTime
+from trident.runtime.loop.batch import BatchTime
 from trident.runtime.windows.grid import Grid
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver

@@ -129,4 +129,4 @@ def test_the_pause_is_the_interval_or_ten_times_the_work(cost_s: float, pause_s:
     assert gate.at == pytest.approx(100.0 + pause_s)
     gate.add()
     gate.look(100.0)
-    assert (gate.at, gate.is_awaited) == (100.0, True)  # who waits for the sources does not wait for the pause
+    assert (gate.at, len(gate.awaited)) == (100.0, 1)  # who waits for the sources does not wait for the pause

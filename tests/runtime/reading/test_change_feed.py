@@ -224,7 +224,7 @@ def test_a_feed_that_was_off_for_a_while_begins_anew(made: Made, tmp_path: Path)
 def test_a_start_that_does_not_say_how_long_keeps_the_changes(
     made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "trident.runtime.start.changes")
+    caplog.set_level(logging.INFO, "trident.runtime.start.recovery")
     words, silent = Words(tmp_path, made()), Words(tmp_path, made(changes=None))
     words.run(FIRST)
     silent.run(SECOND)

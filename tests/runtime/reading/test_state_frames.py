@@ -36,9 +36,8 @@ from trident.errors import (
 from trident.fields import Fields
 from trident.operations import Count, Sum
 from trident.runtime.reading.data_source import TridentDataSource
-from trident.runtime.reading.state_frames import table_of_state
 from trident.runtime.reading.targets import load_topology
-from trident.runtime.reading.views import StateView
+from trident.runtime.reading.views import StateView, table_of_state
 from trident.state import Key, OpaqueMap, OpaqueValue, Snapshot, State, Winners
 
 if TYPE_CHECKING:

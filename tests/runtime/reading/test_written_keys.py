@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trident.fields import Fields
-from trident.runtime.reading.written_keys import parse_key, parse_prefix
+from trident.runtime.reading.written_values import parse_key, parse_prefix
 
 
 @pytest.mark.parametrize(

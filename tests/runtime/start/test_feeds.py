@@ -31,7 +31,7 @@ def kept_of(folder: Path, spec: Any) -> Any:
 def test_a_start_that_does_not_say_it_keeps_the_files_and_versions_of_a_delta_state(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "trident.runtime.start.changes")
+    caplog.set_level(logging.INFO, "trident.runtime.start.recovery")
     path = tmp_path / "table"
     week: dict[str, Any] = {"vacuum_after_hours": 168, "retained_versions": None}
     assert kept_of(tmp_path, DeltaState.opaque(path, **week)) == (week, week)

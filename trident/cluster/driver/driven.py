@@ -21,7 +21,7 @@ from trident.observe.events import ErrorFeed
 from trident.observe.topology_status import heartbeat_of
 from trident.planner import make_plan
 from trident.runtime.running import RunningTopology
-from trident.runtime.start.capabilities import is_all_in_memory
+from trident.runtime.start.placements import is_all_in_memory
 from trident.setting_types import gathered
 from trident.state.txid import RETRY_BITS
 from trident.storm import StormConfig, StormTopology

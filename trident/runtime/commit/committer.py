@@ -16,18 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from trident.arrow import COLLECTOR_PAUSE, concatenated, one_array, schema_of, strict_cast
+from trident.channel import DaemonPool
 from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment, Plan
 from trident.planner.plan import most_kept
-from trident.runtime.commit.entries import (
-    Entries,
-    check_one_writer,
-    inputs_kept,
-    inputs_of,
-    marks_of,
-    merging_columns,
-)
+from trident.runtime.commit.entries import Entries, check_one_writer, inputs_kept, inputs_of, marks_of, merging_columns
 from trident.runtime.engine.fragment_runs import put_backs_of, send
 from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.task_output import TaskOutput
@@ -241,23 +235,12 @@ def answers_of(
 class Committer:
     """Holds the writers of all state partitions of a topology.
 
-    Attributes
-    ----------
-    is_quick
-        Whether all states take columns only, so that no user code is called.
-
-    Parameters
-    ----------
-    states
-        By name, the `State` of each partition.
-    in_parallel
-        Applies a function to many partitions: `map`, or a thread pool's `map` for stores that answer over a network.
-    exchanges
-        Returns them by id, with their numbers of partitions.
-    reach
-        Called at each point of a state's commit with the state's name, see `Reach`; may raise.
-    bounds
-        How many rows a step behind a state may give.
+    `is_quick`: whether all states take columns only, so that no user code is called.
+    `states`: by name, the `State` of each partition.
+    `pool`: updates many partitions side by side, for stores that answer over a network; None: one after the other.
+    `exchanges`: returns them by id, with their numbers of partitions.
+    `reach`: called at each point of a state's commit with the state's name, see `Reach`; may raise.
+    `bounds`: how many rows a step behind a state may give.
     """
 
     def __init__(
@@ -265,7 +248,7 @@ class Committer:
         plan: Plan,
         states: Mapping[str, Sequence[Any]],
         static_state: Callable[[str], Any],
-        in_parallel: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
+        pool: DaemonPool | None = None,
         exchanges: Callable[[], Mapping[str, Exchange]] | None = None,
         reach: Reach | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
@@ -277,8 +260,13 @@ class Committer:
             node.id: merging_columns(node.aggregation, states[name]) for name, node in self._writers.items()
         }
         self._later: list[LaterWrite] = []
-        self.in_parallel, self.exchanges = in_parallel, exchanges or (lambda: plan.exchanges)
+        self._pool, self.exchanges = pool, exchanges or (lambda: plan.exchanges)
+        self.in_parallel: Callable[..., Iterable[Any]] = map if pool is None else pool.map
         self.is_quick = all(self.columns.get(node.id) is not None for node in plan.commits)
+
+    def threads(self) -> list[int]:
+        """Return the threads that a commit uses beside its own."""
+        return [] if self._pool is None else self._pool.idents()
 
     def leave_to_record(self, states: Iterable[str]) -> None:
         """From now on leave the writes of some states, of one partition each, to the record of their batch."""

@@ -43,14 +43,9 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursi
 class DeadLetter:
     """A tuple that its batch left out because an operation raised at it.
 
-    Attributes
-    ----------
-    txid, attempt, number
-        The batch, and the number of the letter in it.
-    failure
-        Step, error and traceback, and the tuple, typed, as it was at the input of the step.
-    size
-        The length of its line in the file; 0 if it has none.
+    `txid`, `attempt`, `number`: the batch, and the number of the letter in it.
+    `failure`: step, error and traceback, and the tuple, typed, as it was at the input of the step.
+    `size`: the length of its line in the file; 0 if it has none.
     """
 
     txid: int

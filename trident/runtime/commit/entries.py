@@ -19,14 +19,7 @@ from trident.errors import KeyConflictError, StateError
 from trident.graph import Aggregation, PersistNode
 from trident.naming import shown
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.steps.aggregates import (
-    Merging,
-    is_plain_key,
-    merge_partials,
-    merged,
-    merging_function,
-    rows_of,
-)
+from trident.runtime.steps.aggregates import Merging, is_plain_key, merge_partials, merged, merging_function, rows_of
 from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of, without_removed
 from trident.runtime.steps.rows import tuples_of

@@ -51,12 +51,8 @@ _Lists = dict[str, list[list[int]]]
 class Key(NamedTuple):
     """What a total counts.
 
-    Attributes
-    ----------
-    operation
-        The id of its node, or `TOPOLOGY`.
-    measure
-        `emitted`, `executed`, `busy_ns`, `commit_ns` and others; or `sent`: rows on the edge to the operation `to`.
+    `operation`: the id of its node, or `TOPOLOGY`.
+    `measure`: `emitted`, `executed`, `busy_ns`, `commit_ns` and others; or `sent`: rows on the edge to the operation `to`.
     """
 
     operation: str

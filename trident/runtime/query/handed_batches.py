@@ -156,7 +156,9 @@ def mode_of_totals(df: DataFrame) -> str | None:
         if mode is None or _KEEPS_VALUES.search(plan) is None:
             continue
         if batches is None and not is_surely_its:
-            batches = [set(_NUMBER.findall(columns)) for columns in _BATCH.findall(_plan_of_frame(df))]
+            frame: Any = df  # `explain` prints the text, to where other threads print, too
+            text = frame._explain_string(extended=True) if is_connect(df) else frame._jdf.queryExecution().toString()  # noqa: SLF001
+            batches = [set(_NUMBER.findall(columns)) for columns in _BATCH.findall(str(text))]
         if is_surely_its or any(batch <= set(_NUMBER.findall(plan)) for batch in batches or ()):
             return mode[1]
     return None
@@ -177,13 +179,6 @@ def _plans_of_queries(df: DataFrame) -> Iterator[tuple[str, bool]]:
     for execution in (stream.lastExecution() for stream in found if stream is not None):
         if execution is not None:  # else it has planned no batch yet
             yield str(execution.toString()), query is not None
-
-
-# `explain` of both prints the text, to where other threads print, too
-
-
-def _plan_of_frame(df: Any) -> str:
-    return str(df._explain_string(extended=True) if is_connect(df) else df._jdf.queryExecution().toString())  # noqa: SLF001
 
 
 def _plan_of_connect_query(query: Any) -> str:

@@ -19,10 +19,9 @@ from trident.errors import ConfigError, StaleTransactionError, StateError
 from trident.fields import Fields
 from trident.graph import StateNode
 from trident.runtime.reading.open_partitions import graph_to_read, open_state
-from trident.runtime.reading.state_frames import columns_of, table_of_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.targets import load_topology
-from trident.runtime.reading.views import StateView
+from trident.runtime.reading.views import StateView, columns_of, table_of_state
 from trident.servers.log_addresses import is_log_address
 from trident.state.interfaces import State
 from trident.state.txid import Snapshot
@@ -134,15 +133,12 @@ class _Reader(DataSourceReader):
         self._place, self._txid = place, txid
 
     def partitions(self) -> Sequence[InputPartition]:
-        log, name = self._place.log(), self._place.node.name
-        now, count = log.now().snapshot(name), log.partitions(name)
-        then = now if self._txid is None else self._at(now)
-        view = self._place.view(log, count, then)
-        try:
-            view.compare()  # so that an error comes from the planning, once
-        finally:
-            view.close()
-            log.close()
+        name = self._place.node.name
+        with closing(self._place.log()) as log:
+            now, count = log.now().snapshot(name), log.partitions(name)
+            then = now if self._txid is None else self._at(now)
+            with closing(self._place.view(log, count, then)) as view:
+                view.compare()  # so that an error comes from the planning, once
         snapshot = (then.txid, then.winners.ranges, then.winners.adopted, then.winners.types)
         return [InputPartition((partition, count, snapshot)) for partition in range(count)]
 
@@ -161,16 +157,15 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         index, count, (txid, *winners) = partition.value
         place = self._place
-        log = place.log()
-        view = place.view(log, count, Snapshot(txid, Winners.of(*winners)))
         try:
-            for rows in view.pages_of(index):
-                yield from table_of_state(place.node.name, place.columns, rows).to_batches()
+            with (
+                closing(place.log()) as log,
+                closing(place.view(log, count, Snapshot(txid, Winners.of(*winners)))) as view,
+            ):
+                for rows in view.pages_of(index):
+                    yield from table_of_state(place.node.name, place.columns, rows).to_batches()
         except StaleTransactionError as error:
             raise StateError(
                 f"read state {place.node.name!r} as of batch {txid}: its topology committed further batches while Spark read. "
                 "Stop the topology meanwhile, keep the state in Delta, or read it with get_tuples(), page by page"
             ) from error
-        finally:
-            view.close()
-            log.close()

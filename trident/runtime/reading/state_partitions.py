@@ -269,22 +269,6 @@ def _was_overtaken(error: Exception) -> bool:
     return isinstance(error, (StaleTransactionError, KeyConflictError))
 
 
-def state_for_query(instances: Sequence[State], name: str, free_keys: bool) -> Any:
-    """Return the instance of a state that is no map which a query function gets: it sees what all partitions hold.
-
-    Raises `UnsupportedOperation`: an updater writes several partitions, and they do not say that each sees what all hold.
-    """
-    if not free_keys:
-        return instances[partition_of_total(len(instances))].given
-    if len(instances) > 1 and not instances[0].facts.shares_keys:
-        raise UnsupportedOperation(
-            f"state {name!r} has {len(instances)} partitions, and a query function gets one of them: if each of them sees what "
-            f"all hold, say so with shares_keys = True in {type(instances[0]).__name__}; else give the state one partition, or "
-            "make it a map (multi_get), whose partitions are all asked"
-        )
-    return instances[0].given
-
-
 def _only(answers: Sequence[Any], name: str, key: str) -> tuple[Any, int]:
     """Return the value that partitions answered, and the first that has it; two different ones are refused."""
     value, holder = None, -1

@@ -39,9 +39,8 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.loop.retrying import is_given_up
 from trident.runtime.reading.state_reader import log_place
-from trident.runtime.replaying.batch_replay import Replay
+from trident.runtime.replaying.batch_replay import Replay, without_states
 from trident.runtime.replaying.missing_batches import Lacking, RecordedPast, check_states_fit, reached, span_of
-from trident.runtime.replaying.replay_graph import without_states
 from trident.runtime.start.accidents import Found
 from trident.state.interfaces import Key
 from trident.state.map_commits import CommittedMap
@@ -172,9 +171,8 @@ class _RewindReplay(Replay):
 
     def _commit(self, record: CommitRecord, output: TaskOutput, order: Order) -> Committed:
         self._log.check_owner()
-        if len(output.captured) != record.counts.get(
-            "dead_letters", 0
-        ):  # they may have been put back since, by another batch
+        # They may have been put back since, by another batch.
+        if len(output.captured) != record.counts.get("dead_letters", 0):
             raise self._other_count(record, "dead letters", len(output.captured))
         txids = self._txids(record)
         committed = self._opened.committer.commit(replace(order, txids=txids), output)

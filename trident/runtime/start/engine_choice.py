@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,9 @@ from trident.spark.shipping import ship_code, ship_code_to
 from trident.spark.spark_resources import memory_settings, undone_memory
 
 logger = logging.getLogger(__name__)
+
+RunnerOf = Callable[[Program, Config, float, Program, Mapping[str, SpoutHandle]], Runner]
+"""Opens what processes the batches, as `open_runner` does."""
 
 _SPARE = 2  # slots for other jobs of the session, such as a DataFrame of a state, beside workers that keep theirs
 

@@ -23,8 +23,8 @@ from trident.graph import Graph
 from trident.planner.evolution import REWRITTEN
 from trident.planner.meaning import Meaning
 from trident.runtime.commit.dead_letters import dead_letters_of
-from trident.runtime.start.changes import NewMeaning
 from trident.runtime.start.moving import Moved, Progress, StatePlace, opened_place
+from trident.runtime.start.recovery import NewMeaning
 from trident.state.encoding.equal_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
 from trident.state.sentinel import compare_stores

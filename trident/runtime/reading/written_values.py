@@ -1,14 +1,20 @@
-"""Keys as people write them, on the command line and on the page."""
+"""Values as people write them: keys, on the command line and on the page; the values of a dead letter, edited as JSON.
+
+A value that was not edited stays what it was, whatever its type. Another one is read as the type that the value before had.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 from trident.fields import Fields
 from trident.moments import MOMENTS, moment_of
+from trident.setting_types import close_to
 from trident.state.interfaces import Key
 from trident.types import simple_type
 
@@ -64,10 +70,10 @@ def _key(parts: list[Any], fields: Fields, what: str) -> Key:
     if not fields:
         return tuple(parts)
     named = [what] if len(fields) == 1 else [f"{field} of {what}" for field in fields.names]
-    return tuple(_typed(part, type_, name) for part, type_, name in zip(parts, fields.types, named, strict=False))
+    return tuple(_of_type(part, type_, name) for part, type_, name in zip(parts, fields.types, named, strict=False))
 
 
-def _typed(value: Any, type_: str | None, what: str) -> Any:
+def _of_type(value: Any, type_: str | None, what: str) -> Any:
     """Turn a text, or what JSON made of it, into the type of a field."""
     known = simple_type(type_)
     if value is None or known is None:
@@ -111,4 +117,86 @@ _READERS: dict[type, Callable[[Any], Any]] = {
     bool: _boolean,
     Decimal: lambda value: Decimal(str(value)),
     bytes: lambda value: _string(value).encode(),
+}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: decimals, times and what JSON has no form for as text, bytes in base64."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def number_of(text: str) -> float:
+    """Return a number of JSON with a point or an exponent; one with more digits than a double keeps is refused."""
+    number = float(text)
+    if Decimal(text) != Decimal(repr(number)):
+        raise ValueError(
+            f"{text} is read as {number!r}: write a decimal in quotes, and a double with the digits that it keeps"
+        )
+    return number
+
+
+def edited_values(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a tuple whose fields were edited as JSON.
+
+    Raises `ValueError`: the fields are others, or a value is none of the type of the one before.
+    """
+    for name in given:
+        if name not in before:
+            raise ValueError(f"the tuple has no field {name!r}{close_to(name, before)}")
+    if missing := [name for name in before if name not in given]:
+        raise ValueError(f"the tuple lacks the field {missing[0]!r}")
+    return {name: _like(name, given[name], value) for name, value in before.items()}
+
+
+def _like(field: str, given: Any, before: Any) -> Any:
+    if given == plain(before) and type(given) is type(plain(before)):
+        return before
+    if given is None or before is None:
+        return given
+    try:
+        return _of_kind(field, given, before)
+    except (ValueError, ArithmeticError, TypeError):
+        kind = type(before).__name__
+        raise ValueError(f"field {field!r}: {given!r} cannot be a {kind}, which it was ({plain(before)!r})") from None
+
+
+def _of_kind(field: str, given: Any, before: Any) -> Any:
+    if isinstance(before, Mapping):
+        return {**before, **edited_values(given, before)}
+    if isinstance(before, (list, tuple)):
+        item = before[0] if before else None
+        return [_like(field, each, before[at] if at < len(before) else item) for at, each in enumerate(given)]
+    if isinstance(before, (bool, int, str)) and type(given) is type(before):
+        return given
+    for kind, read in _EDITED.items():
+        if isinstance(before, kind):
+            return read(given, before)
+    raise TypeError
+
+
+def _double(given: Any, _: float) -> float:
+    if isinstance(given, (bool, str)) or (isinstance(given, int) and int(float(given)) != given):
+        raise TypeError
+    return float(given)
+
+
+def _moment(given: Any, before: date) -> Any:
+    if not isinstance(before, datetime):
+        return moment_of(_string(given), "date")
+    return moment_of(_string(given), "timestamp_ntz" if before.tzinfo is None else "timestamp")
+
+
+_EDITED: dict[type, Callable[[Any, Any], Any]] = {
+    float: _double,
+    bytes: lambda given, _: base64.b64decode(given, validate=True),
+    date: _moment,
+    Decimal: lambda given, _: Decimal(str(given)),
 }

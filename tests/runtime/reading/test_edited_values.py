@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trident.runtime.commit.edited_values import edited_values, number_of, plain
+from trident.runtime.reading.written_values import edited_values, number_of, plain
 
 EACH: dict[str, Any] = {
     "text": "a", "whole": 1, "number": 1.5, "flag": True, "none": None, "bytes": b"\x00a", "day": dt.date(2026, 1, 2),
