@@ -27,8 +27,7 @@ from typing import Any, NamedTuple
 from trident.coordination.framing import decode, encode, frame, read_frames
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_state import CommittedUpTo
-from trident.coordination.patience import Patience
-from trident.coordination.record_store import Head, LogEnd, RecordStore
+from trident.coordination.record_store import Head, LogEnd, Patience, RecordStore
 from trident.errors import CorruptLogError, LogError
 from trident.servers.nodes import StoredNode
 from trident.state.kinds import LaterWrite

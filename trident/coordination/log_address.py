@@ -17,8 +17,7 @@ from trident.coordination.memory_log import TransactionLog, TransactionLogReader
 from trident.coordination.object_records import ObjectRecords
 from trident.coordination.postgres_records import PostgresRecords
 from trident.coordination.record_store import RecordStore
-from trident.coordination.stored_log import StoredLog
-from trident.coordination.stored_reader import StoredReader
+from trident.coordination.stored_log import StoredLog, StoredReader
 from trident.coordination.transaction_log import FileLog
 from trident.coordination.zookeeper_records import ZooKeeperRecords
 from trident.retention import Retention

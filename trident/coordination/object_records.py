@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecords
-from trident.coordination.patience import Patience
-from trident.coordination.record_store import Head
+from trident.coordination.record_store import Head, Patience
 from trident.errors import LogError
 from trident.extras import needs_package
 from trident.object_stores import is_unanswered, short

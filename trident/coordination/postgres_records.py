@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_state import CommittedUpTo
-from trident.coordination.patience import STOP_S, Patience
-from trident.coordination.record_store import Head, LogEnd, NotWrittenError
+from trident.coordination.record_store import STOP_S, Head, LogEnd, NotWrittenError, Patience
 from trident.errors import ConfigError, CorruptLogError, LogError, TridentError
 from trident.extras import needs_package
 from trident.servers.log_addresses import PostgresAddress

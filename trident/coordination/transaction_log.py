@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, Self
 
-from trident.coordination.durable_log import DurableLog, claimed
+from trident.coordination.durable_log import DurableLog, claimed, first_kept
 from trident.coordination.framing import encode, frame
-from trident.coordination.kept_segments import first_kept
 from trident.coordination.lock import Claim, SegmentName, list_log, os_error_text
 from trident.coordination.log_file import LogFile, make_directory, sync_directory
 from trident.coordination.log_reader import LogReader, exists, header_of, read_payloads

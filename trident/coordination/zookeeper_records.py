@@ -23,11 +23,9 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from trident.coordination import holders
 from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecords
-from trident.coordination.lock import SegmentName
-from trident.coordination.patience import Patience
-from trident.coordination.record_store import Head
+from trident.coordination.lock import SegmentName, holder_text
+from trident.coordination.record_store import Head, Patience
 from trident.errors import LogError
 from trident.servers.nodes import Check, Create, Delete, Put, Refusal, Step, StoredNode
 from trident.servers.zookeeper_address import ZooKeeperAddress
@@ -117,7 +115,7 @@ class ZooKeeperRecords(HeadRecords):
             return True
         logger.warning(
             "transaction log %s was written by %s; waiting up to %g seconds for the end of its session",
-            self._address, holders.described(holders.read(claim.about), claim.epoch), SESSION_S,
+            self._address, holder_text(claim.about, claim.epoch), SESSION_S,
         )  # fmt: skip
         return not self._nodes.has_fired.wait(SESSION_S + 1)
 
