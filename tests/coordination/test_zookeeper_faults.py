@@ -42,7 +42,7 @@ from trident.errors import (
     LogError,
     LogHeldError,
 )
-from trident.servers.zookeeper_address import ZooKeeperAddress
+from trident.servers.log_addresses import ZooKeeperAddress
 from trident.servers.zookeeper_nodes import ZooKeeperNodes
 
 WAIT_S = 30

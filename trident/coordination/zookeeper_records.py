@@ -27,8 +27,8 @@ from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecord
 from trident.coordination.lock import SegmentName, holder_text
 from trident.coordination.record_store import Head, Patience
 from trident.errors import LogError
+from trident.servers.log_addresses import ZooKeeperAddress
 from trident.servers.nodes import Check, Create, Delete, Put, Refusal, Step, StoredNode
-from trident.servers.zookeeper_address import ZooKeeperAddress
 from trident.servers.zookeeper_nodes import AUTH, SessionChange, ZooKeeperNodes
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from trident.cluster.state.sqlite_nodes import SqliteNodes
 from trident.cluster.state.zookeeper_state import ZooKeeperState
 from trident.cluster_errors import ClusterError
 from trident.errors import ConfigError
-from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
+from trident.servers.log_addresses import ZooKeeperAddress, is_zookeeper
 
 STATE_FILE = "cluster.db"
 """The file of a cluster on this machine, in its folder."""

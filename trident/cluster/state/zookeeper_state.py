@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster_errors import ClusterError, ClusterUnreachable
+from trident.servers.log_addresses import ZooKeeperAddress
 from trident.servers.nodes import Refusal, Step
-from trident.servers.zookeeper_address import ZooKeeperAddress
 from trident.servers.zookeeper_nodes import AUTH, SessionChange, ZooKeeperNodes
 
 _log = logging.getLogger(__name__)
