@@ -22,9 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.harness.zookeeper_servers import start_zookeeper
-from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import NodePort
+from trident.cluster.state.cluster_records import NodePort, WorkerHeartbeat
 from trident.cluster.state.cluster_state import ClusterEvent, ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
 

@@ -20,9 +20,8 @@ from tests.ui.page_topologies import orders
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.cluster.nimbus.submissions import TopologyNames
 from trident.cluster.pages import ClusterOverview
-from trident.cluster.state.beat_records import SupervisorInfo
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, SupervisorInfo, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.operations import BaseFunction, Count, Split
 from trident.runtime.running import RunningTopology

@@ -19,9 +19,8 @@ from trident.cli.cluster_output import print_topology
 from trident.cluster.client.topology_overviews import overview
 from trident.cluster.nimbus.submissions import TopologyNames
 from trident.cluster.pages import ClusterOverview
-from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.observe import at_work
 from trident.observe.heartbeats import heartbeat_of

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from trident import __version__
-from trident.cluster.nimbus.leadership import hosts_of, leader_of
 from trident.cluster.nimbus.submissions import TopologyNames
-from trident.cluster.state.beat_records import WorkerHeartbeat, machine_names
 from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import WorkerHeartbeat, machine_names
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import (
     Acting,
@@ -56,7 +55,7 @@ class ClusterOverview:
         }
 
     def nimbus_summary(self) -> Page:
-        leader, now = leader_of(self._cluster.state), time.time()
+        leader, now = self._cluster.leader(), time.time()
         return {
             "nimbuses": [
                 {
@@ -68,7 +67,7 @@ class ClusterOverview:
                     "nimbusUpTime": pretty_seconds(now - each["since-secs"]),
                     "nimbusUpTimeSeconds": now - each["since-secs"],
                 }
-                for each in hosts_of(self._cluster.state)
+                for each in self._cluster.nimbuses()
             ]
         }
 
@@ -175,7 +174,7 @@ def open_cluster_pages(address: str, token: str | None, session_timeout_s: float
     cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
 
     def forward(storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
-        leader = leader_of(cluster.state)
+        leader = cluster.leader()
         if leader is None:
             raise NoLeader("no Nimbus leads the cluster just now; try again")
         with HttpTopologyPages(leader["url"], token, storm_id) as nimbus:

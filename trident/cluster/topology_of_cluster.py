@@ -9,9 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trident.cluster.nimbus.leadership import leader_of
-from trident.cluster.state.beat_records import DRIVER, ErrorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, StatusKind, StormBase
+from trident.cluster.state.cluster_records import DRIVER, Assignment, ErrorInfo, StatusKind, StormBase, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoSuchTopology, NotRunning
 from trident.errors import TridentError
@@ -228,7 +226,7 @@ def _error(info: ErrorInfo) -> dict[str, Any]:
 
 def why_waiting(cluster: StormClusterState, assignments: Mapping[str, Assignment]) -> str:
     """Return why a topology has no slot that needs one."""
-    if leader_of(cluster.state) is None:
+    if cluster.leader() is None:
         return "no Nimbus leads the cluster, so it is not assigned"
     supervisors = cluster.all_supervisor_info()
     if not supervisors:

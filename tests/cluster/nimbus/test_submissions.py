@@ -18,9 +18,8 @@ from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_manifest import ComponentFacts
 from trident.cluster.code.topology_package import settings_of
 from trident.cluster.nimbus.submissions import Submission, Submissions, rolled_back
-from trident.cluster.state.beat_records import ErrorInfo
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, WantedStatus
+from trident.cluster.state.cluster_records import Assignment, ErrorInfo, NodePort, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.coordination.records import TopologyRecord

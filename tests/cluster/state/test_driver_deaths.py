@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.harness.cluster_states import Opened
-from trident.cluster.state.beat_records import DriverDeath
+from trident.cluster.state.cluster_records import DriverDeath
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 

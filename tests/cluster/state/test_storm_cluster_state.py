@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 
 from tests.harness.cluster_states import Opened, Opening
-from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    ErrorInfo,
+    NodePort,
+    StormBase,
+    SupervisorInfo,
+    WantedStatus,
+    WorkerHeartbeat,
+)
 from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError

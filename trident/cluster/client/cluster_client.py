@@ -7,23 +7,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from trident.cluster.client.cluster_token import find_token
 from trident.cluster.client.nimbus_http import NimbusHttp
 from trident.cluster.client.topology_overviews import TopologyOverview, overview, overviews
+from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.topology_package import TopologyPackage
-from trident.cluster.lost_state import left_of
 from trident.cluster.state.cluster_address import STATE_FILE, folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import find_topology
-from trident.cluster_errors import ClusterUnreachable, NoSuchTopology
+from trident.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology
+from trident.coordination.log_reader import exists
 from trident.roles import Closes
 
 _CODE = "/api/v1/code"
 _PIECE = 1 << 16
+_MOST_NAMES = 10
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that were just sent."""
@@ -57,7 +60,7 @@ class ClusterClient(Closes):
             )
         token = find_token(folder, token)
         self.cluster = StormClusterState(open_cluster_state(address))
-        self._http = NimbusHttp(self.cluster.state, token, patience_s)
+        self._http = NimbusHttp(self.cluster, token, patience_s)
 
     def submit(
         self,
@@ -190,3 +193,28 @@ class ClusterClient(Closes):
 
 def _path(storm_id: str) -> str:
     return f"/api/v1/topology/{quote(storm_id, safe='')}"
+
+
+def left_of(folder: Path) -> str:
+    """Say what is in the folder of a cluster whose state is not there; "" if it is there, or nothing else is."""
+    if (folder / STATE_FILE).exists():
+        return ""
+    place = folder / "transactional"
+    logs = [each.name for each in place.iterdir() if exists(each)] if place.is_dir() else []
+    code = folder / "code"
+    names = sorted({*(_names_of_packages(code) if code.is_dir() else ()), *logs})
+    if not names:
+        return ""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    topologies = ", ".join(names[:_MOST_NAMES])
+    return (
+        f"the state of the cluster, {folder / STATE_FILE}, is gone, but not the code and the logs of {topologies}{more}. Bring "
+        "the file back from a backup; or submit the topologies again under the names that they had: each goes on with its log, "
+        "after its last recorded batch"
+    )
+
+
+def _names_of_packages(folder: Path) -> Iterator[str]:
+    for sha256 in (store := CodeStore(folder)).hashes():
+        with suppress(ClusterError):  # damaged
+            yield store.manifest(sha256).name

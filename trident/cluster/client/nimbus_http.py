@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trident import __version__, cluster_errors
-from trident.cluster.nimbus.leadership import leader_of
-from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NotAllowed
 from trident.errors import ConfigError, TridentError
 from trident.ui.http_pages import client_of
@@ -25,13 +24,13 @@ _ERRORS: dict[str, type[TridentError]] = {
 _AGAIN = (ClusterUnreachable, NoLeader)
 
 
-def leader_url(state: ClusterState) -> str:
+def leader_url(cluster: StormClusterState) -> str:
     """Return where the Nimbus that leads is.
 
     Raises `NoLeader`: none does.
     Raises `ClusterError`: it is of another release than this client.
     """
-    leader = leader_of(state)
+    leader = cluster.leader()
     if leader is None:
         raise NoLeader(
             "no Nimbus leads the cluster. Start one: `trident nimbus`, or `trident up` for all on this machine. Running "
@@ -52,8 +51,8 @@ class NimbusHttp:
     `patience_s`: for how long a request is tried again while no Nimbus answers: another one becomes the leader meanwhile.
     """
 
-    def __init__(self, state: ClusterState, token: str | None, patience_s: float) -> None:
-        self._state, self._patience_s = state, patience_s
+    def __init__(self, cluster: StormClusterState, token: str | None, patience_s: float) -> None:
+        self._cluster, self._patience_s = cluster, patience_s
         self._has_token = token is not None
         self._client = client_of("", token, _TIMEOUT_S, "asking a cluster", "cluster")
 
@@ -93,7 +92,7 @@ class NimbusHttp:
     ) -> httpx.Response:
         import httpx
 
-        url = leader_url(self._state)
+        url = leader_url(self._cluster)
         try:
             answer = self._client.request(method, url + path, timeout=timeout_s, **request)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:

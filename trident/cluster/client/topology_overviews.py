@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trident.cluster.nimbus.leadership import leader_of
-from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, StormBase
+from trident.cluster.state.cluster_records import Assignment, ErrorInfo, StormBase, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import facts, find_topology, first_line, why_waiting
 from trident.observe.verdict import verdict
@@ -91,7 +89,7 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     """Return all topologies, by name."""
     bases, assignments = cluster.all_bases(), cluster.all_assignments()
     why = why_waiting(cluster, assignments) if set(bases) - set(assignments) else ""
-    leader = leader_of(cluster.state)
+    leader = cluster.leader()
     found = [_one(cluster, storm_id, base, assignments.get(storm_id), why, leader) for storm_id, base in bases.items()]
     return sorted(found, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
 
@@ -101,7 +99,7 @@ def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
     storm_id, base = find_topology(cluster.all_bases(), topology)
     assignment = cluster.assignment_info(storm_id)
     why = "" if assignment is not None else why_waiting(cluster, cluster.all_assignments())
-    return _one(cluster, storm_id, base, assignment, why, leader_of(cluster.state))
+    return _one(cluster, storm_id, base, assignment, why, cluster.leader())
 
 
 def _one(

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trident.cluster.machine.driver_order import DriverOrder
-from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
+from trident.cluster.machine.machine_folder import DriverOrder
+from trident.cluster.state.cluster_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
 

@@ -20,7 +20,7 @@ from trident.cluster.code.package_manifest import MANIFEST, PackageManifest, loa
 from trident.cluster.driver.driven import TopologyHandle, config_of, start_driven
 from trident.cluster.driver.driver_beats import DriverBeats
 from trident.cluster.driver.orders import Ending, Orders
-from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -157,6 +157,7 @@ def main() -> int:
     """Carry out the order in the file that is named; returns the exit code."""
     faulthandler.enable()
     order = DriverOrder.read(Path(sys.argv[1]))
+    assert order is not None, "a supervisor writes the order before it starts the process"
     _log_to(Path(order.log_file))
     where = f"{socket.gethostname()}:{order.port}"
     logger.info("driver of %s, generation %d, in slot %s", order.storm_id, order.generation, where)

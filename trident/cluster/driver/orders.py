@@ -11,9 +11,8 @@ from typing import Literal
 
 from trident.cluster.driver.driven import TopologyHandle, log_before, proved, with_proof
 from trident.cluster.driver.driver_beats import DriverBeats
-from trident.cluster.machine.driver_order import DriverOrder
-from trident.cluster.state.beat_records import DRIVER, ErrorInfo
-from trident.cluster.state.cluster_records import StormBase
+from trident.cluster.machine.machine_folder import DriverOrder
+from trident.cluster.state.cluster_records import DRIVER, ErrorInfo, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
 from trident.errors import TridentError

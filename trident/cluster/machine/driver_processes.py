@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
-from trident.cluster.machine.driver_order import DriverOrder
+from trident.cluster.machine.machine_folder import DriverOrder
 from trident.cluster_errors import ClusterError
 
 RUN_VARIABLE = "TRIDENT_DRIVER_RUN"
@@ -108,23 +109,25 @@ def start_driver(order: DriverOrder, order_file: Path, output: Path, environment
     except OSError as error:
         raise ClusterError(f"the driver of {order.storm_id} could not be started: {error}") from error
     process = psutil.Process(child.pid)
-    known = order.of_process(child.pid, process.create_time())
+    known = replace(order, pid=child.pid, created_secs=process.create_time())
     known.write(order_file)
     return DriverProcess(known, process, child)
 
 
 def adopt(order_file: Path) -> DriverProcess | None:
     """Return the driver that an earlier supervisor started, None if it does not run any more."""
+    order = DriverOrder.read(order_file)
+    if order is None:
+        return None
     try:
-        order = DriverOrder.read(order_file)
         process = psutil.Process(order.pid) if order.pid else _find(order)
         if process is None:
             return None
         if abs(process.create_time() - order.created_secs) > _SAME_S:
             if order.pid:
                 return None  # the number belongs to another process now
-            order = order.of_process(process.pid, process.create_time())
-    except (FileNotFoundError, ValueError, TypeError, psutil.NoSuchProcess):
+            order = replace(order, pid=process.pid, created_secs=process.create_time())
+    except psutil.NoSuchProcess:
         return None
     return DriverProcess(order, process, None) if _is_running(process) else None
 

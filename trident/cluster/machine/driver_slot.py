@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trident.cluster.code.unpacked_code import CodeCache, UnpackedCode
-from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
 from trident.cluster.machine.driver_processes import DriverProcess, adopt, start_driver
-from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.state.beat_records import DriverDeath
-from trident.cluster.state.cluster_records import Assignment
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder
+from trident.cluster.state.cluster_records import Assignment, DriverDeath
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 
 logger = logging.getLogger(__name__)

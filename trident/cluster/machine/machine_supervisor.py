@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster.machine.driver_slot import DriverSlot, Wanted
 from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.state.beat_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
+from trident.cluster.state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
 from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError

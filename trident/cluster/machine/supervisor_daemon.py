@@ -13,9 +13,7 @@ from trident.cluster.client.cluster_token import TOKEN_VARIABLE
 from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster.machine.machine_folder import MachineFolder, read_log
 from trident.cluster.machine.machine_supervisor import MachineSupervisor, SupervisorSettings
-from trident.cluster.nimbus.leadership import hosts_of, leader_of
 from trident.cluster.state.cluster_address import folder_of, is_embedded, open_cluster_state
-from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotAllowed
 from trident.redaction import redacted
@@ -60,7 +58,7 @@ class SupervisorDaemon:
             cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
             self._open.callback(cluster.disconnect)
             server = self._open.enter_context(UIServer(MachinePages(machine), host, 0, token, token_for_all=True))
-            cache = CodeCache(machine.path, partial(_fetch, cluster.state, token))
+            cache = CodeCache(machine.path, partial(_fetch, cluster, token))
             # An address that means the same in every working directory.
             where = str(folder_of(address)) if is_embedded(address) else address
             self.supervisor = MachineSupervisor(
@@ -77,10 +75,10 @@ class SupervisorDaemon:
         self._open.close()
 
 
-def _fetch(state: ClusterState, token: str, code_hash: str) -> bytes:
+def _fetch(cluster: StormClusterState, token: str, code_hash: str) -> bytes:
     """Fetch a package from the Nimbus that leads, or from another one."""
-    leader = leader_of(state)
-    urls = [*([] if leader is None else [leader["url"]]), *(each["url"] for each in hosts_of(state))]
+    leader = cluster.leader()
+    urls = [*([] if leader is None else [leader["url"]]), *(each["url"] for each in cluster.nimbuses())]
     if not urls:
         raise NoLeader(f"the package {code_hash} cannot be fetched: no Nimbus is running")
     problems: list[str] = []

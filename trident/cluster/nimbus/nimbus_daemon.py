@@ -29,7 +29,6 @@ from starlette.routing import BaseRoute, Route
 from trident import __version__
 from trident.cluster.cluster_log import log_of
 from trident.cluster.code.code_store import CodeStore
-from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster.nimbus.nimbus import Nimbus, NimbusSettings
 from trident.cluster.nimbus.submissions import Submission, Submissions
 from trident.cluster.pages import ClusterOverview
@@ -101,7 +100,7 @@ class NimbusDaemon(Closes):
     def wait_until_known(self, timeout_s: float = 15.0) -> None:
         """Wait until the cluster has a leader, this one or another. Raises `ClusterUnreachable` if none is there in time."""
         ends = time.monotonic() + timeout_s
-        while leader_of(self._cluster.state) is None:
+        while self._cluster.leader() is None:
             if time.monotonic() > ends:
                 raise ClusterUnreachable(f"no Nimbus leads the cluster after {timeout_s:g} s")
             time.sleep(0.02)
@@ -112,7 +111,7 @@ class NimbusDaemon(Closes):
 
     def _check_leads(self) -> None:
         if not self.nimbus.leads:
-            leader = leader_of(self._cluster.state)
+            leader = self._cluster.leader()
             where = "none leads just now; try again" if leader is None else f"ask the one at {leader['url']}"
             raise NoLeader(f"this Nimbus does not lead the cluster: {where}")
 

@@ -6,19 +6,29 @@ Ids and names of components are escaped as in addresses of pages where they have
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
-from trident.cluster.state.beat_records import DriverDeath, ErrorInfo, SupervisorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, ClusterRecord, NodePort, StormBase
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    ClusterRecord,
+    DriverDeath,
+    ErrorInfo,
+    NodePort,
+    StormBase,
+    SupervisorInfo,
+    WorkerHeartbeat,
+)
 from trident.cluster.state.cluster_state import ClusterState, above
 from trident.cluster_errors import ClusterError
 
 _ASSIGNMENTS, _STORMS, _SUPERVISORS = "/assignments", "/storms", "/supervisors"
 _WORKERBEATS, _ERRORS, _DEATHS = "/workerbeats", "/errors", "/deaths"
+LEADER, NIMBUSES = "/nimbus/leader", "/nimbus/hosts"
 _ERRORS_KEPT, _DEATHS_KEPT = 10, 100
 _MAX_ERROR = 50_000
 
@@ -71,6 +81,17 @@ class StormClusterState:
         if (None if node is None else Assignment.of_bytes(node.data)) != before:
             return False
         return self.state.compare_and_set(path, info.to_bytes(), None if node is None else node.version)
+
+    # ---- Nimbuses ---------------------------------------------------------------------------------------------------
+
+    def leader(self, watch: bool = False) -> dict[str, Any] | None:
+        """What the leading Nimbus says about itself: `id`, `url`, `host`, `pid`, `since-secs`, `version`; None without one."""
+        leader = self.state.get_data(LEADER, watch)
+        return None if leader is None else json.loads(leader)
+
+    def nimbuses(self) -> list[dict[str, Any]]:
+        """Return what every Nimbus says about itself, including the leader."""
+        return [json.loads(data) for _, data in sorted(self.state.get_data_below(NIMBUSES).items())]
 
     # ---- topologies ---------------------------------------------------------------------------------------------------
 
