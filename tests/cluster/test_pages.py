@@ -17,7 +17,7 @@ from trident import TridentTopology
 from trident.cluster.machine.machine_folder import MachineFolder
 from trident.cluster.machine.supervisor_daemon import MachinePages
 from trident.cluster.nimbus.nimbus import Leadership
-from trident.cluster.nimbus.submissions import TopologyNames
+from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import (
@@ -54,7 +54,7 @@ def submitted(cluster: StormClusterState, name: str = "counting", status: Wanted
     status = status or WantedStatus("active", 0.0)
     conf = {"engine": "in_process", "spark.ssl.keyPassword": "hidden"}
     base = StormBase(name, time.time() - 60, status, 2, {}, "trident", "m.py:t", "hash", conf)
-    return TopologyNames(cluster).submit(base)
+    return add_topology(cluster, base)
 
 
 def assigned(cluster: StormClusterState, storm_id: str, node: str = "a", port: int = 6700) -> float:
@@ -246,7 +246,7 @@ def test_actions_go_to_the_nimbus_that_leads(cluster: StormClusterState, tmp_pat
 def test_what_is_not_of_the_topology_is_not_shown_after_it_has_ended(cluster: StormClusterState) -> None:
     storm_id = submitted(cluster)
     pages = ClusterOverview(cluster, TOKEN).of_topology(storm_id)
-    TopologyNames(cluster).remove(storm_id)
+    cluster.remove_storm(storm_id)
     with pytest.raises(NoSuchTopology, match="has ended"):
         pages.topology()
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from trident import __version__
-from trident.cluster.nimbus.submissions import TopologyNames
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import WorkerHeartbeat, machine_names
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -16,6 +15,7 @@ from trident.cluster.topology_of_cluster import (
     Acting,
     ClusterTopologyPages,
     facts,
+    find_topology,
     reasons,
     why_waiting,
 )
@@ -36,7 +36,6 @@ class ClusterOverview:
     def __init__(self, cluster: StormClusterState, token: str | None, act: Acting | None = None) -> None:
         self.read_only = act is None
         self._cluster, self._token, self._act = cluster, token, act
-        self._names = TopologyNames(cluster)
         self._drivers: dict[str, HttpTopologyPages] = {}
 
     def cluster_summary(self) -> Page:
@@ -116,7 +115,7 @@ class ClusterOverview:
 
         Raises `NoSuchTopology`: there is none; the message lists those that there are.
         """
-        return self._names.find(topology)[0]
+        return find_topology(self._cluster.all_bases(), topology)[0]
 
     def driver_of(self, beat: WorkerHeartbeat) -> HttpTopologyPages | None:
         """Return what the driver of a heartbeat serves, None if it serves nothing."""

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_a_topology_is_submitted_with_what_its_package_says(submissions: Submiss
     assert base is not None
     assert (base.storm_name, base.kind, base.num_workers, base.code_hash) == ("mine", "bolts", 3, sha256)
     assert (base.status.kind, base.component_executors, base.generation) == ("active", {"spout": 1, "count": 2}, 1)
-    assert submissions.names.find("mine") == submissions.names.find(storm_id) == (storm_id, base)
+    assert submissions.find("mine") == submissions.find(storm_id) == (storm_id, base)
 
 
 @pytest.mark.parametrize("content", [{"a/b": b"x", "a": b"y"}, {"a.py": b"x", "../b.py": b"y"}])
@@ -204,7 +205,7 @@ def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submiss
     said = [each.communicate(timeout=60)[0].split() for each in running]
     for name in range(20):
         won = [lines[name] for lines in said if lines[name] != "taken"]
-        assert won == [submissions.names.find(f"n{name}")[0]]
+        assert won == [submissions.find(f"n{name}")[0]]
     assert len(submissions.cluster.active_storms()) == 20
     assert len({storm_id.rsplit("-", 2)[1] for storm_id in submissions.cluster.active_storms()}) == 20
 
@@ -231,29 +232,37 @@ def test_submitters_that_are_killed_leave_names_and_topologies_that_belong_toget
             for _ in range(10 * seed + random.Random(seed).randrange(10) + 5):
                 running.stdout.readline()
             running.kill()
-    submissions.names.complete_all()
     bases = submissions.cluster.all_bases()
     assert len(bases) >= 35
     assert sorted(base.storm_name for base in bases.values()) == sorted(
         submissions.cluster.state.get_children("/names")
     )
     for storm_id, base in bases.items():
-        assert submissions.names.find(base.storm_name) == (storm_id, base)
+        assert submissions.find(base.storm_name) == (storm_id, base)
         assert submissions.submit(Submission(sha256, base.storm_name, base.submission)) == storm_id
 
 
-def test_a_submission_that_was_interrupted_behind_its_name_is_completed(submissions: Submissions) -> None:
-    storm_id = submissions.submit(Submission(packed(submissions), submission="s1"))
-    base = submissions.cluster.storm_base(storm_id)
-    for again in (
-        lambda: submissions.submit(Submission(packed(submissions), submission="s1")),
-        lambda: submissions.names.find("mine"),
-        submissions.names.complete_all,
-    ):
-        submissions.cluster.remove_storm_base(storm_id)  # as if its Nimbus had died before this was written
-        again()
-        assert submissions.cluster.storm_base(storm_id) == base
-        assert submissions.cluster.active_storms() == [storm_id]
+def test_a_name_without_a_record_is_told(submissions: Submissions) -> None:
+    submissions.cluster.state.set_data("/names/mine", b"mine-7-1")  # as if an operator had removed the record
+    with pytest.raises(ClusterError, match="the name 'mine' is that of mine-7-1, of which there is no record"):
+        submissions.submit(Submission(packed(submissions), "mine"))
+
+
+def test_a_name_and_its_record_come_and_go_together(submissions: Submissions) -> None:
+    """At each change of the cluster's state on the way, whoever else looks sees both or none."""
+    seen: list[tuple[bool, bool]] = []
+    cluster, change = submissions.cluster, submissions.cluster.state._nodes.change
+
+    def changed(*steps: Any, **options: Any) -> Any:
+        done = change(*steps, **options)
+        seen.append((cluster.storm_of_name("mine") is not None, cluster.active_storms() != []))
+        return done
+
+    with mock.patch.object(cluster.state._nodes, "change", changed):
+        cluster.remove_storm(submissions.submit(Submission(packed(submissions), "mine")))
+    assert (True, True) in seen
+    assert all(has_name == is_there for has_name, is_there in seen)
+    assert seen[-1] == (False, False)
 
 
 def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submissions: Submissions) -> None:
@@ -263,16 +272,15 @@ def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submission
     submissions.cluster.set_assignment(
         storm_id, Assignment("", {}, {Assignment.DRIVER: NodePort("s", 1)}, {Assignment.DRIVER: 1.0}, "", 1)
     )
-    submissions.names.remove(storm_id)
-    submissions.names.remove(storm_id)
-    submissions.names.complete_all()
+    submissions.cluster.remove_storm(storm_id)
+    submissions.cluster.remove_storm(storm_id)
     cluster = submissions.cluster
     assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == []
     assert cluster.all_errors(storm_id) == {}
     again = submissions.submit(Submission(packed(submissions), submission="s2"))
     assert again.rsplit("-", 2)[1] == "2"
-    submissions.names.remove(storm_id)  # of the earlier one: the name is not its any more
-    assert submissions.names.find("mine")[0] == again
+    submissions.cluster.remove_storm(storm_id)  # of the earlier one: the name is not its any more
+    assert submissions.find("mine")[0] == again
 
 
 def test_what_is_not_there_is_told_with_what_is(submissions: Submissions) -> None:
@@ -295,7 +303,7 @@ def test_a_topology_is_paused_and_goes_on(submissions: Submissions) -> None:
 
 
 def _fail(submissions: Submissions, reason: str) -> None:
-    storm_id, _ = submissions.names.find("mine")
+    storm_id, _ = submissions.find("mine")
     status = WantedStatus("failed", 1.0, reason=reason)
     submissions.cluster.update_storm(storm_id, lambda base: replace(base, status=status))
 
@@ -345,7 +353,7 @@ def test_bolts_are_rebalanced_within_their_tasks(submissions: Submissions) -> No
             submissions.rebalance("mine", executors=executors)
     with pytest.raises(ClusterError, match="from 1 to 10,000"):
         submissions.rebalance("mine", workers=0)
-    assert submissions.names.find("mine")[1] == base
+    assert submissions.find("mine")[1] == base
 
 
 def test_of_trident_the_workers_are_rebalanced_and_executors_refused(submissions: Submissions) -> None:
@@ -399,13 +407,13 @@ def test_an_upgrade_that_does_not_fit_the_log_is_refused_before_anything_changes
     log = FileLog.open(tmp_path / "logs" / "mine", "mine")
     log.append(TopologyRecord({"count": COUNT, "old": COUNT}, {}))
     submissions.submit(Submission(packed(submissions), "mine"))
-    _, before = submissions.names.find("mine")
+    _, before = submissions.find("mine")
     wrong = packed(submissions, "2", meaning={"states": {"count": {**COUNT, "by": "Sum"}}, "streams": {}})
     with pytest.raises(
         UpgradeRefused, match=r"state 'count': by Count\(.* -> Sum\(.*\n +To do: count again .*\nNothing was changed"
     ):
         submissions.upgrade("mine", wrong)
-    assert submissions.names.find("mine")[1] == before
+    assert submissions.find("mine")[1] == before
     right = packed(submissions, "3", meaning={"states": {"count": {**COUNT, "streams": ["a", "b"]}}, "streams": {}})
     base, check = submissions.upgrade("mine", right)
     assert (base.code_hash, check.compared) == (right, True)
@@ -438,7 +446,7 @@ def test_changes_side_by_side_are_all_made(submissions: Submissions) -> None:
     submissions.submit(Submission(packed(submissions), "mine"))
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: submissions.rebalance("mine", workers=n), range(1, 33)))
-    assert submissions.names.find("mine")[1].generation == 33
+    assert submissions.find("mine")[1].generation == 33
 
 
 def test_code_is_kept_while_a_topology_runs_it_or_may_return_to_it(submissions: Submissions) -> None:

@@ -15,5 +15,5 @@ def test_deaths_are_read_in_order_without_what_another_version_wrote(opened: Ope
         opened.state.create_sequential("/deaths/x/d", strange)
     cluster.report_death("x", second)
     assert cluster.all_deaths() == {"x": [first, second]}
-    cluster.forget_deaths("x")
+    cluster.remove_storm("x")
     assert cluster.all_deaths() == {}

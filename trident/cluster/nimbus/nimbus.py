@@ -22,7 +22,7 @@ from trident.cluster.nimbus.assigning import (
     RollBack,
     decide,
 )
-from trident.cluster.nimbus.submissions import TopologyNames, rolled_back
+from trident.cluster.nimbus.submissions import rolled_back
 from trident.cluster.state.cluster_records import (
     Assignment,
     NodePort,
@@ -112,7 +112,6 @@ class Nimbus:
     ) -> None:
         self.cluster, self.settings = cluster, settings or NimbusSettings()
         self._code_dir = code_dir
-        self._names = TopologyNames(cluster)
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._leadership = Leadership(cluster, url, version)
@@ -166,8 +165,6 @@ class Nimbus:
             logger.info("this Nimbus %s", "leads the cluster" if leads else "stands by: another one leads")
             self._health.forget()
             self.leads = leads
-            if leads:
-                self._names.complete_all()
         if leads:
             self._lead()
 
@@ -219,7 +216,7 @@ class Nimbus:
                     logger.error("topology %s goes back to the code before its upgrade: %s", storm_id, reason)
             case Forget(storm_id):
                 logger.info("topology %s has ended", storm_id)
-                self._names.remove(storm_id)
+                self.cluster.remove_storm(storm_id)
 
     def _assign(self, storm_id: str, slot: NodePort, why: str, picture: Picture) -> None:
         base, before = picture.bases[storm_id], picture.assignments.get(storm_id)

@@ -181,11 +181,11 @@ class _Routes:
             workers=body.get("workers"),
         )
         storm_id = self._submissions.submit(asked)
-        _, base = self._submissions.names.find(storm_id)
+        _, base = self._submissions.find(storm_id)
         return {"id": storm_id, "name": base.storm_name, "kind": base.kind, "generation": base.generation}
 
     def _upgrade(self, request: Request, body: Mapping[str, Any]) -> Page:
-        storm_id, before = self._submissions.names.find(unquote(request.path_params["topology"]))
+        storm_id, before = self._submissions.find(unquote(request.path_params["topology"]))
         base, check = self._submissions.upgrade(storm_id, _text(body, "sha256"), _conf(body))
         return {
             "id": storm_id,

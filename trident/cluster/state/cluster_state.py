@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Literal, NamedTuple
 
@@ -134,7 +134,7 @@ class ClusterState(EventDispatcher):
 
     def create_ephemeral_node(self, path: str, data: bytes) -> bool:
         """Create such a node; False, and nothing is done, if there is a node at `path`."""
-        return self._create(path, data, ephemeral=True, durable=False)
+        return self._create(Create(checked_way(path), checked_data(path, data), ephemeral=True), durable=False)
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """Create a node whose name is `path` and a number of ten digits, which only grows; returns its path.
@@ -161,15 +161,23 @@ class ClusterState(EventDispatcher):
         """Set a node's data; a node that does not exist is created, persistent, and the nodes above it."""
         put = Put(checked_way(path), checked_data(path, data))
         while self._nodes.change(put, durable=False) == "missing":
-            if self._create(path, data, durable=False):
+            if self._create(Create(path, data), durable=False):
                 return
 
     def compare_and_set(self, path: str, data: bytes, version: int | None) -> bool:
         """Set a node's data if it has this version; None: create it if there is none. Returns whether it was done."""
         if version is None:
-            return self._create(path, data)
+            return self.create_all({path: data})
         put = Put(checked_way(path), checked_data(path, data), version)
         return version >= 0 and self._nodes.change(put) is None  # one below 0 is any version, to ZooKeeper
+
+    def create_all(self, nodes: Mapping[str, bytes]) -> bool:
+        """Create nodes, and those above them, all at once; False, and nothing is done, if one of them is there."""
+        return self._create(*(Create(checked_way(path), checked_data(path, data)) for path, data in nodes.items()))
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Delete nodes that have none below, all at once; nothing is done if one of them is not there any more."""
+        self._nodes.change(*(Delete(checked_way(path)) for path in paths))
 
     def delete_node(self, path: str) -> None:
         """Delete a node and all below it; harmless if there is none."""
@@ -187,7 +195,7 @@ class ClusterState(EventDispatcher):
     def mkdirs(self, path: str) -> None:
         """Create a node without data and those above it, where they are missing."""
         if self._read(path) is None:
-            self._create(path, b"")
+            self.create_all({path: b""})
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
         """Return a node's data, None if there is no node."""
@@ -232,13 +240,12 @@ class ClusterState(EventDispatcher):
     def _read(self, path: str, watch: bool = False) -> StoredNode | None:
         return self._nodes.read([checked_path(path)], watch)[0]
 
-    def _create(self, path: str, data: bytes, ephemeral: bool = False, durable: bool = True) -> bool:
-        """Create a node, and those above it; False if there is one."""
-        create = Create(checked_way(path), checked_data(path, data), ephemeral)
-        while (refusal := self._nodes.change(create, durable=durable)) == "missing":
-            self.mkdirs(above(path))
+    def _create(self, *nodes: Create, durable: bool = True) -> bool:
+        while (refusal := self._nodes.change(*nodes, durable=durable)) == "missing":
+            for each in nodes:
+                self.mkdirs(above(each.path))
         if refusal == "ephemeral":
-            raise _nothing_below(above(path))
+            raise _nothing_below(above(nodes[0].path))
         return refusal is None
 
 

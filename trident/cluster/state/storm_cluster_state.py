@@ -27,7 +27,7 @@ from trident.cluster.state.cluster_state import ClusterState, above
 from trident.cluster_errors import ClusterError
 
 _ASSIGNMENTS, _STORMS, _SUPERVISORS = "/assignments", "/storms", "/supervisors"
-_WORKERBEATS, _ERRORS, _DEATHS = "/workerbeats", "/errors", "/deaths"
+_WORKERBEATS, _ERRORS, _DEATHS, _NAMES = "/workerbeats", "/errors", "/deaths", "/names"
 LEADER, NIMBUSES = "/nimbus/leader", "/nimbus/hosts"
 _ERRORS_KEPT, _DEATHS_KEPT = 10, 100
 _MAX_ERROR = 50_000
@@ -53,7 +53,7 @@ class StormClusterState:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        for each in (_ASSIGNMENTS, _STORMS, _SUPERVISORS, _WORKERBEATS, _ERRORS):
+        for each in (_ASSIGNMENTS, _STORMS, _NAMES, _SUPERVISORS, _WORKERBEATS, _ERRORS):
             state.mkdirs(each)
 
     # ---- assignments -------------------------------------------------------------------------------------------------
@@ -110,8 +110,14 @@ class StormClusterState:
         return self._records(StormBase, _STORMS)
 
     def activate_storm(self, storm_id: str, storm_base: StormBase) -> bool:
-        """Add a topology; False, and nothing is done, if there is one of this id."""
-        return self.state.compare_and_set(node_at(_STORMS, storm_id), storm_base.to_bytes(), None)
+        """Add a topology under its name; False, and nothing is done, if there is one of this name or id."""
+        name, record = node_at(_NAMES, storm_base.storm_name), node_at(_STORMS, storm_id)
+        return self.state.create_all({name: storm_id.encode(), record: storm_base.to_bytes()})
+
+    def storm_of_name(self, name: str) -> str | None:
+        """Return the id of the topology that has a name, None if it is free."""
+        storm_id = self.state.get_data(node_at(_NAMES, name))
+        return None if storm_id is None else storm_id.decode()
 
     def update_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> StormBase | None:
         """Replace a topology's record by `change` of it, even while others change it; None if there is no such topology."""
@@ -122,14 +128,15 @@ class StormClusterState:
                 return changed
         return None
 
-    def remove_storm_base(self, storm_id: str) -> None:
-        """Forget a topology's record."""
-        self.state.delete_node(node_at(_STORMS, storm_id))
-
     def remove_storm(self, storm_id: str) -> None:
-        """Forget a topology: its assignment, then its record."""
-        self.state.delete_node(node_at(_ASSIGNMENTS, storm_id))
-        self.remove_storm_base(storm_id)
+        """Forget a topology and what is kept of it; its record and its name last, so what a crash leaves goes next time."""
+        for root in (_WORKERBEATS, _ERRORS, _DEATHS, _ASSIGNMENTS):
+            self.state.delete_node(node_at(root, storm_id))
+        base = self.storm_base(storm_id)
+        if base is not None:
+            has_name = self.storm_of_name(base.storm_name) == storm_id
+            name = [node_at(_NAMES, base.storm_name)] if has_name else []
+            self.state.delete_all([*name, node_at(_STORMS, storm_id)])
 
     # ---- supervisors --------------------------------------------------------------------------------------------------
 
@@ -182,10 +189,6 @@ class StormClusterState:
         """Make room for the heartbeats of a topology."""
         self.state.mkdirs(node_at(_WORKERBEATS, storm_id))
 
-    def teardown_heartbeats(self, storm_id: str) -> None:
-        """Remove all heartbeats of a topology."""
-        self.state.delete_node(node_at(_WORKERBEATS, storm_id))
-
     def heartbeat_storms(self) -> list[str]:
         """Return the ids of the topologies that have room for heartbeats."""
         return self._children(_WORKERBEATS)
@@ -216,10 +219,6 @@ class StormClusterState:
         errors = self.state.get_data_below_each(list(paths))
         return {paths[path]: _newest_first(_read_all(ErrorInfo, path, below)) for path, below in errors.items()}
 
-    def teardown_topology_errors(self, storm_id: str) -> None:
-        """Remove all errors of a topology."""
-        self.state.delete_node(node_at(_ERRORS, storm_id))
-
     # ---- deaths of drivers ------------------------------------------------------------------------------------------------
 
     def report_death(self, storm_id: str, death: DriverDeath) -> None:
@@ -236,10 +235,6 @@ class StormClusterState:
                 with suppress(ClusterError):
                     deaths.append(DriverDeath.of_bytes(data))
         return found
-
-    def forget_deaths(self, storm_id: str) -> None:
-        """Remove the deaths of a topology."""
-        self.state.delete_node(node_at(_DEATHS, storm_id))
 
     # ---- the session --------------------------------------------------------------------------------------------------
 
