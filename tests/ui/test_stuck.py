@@ -16,12 +16,12 @@ import pytest
 from tests.ui.page_servers import get, until
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
 from trident.cli.cluster_output import print_topology
-from trident.cluster.client.topology_overviews import overview
 from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster.topology_overviews import overview
 from trident.observe import at_work
 from trident.observe.heartbeats import heartbeat_of
 from trident.ui.cluster_pages import OneTopology, TopologyPages

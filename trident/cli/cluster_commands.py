@@ -22,7 +22,7 @@ from trident.cli.commands import ClusterAndToken, ClusterOptions, command
 from trident.cli.console import print_json, say
 
 if TYPE_CHECKING:
-    from trident.cluster.client.topology_overviews import TopologyOverview
+    from trident.cluster.topology_overviews import TopologyOverview
 
 _WAITING = "Wait until its driver runs; Ctrl-C ends only the wait."
 Wait = Annotated[bool, typer.Option("--wait", help=_WAITING)]

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from trident import __version__
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import WorkerHeartbeat, machine_names
+from trident.cluster.state.cluster_records import ErrorInfo, StatusKind, WorkerHeartbeat, machine_names
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_of_cluster import (
-    Acting,
-    ClusterTopologyPages,
-    facts,
-    find_topology,
-    reasons,
-    why_waiting,
-)
-from trident.cluster_errors import ClusterError, NoLeader
+from trident.cluster.topology_overviews import TopologyOverview, find_topology, overview_of, overviews
+from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
+from trident.errors import TridentError
 from trident.observe.topology_status import pretty_seconds
-from trident.observe.verdict import verdict
+from trident.redaction import redacted, shown_configuration
 from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages, topology_row
 from trident.ui.http_pages import HttpTopologyPages
+
+Acting = Callable[[str, Action, Mapping[str, Any]], Page]
+"""Does something to a topology, by its id."""
+
+_ACTIONS: Mapping[StatusKind, list[Action]] = {
+    "active": ["deactivate", "rebalance", "kill"],
+    "inactive": ["activate", "rebalance", "kill"],
+    "failed": ["activate", "kill"],
+    "killed": [],
+}
+"""What can be done to a topology, by the status of its record."""
 
 
 class ClusterOverview:
@@ -137,22 +142,8 @@ class ClusterOverview:
         return runs
 
     def _rows(self) -> list[Page]:
-        bases, assignments = self._cluster.all_bases(), self._cluster.all_assignments()
-        beats = self._cluster.all_heartbeats(list(bases))
-        why = why_waiting(self._cluster, assignments) if set(bases) - set(assignments) else ""
-        rows = []
-        for storm_id, base in sorted(bases.items(), key=lambda item: (item[1].launch_time_secs, item[0])):
-            assignment = assignments.get(storm_id)
-            beat = None
-            if assignment is not None:
-                beat = beats.get(storm_id, {}).get(f"{assignment.slot.node}-{assignment.slot.port}")
-                if beat is not None and beat.start_time_secs != assignment.start_time_secs:
-                    beat = None
-            found = facts(storm_id, base, assignment, beat)
-            page = {**({} if beat is None else beat.stats), **found}
-            judged = verdict({**page, **reasons(self._cluster, found, why if found["status"] == "WAITING" else "")})
-            rows.append({**topology_row(page), **found, "verdict": judged})
-        return sorted(rows, key=_urgency)
+        judged = [(each, each.judged(each.stats)) for each in overviews(self._cluster)]
+        return sorted(({**topology_row(page), **each.facts()} for each, page in judged), key=_urgency)
 
 
 def _urgency(row: Page) -> tuple[int, int]:
@@ -162,6 +153,106 @@ def _urgency(row: Page) -> tuple[int, int]:
         statuses.index(status) if status in statuses else len(statuses),
         tones.index(tone) if tone in tones else len(tones),
     )
+
+
+class ClusterTopologyPages:
+    """`TopologyPages` of a topology of the cluster: its driver's, or what its last heartbeat says."""
+
+    def __init__(
+        self,
+        cluster: StormClusterState,
+        storm_id: str,
+        driver_of: Callable[[WorkerHeartbeat], HttpTopologyPages | None],
+        act: Acting | None,
+    ) -> None:
+        self._cluster, self._id, self._driver_of, self._act = cluster, storm_id, driver_of, act
+
+    def topology(self, window_s: int = 0) -> Page:
+        """Return what the driver says, else what its last heartbeat said; `note` says so when it is the latter."""
+        seen = self._seen()
+        driver, page, base = self._driver_of_seen(seen), seen.stats, seen.base
+        note, served = seen.why_no_driver if driver is None else "", False
+        try:
+            if driver is not None:
+                page, served = driver.topology(window_s), True
+        except (TridentError, KeyError) as error:
+            note = f"the driver does not answer, so this is what it said last: {error}"
+        recent = [
+            {"component": component, **_error(each)}
+            for component, errors in self._cluster.all_errors(self._id).items()
+            for each in errors
+        ]
+        settings = {"configuration": shown_configuration(base.conf), "configurationSet": sorted(base.conf)}
+        known = {
+            "topologyErrors": sorted(recent, key=lambda each: -each["errorTime"]) or page.get("errors", []),
+            "note": note,
+            "actions": _ACTIONS[base.status.kind],
+            "isServed": served,
+            "logs": ["driver", "output"],
+        }
+        return seen.judged({**settings, **page, **known})
+
+    def component(self, component: str, window_s: int = 0) -> Page:
+        """Return one component, with the errors that the cluster keeps of it."""
+        page = self._driver().component(component, window_s)
+        recent = [_error(each) for each in self._cluster.errors(self._id, component)]
+        return {**page, "componentErrors": recent or page.get("componentErrors", [])}
+
+    def visualization(self, window_s: int = 0) -> Page:
+        """Return the picture; an empty one while there is no driver."""
+        driver = self._driver_now()
+        return {"nodes": [], "edges": []} if driver is None else driver.visualization(window_s)
+
+    def series(self, window_s: int = 0) -> Page:
+        driver = self._driver_now()
+        return {} if driver is None else driver.series(window_s)
+
+    def batches(self) -> Sequence[Page]:
+        """Return the last batches; none while there is no driver."""
+        driver = self._driver_now()
+        return [] if driver is None else driver.batches()
+
+    def lookup(self, state: str, key: Sequence[Any]) -> Page:
+        return self._driver().lookup(state, key)
+
+    def dead_letters(self) -> Page:
+        """Return the dead letters that wait; none while there is no driver."""
+        driver = self._driver_now()
+        return {"deadLetters": []} if driver is None else driver.dead_letters()
+
+    def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
+        if self._act is None:
+            raise ClusterError("this server can only be read")
+        return self._act(self._id, action, parameters)
+
+    def _seen(self) -> TopologyOverview:
+        base = self._cluster.storm_base(self._id)
+        if base is None:
+            raise NoSuchTopology(f"the topology {self._id} has ended")
+        return overview_of(self._cluster, self._id, base)
+
+    def _driver_of_seen(self, seen: TopologyOverview) -> HttpTopologyPages | None:
+        return None if seen.heartbeat is None else self._driver_of(seen.heartbeat)
+
+    def _driver_now(self) -> HttpTopologyPages | None:
+        return self._driver_of_seen(self._seen())
+
+    def _driver(self) -> HttpTopologyPages:
+        seen = self._seen()
+        driver = self._driver_of_seen(seen)
+        if driver is None:
+            raise NotRunning(f"the topology {self._id} does not run: {seen.why_no_driver}")
+        return driver
+
+
+def _error(info: ErrorInfo) -> dict[str, Any]:
+    return {
+        "errorTime": info.time_secs,
+        "error": redacted(info.error),
+        "errorHost": info.host,
+        "errorPort": info.port,
+        "errorLapsedSecs": max(0.0, time.time() - info.time_secs),
+    }
 
 
 @contextmanager

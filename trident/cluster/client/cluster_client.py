@@ -13,13 +13,12 @@ from urllib.parse import quote
 
 from trident.cluster.client.cluster_token import find_token
 from trident.cluster.client.nimbus_http import NimbusHttp
-from trident.cluster.client.topology_overviews import TopologyOverview, overview, overviews
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.state.cluster_address import STATE_FILE, folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_of_cluster import find_topology
+from trident.cluster.topology_overviews import TopologyOverview, find_topology, overview, overviews, with_last_error
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology
 from trident.coordination.log_reader import exists
 from trident.roles import Closes
@@ -144,11 +143,12 @@ class ClusterClient(Closes):
 
     def topologies(self) -> list[TopologyOverview]:
         """Return all topologies, by name."""
-        return overviews(self.cluster)
+        found = [with_last_error(self.cluster, each) for each in overviews(self.cluster)]
+        return sorted(found, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
 
     def show(self, topology: str) -> TopologyOverview:
         """Return one topology, by its id or its name."""
-        return overview(self.cluster, topology)
+        return with_last_error(self.cluster, overview(self.cluster, topology))
 
     def errors(self, topology: str) -> list[dict[str, Any]]:
         """Return the last errors of a topology, newest first: `component`, `time`, `host`, `port`, `error`."""
