@@ -15,7 +15,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.machine.supervisor_daemon import MachinePages
+from trident.cluster.machine.machine_supervisor import MachinePages
 from trident.cluster.nimbus.nimbus import Leadership
 from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview, open_cluster_pages

@@ -29,7 +29,7 @@ from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.config import Config
-from trident.coordination import stored_log, zookeeper_records
+from trident.coordination import lock, zookeeper_records
 from trident.coordination.log_address import open_log, open_reader
 from trident.coordination.records import DefineRecord
 from trident.coordination.stored_log import StoredLog, held_here
@@ -297,9 +297,10 @@ def test_a_driver_that_is_paused_for_longer_than_its_session_goes_on_unless_it_w
 
 def opened_elsewhere(home: ZooKeeperHome) -> StoredLog:
     """Open a log as if this were a process of another machine."""
-    facts = stored_log.holder_facts
-    with mock.patch.object(
-        stored_log, "holder_facts", lambda *args: json.dumps({**json.loads(facts(*args)), "machine": "elsewhere"})
+    facts = lock.holder_facts
+    with mock.patch(
+        "trident.coordination.stored_log.holder_facts",
+        lambda *args: json.dumps({**json.loads(facts(*args)), "machine": "elsewhere"}),
     ):
         log = home.open()
     held_here.discard(log._claim.head.id)

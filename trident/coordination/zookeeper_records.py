@@ -28,8 +28,8 @@ from trident.coordination.lock import SegmentName, holder_text
 from trident.coordination.record_store import Head, Patience
 from trident.errors import LogError
 from trident.servers.log_addresses import ZooKeeperAddress
-from trident.servers.nodes import Check, Create, Delete, Put, Refusal, Step, StoredNode
-from trident.servers.zookeeper_nodes import AUTH, SessionChange, ZooKeeperNodes
+from trident.servers.nodes import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode
+from trident.servers.zookeeper_nodes import AUTH, ZooKeeperNodes
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +53,13 @@ class LogNodes(ZooKeeperNodes):
     def __init__(self, address: ZooKeeperAddress, patience: Patience, on_connection: Callable[[], None]) -> None:
         self.address, self.has_fired = address, threading.Event()
         self._patience, self._on_connection = patience, on_connection
-        super().__init__(address.hosts, address.path, SESSION_S, f"the connection to {address}")
+        super().__init__(address.hosts, address.path, SESSION_S, f"the connection to {address}", self._told)
 
-    def changed(self, change: SessionChange) -> None:
-        if change != "suspended":
+    def _told(self, event: NodeEvent) -> None:
+        if event.kind == "changed":
+            self.has_fired.set()
+        elif event.kind != "suspended":
             self._client.handler.spawn(self._on_connection)
-
-    def fired(self, path: str) -> None:
-        self.has_fired.set()
 
     def check_patience(self, since: float) -> None:
         self._patience.check(since)

@@ -18,10 +18,8 @@ import pytest
 from tests.cluster.client.losing_proxy import LosingProxy
 from tests.cluster.code.archives import package_of
 from tests.harness.commands import until
-from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.client.nimbus_http import NimbusHttp
-from trident.cluster.code.package_archive import read_manifest
-from trident.cluster.code.package_manifest import ComponentFacts
+from trident.cluster.client.cluster_client import ClusterClient, NimbusHttp
+from trident.cluster.code.package_archive import ComponentFacts, read_manifest
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 from trident.cluster.state.cluster_address import open_cluster_state

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.harness.commands import until
-from trident.cluster.machine.driver_processes import RUN_VARIABLE, DriverProcess, adopt, start_driver
+from trident.cluster.machine.driver_slot import RUN_VARIABLE, DriverProcess, adopt, start_driver
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
 
 

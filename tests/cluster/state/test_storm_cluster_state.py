@@ -20,9 +20,9 @@ from trident.cluster.state.cluster_records import (
     WantedStatus,
     WorkerHeartbeat,
 )
-from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
+from trident.servers.nodes import NodeEvent
 
 BASE = StormBase(
     "words", 1700000000.5, WantedStatus("active", 1700000000.5), 2, {"split": 4, "größe": 1}, "trident", "app:words",
@@ -57,7 +57,7 @@ class Told:
         self._more = threading.Condition()
         cluster.state.register(self._tell)
 
-    def _tell(self, _event: ClusterEvent) -> None:
+    def _tell(self, _event: NodeEvent) -> None:
         with self._more:
             self.calls += 1
             self._more.notify_all()

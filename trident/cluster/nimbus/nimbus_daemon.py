@@ -30,7 +30,7 @@ from trident import __version__
 from trident.cluster.cluster_log import log_of
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.nimbus.nimbus import Nimbus, NimbusSettings
-from trident.cluster.nimbus.submissions import Submission, Submissions
+from trident.cluster.nimbus.submissions import Submissions
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -173,14 +173,8 @@ class _Routes:
         return await run_in_threadpool(done)
 
     def _submit(self, request: Request, body: Mapping[str, Any]) -> Page:
-        asked = Submission(
-            sha256=_text(body, "sha256"),
-            name=_text(body, "name", ""),
-            submission=_text(body, "submission", ""),
-            conf=_conf(body) or {},
-            workers=body.get("workers"),
-        )
-        storm_id = self._submissions.submit(asked)
+        sha256, name, submission = _text(body, "sha256"), _text(body, "name", ""), _text(body, "submission", "")
+        storm_id = self._submissions.submit(sha256, name, submission, _conf(body), body.get("workers"))
         _, base = self._submissions.find(storm_id)
         return {"id": storm_id, "name": base.storm_name, "kind": base.kind, "generation": base.generation}
 

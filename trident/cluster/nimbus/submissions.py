@@ -15,11 +15,11 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from trident.cluster.code.code_store import UNUSED_S, CodeStore
-from trident.cluster.code.package_manifest import ComponentFacts, PackageManifest
+from trident.cluster.code.package_archive import ComponentFacts, PackageManifest
 from trident.cluster.code.topology_package import settings_of
 from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
 from trident.cluster.state.cluster_state import ClusterState
@@ -39,22 +39,6 @@ Components = Mapping[str, ComponentFacts]
 _MOST = 10_000
 _COUNTER = "/counter"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # files, records and command lines contain it
-
-
-@dataclass(frozen=True)
-class Submission:
-    """What a client submits, beside the package, which Nimbus has already.
-
-    `name`: "" for the one that the package has.
-    `submission`: chosen by the client; the same one again, with the same package, is the same submission.
-    `workers`: None for what the settings say, or one.
-    """
-
-    sha256: str
-    name: str = ""
-    submission: str = ""
-    conf: Mapping[str, str] = field(default_factory=dict)
-    workers: int | None = None
 
 
 class UpgradeCheck(NamedTuple):
@@ -80,37 +64,45 @@ class Submissions:
         self.cluster, self.code = cluster, code
         self._log_dir_of = log_dir_of
 
-    def submit(self, asked: Submission) -> str:
-        """Add a topology; returns its id.
+    def submit(
+        self,
+        sha256: str,
+        name: str = "",
+        submission: str = "",
+        conf: Mapping[str, str] | None = None,
+        workers: int | None = None,
+    ) -> str:
+        """Add a topology, whose package Nimbus has already; returns its id.
 
+        `name`: "" for the one that the package has.
+        `submission`: chosen by the client; the same one again, with the same package, is the same submission.
+        `workers`: None for what the settings say, or one.
         Raises `NameTaken`: another topology has the name.
         Raises `BadPackage`: its package is not there, damaged, or of other versions.
         Raises `ConfigError`: a setting is not possible.
         """
-        manifest = self._manifest(asked.sha256)
-        name = asked.name or manifest.name
+        manifest, conf = self._manifest(sha256), dict(conf or {})
+        name = name or manifest.name
         if not _NAME.fullmatch(name):
             raise ClusterError(
                 f"{name!r} cannot name a topology: up to 128 letters, digits, '_', '.' and '-', the first of them a letter, a "
                 "digit or '_'"
             )
-        settings = settings_of(manifest.kind, name, asked.conf, asked.workers)
+        settings = settings_of(manifest.kind, name, conf, workers)
         default = settings.workers if isinstance(settings, StormConfig) else 1
-        workers = _possible("workers", default if asked.workers is None else asked.workers)
-        log_dir = self._log_dir_of(name) if manifest.kind == "trident" else ""
         now = time.time()
         base = StormBase(
             storm_name=name,
             launch_time_secs=now,
             status=WantedStatus("active", now),
-            num_workers=workers,
+            num_workers=_possible("workers", default if workers is None else workers),
             component_executors={each: facts.executors for each, facts in manifest.components.items()},
             kind=manifest.kind,
             target=manifest.target,
-            code_hash=asked.sha256,
-            conf=dict(asked.conf),
-            submission=asked.submission,
-            log_dir=log_dir,
+            code_hash=sha256,
+            conf=conf,
+            submission=submission,
+            log_dir=self._log_dir_of(name) if manifest.kind == "trident" else "",
         )
         return add_topology(self.cluster, base)
 
@@ -338,7 +330,7 @@ def _new_id(state: ClusterState, name: str) -> str:
     Not by a sequential node: these count what is deleted as well.
     """
     while True:
-        counter = state.get_versioned(_COUNTER)
+        counter = state.get_node(_COUNTER)
         number = int(counter.data or b"0") + 1 if counter is not None else 1
         version = None if counter is None else counter.version
         if state.compare_and_set(_COUNTER, str(number).encode(), version):

@@ -1,23 +1,28 @@
-"""Where a cluster is, a folder of this machine or servers of ZooKeeper, and opening its state there."""
+"""Where a cluster is, a folder of this machine or servers of ZooKeeper: opening its state there, and its token."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import secrets
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from trident.cluster.state.cluster_state import ClusterEvent, ClusterState
+from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.sqlite_nodes import SqliteNodes
-from trident.cluster_errors import ClusterError, ClusterUnreachable
+from trident.cluster_errors import ClusterError, ClusterUnreachable, NotAllowed
 from trident.errors import ConfigError
 from trident.servers.log_addresses import ZooKeeperAddress, is_zookeeper
-from trident.servers.nodes import Refusal, Step
-from trident.servers.zookeeper_nodes import AUTH, SessionChange, ZooKeeperNodes
+from trident.servers.nodes import NodeEvent, Refusal, Step, Tell
+from trident.servers.zookeeper_nodes import AUTH, ZooKeeperNodes
 
 STATE_FILE = "cluster.db"
 """The file of a cluster on this machine, in its folder."""
+TOKEN_FILE = "token"
+"""The name of the file beside it with the token; only its user may read it."""
+TOKEN_VARIABLE = "TRIDENT_TOKEN"
+"""The variable in which drivers find the token."""
 _FOLDER = "trident-cluster"
 _ROOT = "/storm"
 _EXPECTED = f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}"
@@ -106,22 +111,18 @@ class ZooKeeperState(ZooKeeperNodes):
 
     needed_for, error = "a cluster's state in ZooKeeper", ClusterError
 
-    def __init__(self, address: ZooKeeperAddress, timeout_s: float, tell: Callable[[ClusterEvent], None]) -> None:
-        self._tell = tell
-        super().__init__(address.hosts, address.path, timeout_s, f"the state of the cluster at {address.hosts}")
+    def __init__(self, address: ZooKeeperAddress, timeout_s: float, tell: Tell) -> None:
+        def told(event: NodeEvent) -> None:
+            if event.kind in ("suspended", "expired"):
+                _log.warning("the session at the ZooKeeper %s is %s", self.hosts, event.kind)
+            tell(event)
+
+        super().__init__(address.hosts, address.path, timeout_s, f"the state of the cluster at {address.hosts}", told)
         try:
             self.make("/")
         except BaseException:
             self.close()
             raise
-
-    def changed(self, change: SessionChange) -> None:
-        if change != "connected":
-            _log.warning("the session at the ZooKeeper %s is %s", self.hosts, change)
-        self._tell(ClusterEvent(change, ""))
-
-    def fired(self, path: str) -> None:
-        self._tell(ClusterEvent("changed", path))
 
     def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
         refusal = super().change(*steps, durable=durable)
@@ -144,3 +145,45 @@ class ZooKeeperState(ZooKeeperNodes):
             f"the ZooKeeper at {self.hosts} refuses access to the cluster: give {AUTH}=digest:USER:PASSWORD, of the user who "
             "made its nodes, to every daemon and client"
         )
+
+
+def find_token(folder: Path | None, given: str | None) -> str | None:
+    """Return the token that was given, else that in the folder of the cluster; None if there is none.
+
+    Raises `ClusterError`: the file is there and cannot be read: it belongs to another user.
+    """
+    if given:
+        return given
+    if folder is None:
+        return None
+    try:
+        return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ClusterError(
+            f"the token of the cluster cannot be read: {error}. Only the user who started it may; others give it with --token"
+        ) from error
+
+
+def own_token(given: str | None, folder: Path | None) -> str:
+    """Return the token for a daemon: that which was given, or that in the folder of the cluster, which gets one if it has none.
+
+    Raises `NotAllowed`: there is no folder and no token was given.
+    """
+    token = find_token(folder, given)
+    if token is not None:
+        return token
+    if folder is None:
+        raise NotAllowed(
+            f"a cluster in ZooKeeper needs a token that all of its daemons and clients know. Make one, as with `openssl rand "
+            f"-hex 16`, and put it into the environment as {TOKEN_VARIABLE} (or --token)"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f"{TOKEN_FILE}.{secrets.token_hex(4)}.tmp"
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+        opened.write(secrets.token_hex(16))
+    with contextlib.suppress(FileExistsError):  # another daemon may make it just now
+        os.link(aside, folder / TOKEN_FILE)  # whole, and only once
+    aside.unlink()
+    return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from trident.cluster.state.cluster_records import (
@@ -32,11 +32,7 @@ LEADER, NIMBUSES = "/nimbus/leader", "/nimbus/hosts"
 _ERRORS_KEPT, _DEATHS_KEPT = 10, 100
 _MAX_ERROR = 50_000
 
-_Record = TypeVar("_Record", covariant=True)
-
-
-class _Kind(Protocol[_Record]):
-    def of_bytes(self, data: bytes) -> _Record: ...
+_Record = TypeVar("_Record", bound=ClusterRecord)
 
 
 class StormClusterState:
@@ -77,7 +73,7 @@ class StormClusterState:
     def replace_assignment(self, storm_id: str, before: Assignment | None, info: Assignment) -> bool:
         """Assign a topology if it is still assigned as `before` says; returns whether it was done."""
         path = node_at(_ASSIGNMENTS, storm_id)
-        node = self.state.get_versioned(path)
+        node = self.state.get_node(path)
         if (None if node is None else Assignment.of_bytes(node.data)) != before:
             return False
         return self.state.compare_and_set(path, info.to_bytes(), None if node is None else node.version)
@@ -122,7 +118,7 @@ class StormClusterState:
     def update_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> StormBase | None:
         """Replace a topology's record by `change` of it, even while others change it; None if there is no such topology."""
         path = node_at(_STORMS, storm_id)
-        while (node := self.state.get_versioned(path)) is not None:
+        while (node := self.state.get_node(path)) is not None:
             changed = change(_read(StormBase.of_bytes, path, node.data))
             if self.state.compare_and_set(path, changed.to_bytes(), node.version):
                 return changed
@@ -251,11 +247,11 @@ class StormClusterState:
     def _children(self, path: str, watch: bool = False) -> list[str]:
         return [text_of(name) for name in self.state.get_children(path, watch)]
 
-    def _record(self, kind: _Kind[_Record], path: str, watch: bool = False) -> _Record | None:
+    def _record(self, kind: type[_Record], path: str, watch: bool = False) -> _Record | None:
         data = self.state.get_data(path, watch)
         return None if data is None else _read(kind.of_bytes, path, data)
 
-    def _records(self, kind: _Kind[_Record], path: str) -> dict[str, _Record]:
+    def _records(self, kind: type[_Record], path: str) -> dict[str, _Record]:
         return _read_all(kind, path, self.state.get_data_below(path))
 
 
@@ -266,7 +262,7 @@ def _read(of_bytes: Callable[[bytes], _Record], path: str, data: bytes) -> _Reco
         raise ClusterError(f"{path}: {error}") from error
 
 
-def _read_all(kind: _Kind[_Record], path: str, below: Mapping[str, bytes]) -> dict[str, _Record]:
+def _read_all(kind: type[_Record], path: str, below: Mapping[str, bytes]) -> dict[str, _Record]:
     return {text_of(name): _read(kind.of_bytes, f"{path}/{name}", data) for name, data in below.items()}
 
 
