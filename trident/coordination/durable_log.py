@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
@@ -14,6 +14,7 @@ from trident.coordination.framing import decode, encode
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import header_state
 from trident.coordination.log_state import LogState
+from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import Record, record_from_data
 from trident.errors import FencedError, ForeignLogError, LogError
 from trident.retention import Retention
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 C = TypeVar("C", bound="LogClaim")
 
 
-class DurableLog(ABC):
+class DurableLog(TransactionLog):
     """A log that is open for writing. Threads may append at the same time; a forked child may not.
 
     Parameters

@@ -218,9 +218,6 @@ class HeadRecords(RecordStore):
     def carry(self, timeout_s: float) -> None:
         raise NotImplementedError(f"{self.patience.server} has no transactions with writes of states")
 
-    def stop(self) -> None:
-        self.patience.stop()
-
     def _keep(self, body: HeadBody, tag: Any) -> bool:
         """Note the head that is there now, if it is; whether it is."""
         if tag is not None:

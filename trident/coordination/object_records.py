@@ -70,12 +70,6 @@ class ObjectRecords(HeadRecords):
         except LogError as error:
             logger.warning("transaction log %s: cannot say that its driver has ended: %s", self._address, error)
 
-    def close(self) -> None:
-        """Do nothing: connections end by themselves."""
-
-    def abandon(self) -> None:
-        """Do nothing: a forked child sends no requests."""
-
     def _prepare(self) -> None:
         """Raise `LogError` unless the store refuses what its conditions forbid."""
 

@@ -88,7 +88,8 @@ class RecordStore(Protocol):
         """
 
     def release(self, claim: Head) -> None:
-        """Say that the holder of a claim has ended, as far as the server can be about."""
+        """Say that the holder of a claim has ended, where the end of its session or connection does not."""
+        return
 
     def write(
         self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo,
@@ -105,7 +106,8 @@ class RecordStore(Protocol):
         """Return the records of the head's segment from number `first` on; None if some are gone."""
 
     def keep(self) -> None:
-        """Let the segment of the head that this writer put there be read when a newer one has begun."""
+        """Let the segment of the head that this writer put there be read when a newer one has begun, if it needs that."""
+        return
 
     def segments(self, before: SegmentName, most: int | None = None) -> list[SegmentName]:
         """Return the oldest segments, ascending, that can be read although they are older than the one of the head."""
@@ -121,12 +123,15 @@ class RecordStore(Protocol):
 
     def stop(self) -> None:
         """From now on let each request wait for some seconds at most. For any thread."""
+        self.patience.stop()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, if one lasts."""
+        return
 
     def abandon(self) -> None:
-        """Leave the connection to the process that this one was forked from."""
+        """Leave the connection to the process that this one was forked from, whose threads do not exist here."""
+        return
 
 
 class Patience:

@@ -132,9 +132,6 @@ class ZooKeeperRecords(HeadRecords):
     def close(self) -> None:
         self._nodes.close()
 
-    def abandon(self) -> None:
-        """Do nothing: the threads of the session do not exist in a forked child."""
-
     def _prepare(self) -> None:
         for path in (_CLAIM, _ALIVE, f"/{CHUNKS}"):
             self._nodes.make(path)

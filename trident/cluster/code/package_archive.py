@@ -152,7 +152,8 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
     while waiting:
         name = waiting.pop()
         place = find_module(folder, name)
-        if name in seen or place is None or _is_own(name, place):
+        is_own = place is not None and name in _OWN and (place / "py.typed").is_file()  # which every machine has
+        if name in seen or place is None or is_own:
             continue
         seen.add(name)
         added = dict(files_below(place, folder))
@@ -196,11 +197,6 @@ def _is_skipped(path: Path) -> bool:
         or path.is_symlink()  # may lead round in circles, or to all of a disk
         or (path / "pyvenv.cfg").is_file()
     )
-
-
-def _is_own(name: str, place: Path) -> bool:
-    """Whether it is one of Trident's own packages, which every machine has."""
-    return name in _OWN and (place / "py.typed").is_file()
 
 
 def _included(folder: Path, name: str) -> Path:

@@ -85,8 +85,7 @@ class NimbusDaemon(Closes):
             code = CodeStore(code_dir)
             self.submissions = Submissions(cluster, code, lambda name: log_of(address, name))
             overview = ClusterOverview(cluster, token, self._act)
-            routes = _Routes(self.submissions, self._check_leads).all()
-            self.server = self._open.enter_context(UIServer(overview, host, port, token, extra_routes=routes))
+            self.server = self._open.enter_context(UIServer(overview, host, port, token, extra_routes=self._routes()))
             url = self.server.url if public_host is None else f"http://{public_host}:{self.server.port}"
             tidy = self.submissions.remove_unused_code
             self.nimbus = Nimbus(cluster, url, __version__, str(code_dir.absolute()), settings, tidy)
@@ -121,21 +120,17 @@ class NimbusDaemon(Closes):
         self.nimbus.wake()
         return done
 
-
-class _Routes:
-    """The routes; every one of them needs the token.
-
-    `check_leads`: raises if this Nimbus does not lead, before anything is changed.
-    """
-
-    def __init__(self, submissions: Submissions, check_leads: Callable[[], None]) -> None:
-        self._submissions, self._code, self._check_leads = submissions, submissions.code, check_leads
-
-    def all(self) -> list[BaseRoute]:
+    def _routes(self) -> list[BaseRoute]:
+        """Return the routes; every one of them needs the token."""
+        code = self.submissions.code
         return [
             Route(_CODE, self._put_code, methods=["PUT"]),
             Route(_CODE, replying(self._get_code, partial(Response, media_type="application/zip")), methods=["GET"]),
-            Route(_CODES, replying(self._has_code), methods=["GET"]),
+            Route(
+                _CODES,
+                replying(lambda asked: {"has": code.is_there(asked.query_params.get("has", ""))}),
+                methods=["GET"],
+            ),
             Route(_TOPOLOGY, awaiting(partial(self._changed, self._submit)), methods=["POST"]),
             Route(
                 f"{_TOPOLOGY}/{{topology}}/upgrade", awaiting(partial(self._changed, self._upgrade)), methods=["POST"]
@@ -145,7 +140,7 @@ class _Routes:
     async def _put_code(self, request: Request) -> Response:
         sha256 = request.path_params["sha256"]
         try:
-            with self._code.incoming(sha256) as package:
+            with self.submissions.code.incoming(sha256) as package:
                 async for chunk in request.stream():
                     package.write(chunk)
         except ClientDisconnect:  # nothing was stored
@@ -154,16 +149,14 @@ class _Routes:
             return problem(request, error)
         return answer({"sha256": sha256})
 
-    def _has_code(self, request: Request) -> Page:
-        return {"has": self._code.is_there(request.query_params.get("has", ""))}
-
     def _get_code(self, request: Request) -> bytes:
         sha256 = request.path_params["sha256"]
-        if not self._code.path(sha256).exists():
+        if not self.submissions.code.path(sha256).exists():
             raise PageError(404, f"this Nimbus has no package {sha256}")
-        return self._code.get(sha256)
+        return self.submissions.code.get(sha256)
 
     async def _changed(self, change: Callable[[Request, Mapping[str, Any]], Page], request: Request) -> Page:
+        """Change something, if this Nimbus leads."""
         body = await body_of(request, _MAX_BODY)
 
         def done() -> Page:
@@ -174,13 +167,13 @@ class _Routes:
 
     def _submit(self, request: Request, body: Mapping[str, Any]) -> Page:
         sha256, name, submission = _text(body, "sha256"), _text(body, "name", ""), _text(body, "submission", "")
-        storm_id = self._submissions.submit(sha256, name, submission, _conf(body), body.get("workers"))
-        _, base = self._submissions.find(storm_id)
+        storm_id = self.submissions.submit(sha256, name, submission, _conf(body), body.get("workers"))
+        _, base = self.submissions.find(storm_id)
         return {"id": storm_id, "name": base.storm_name, "kind": base.kind, "generation": base.generation}
 
     def _upgrade(self, request: Request, body: Mapping[str, Any]) -> Page:
-        storm_id, before = self._submissions.find(unquote(request.path_params["topology"]))
-        base, check = self._submissions.upgrade(storm_id, _text(body, "sha256"), _conf(body))
+        storm_id, before = self.submissions.find(unquote(request.path_params["topology"]))
+        base, check = self.submissions.upgrade(storm_id, _text(body, "sha256"), _conf(body))
         return {
             "id": storm_id,
             "name": base.storm_name,
