@@ -50,7 +50,6 @@ VALUES = (
     "trident.retention",
     "trident.setting_types",
     "trident.servers.log_addresses",
-    "trident.servers.zookeeper_address",
     "trident.tuples",
     "trident.types",
 )

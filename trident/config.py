@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.retention import Retention
-from trident.servers.log_addresses import LIKE, check_log_address, is_log_address
+from trident.servers.log_addresses import LIKE, is_log_address, log_address_of
 from trident.setting_types import PORTS, check_settings, close_to, flat, gathered, read_settings, seconds, whole
 
 NO_URL = (
@@ -194,7 +194,7 @@ class Config(Redacted):
                 f"log_dir={log!r}: must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
             )
         if is_url(log):
-            check_log_address(log)
+            log_address_of(log)
         if is_url(self.dead_letter_dir or ""):
             raise ConfigError(f"dead_letter_dir={self.dead_letter_dir!r}: {NO_URL}")
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import time
 
-from trident.cluster.state.beat_records import SupervisorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    NodePort,
+    StormBase,
+    SupervisorInfo,
+    WantedStatus,
+    WorkerHeartbeat,
+)
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 __all__ = ["beat_all", "beat_bytes", "killed_topology", "write_topologies"]

@@ -9,8 +9,8 @@ import pytest
 from tests.cluster.code.archives import package_of
 from tests.harness.commands import started
 from trident.cluster.client import ClusterClient
+from trident.cluster.client.cluster_client import left_of
 from trident.cluster.code.code_store import CodeStore
-from trident.cluster.lost_state import left_of
 from trident.cluster.state.cluster_address import STATE_FILE
 from trident.cluster_errors import ClusterUnreachable
 from trident.coordination.transaction_log import FileLog

@@ -26,7 +26,7 @@ from trident.coordination import object_records
 from trident.coordination.head_records import HeadBody
 from trident.coordination.lock import SegmentName
 from trident.coordination.object_records import ObjectRecords
-from trident.coordination.patience import Patience
+from trident.coordination.record_store import Patience
 from trident.coordination.records import DefineRecord
 from trident.errors import (
     ConfigError,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import logging
 import os
 import signal
@@ -28,11 +29,10 @@ from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.config import Config
-from trident.coordination import holders, zookeeper_records
+from trident.coordination import lock, zookeeper_records
 from trident.coordination.log_address import open_log, open_reader
 from trident.coordination.records import DefineRecord
-from trident.coordination.stored_log import StoredLog
-from trident.coordination.stored_reader import held_here
+from trident.coordination.stored_log import StoredLog, held_here
 from trident.coordination.zookeeper_records import ZooKeeperRecords
 from trident.errors import (
     ConfigError,
@@ -42,7 +42,7 @@ from trident.errors import (
     LogError,
     LogHeldError,
 )
-from trident.servers.zookeeper_address import ZooKeeperAddress
+from trident.servers.log_addresses import ZooKeeperAddress
 from trident.servers.zookeeper_nodes import ZooKeeperNodes
 
 WAIT_S = 30
@@ -297,8 +297,11 @@ def test_a_driver_that_is_paused_for_longer_than_its_session_goes_on_unless_it_w
 
 def opened_elsewhere(home: ZooKeeperHome) -> StoredLog:
     """Open a log as if this were a process of another machine."""
-    about = holders.about
-    with mock.patch.object(holders, "about", lambda *args: {**about(*args), "machine": "elsewhere"}):
+    facts = lock.holder_facts
+    with mock.patch(
+        "trident.coordination.stored_log.holder_facts",
+        lambda *args: json.dumps({**json.loads(facts(*args)), "machine": "elsewhere"}),
+    ):
         log = home.open()
     held_here.discard(log._claim.head.id)
     return log

@@ -14,7 +14,7 @@ import pytest
 
 from tests.ui.page_servers import NASTY, TOKEN
 from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.machine.supervisor_daemon import MachinePages
+from trident.cluster.machine.machine_supervisor import MachinePages
 from trident.ui.cluster_pages import LogOf, OneTopology, Page
 from trident.ui.log_pages import SEARCHED_BYTES, TAIL_BYTES, RecentLog, end_of_log, matching, page_of_log
 from trident.ui.ui_server import UIServer

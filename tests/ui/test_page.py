@@ -21,7 +21,7 @@ from tests.ui.large_cluster import CyclicTopology, LargeCluster
 from tests.ui.page_servers import NASTY, TOKEN, counting, storm_server, trident_server, until
 from tests.ui.page_topologies import orders
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
-from trident.cluster.nimbus.submissions import TopologyNames
+from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
@@ -393,7 +393,7 @@ def test_a_topology_without_a_driver_says_why_and_asks_for_nothing_more(
 ) -> None:
     cluster = StormClusterState(open_cluster_state(tmp_path))
     base = StormBase("counting", time.time(), status, 1, {}, "trident", "m.py:t", "hash", {})
-    TopologyNames(cluster).submit(base)
+    add_topology(cluster, base)
     pages = ClusterOverview(cluster, TOKEN, lambda *asked: {})
     try:
         with (

@@ -24,7 +24,7 @@ from trident.cli.commands import (
 from trident.cli.console import say, tell
 
 if TYPE_CHECKING:
-    from trident.cluster.client.topology_overviews import TopologyOverview
+    from trident.cluster.topology_overviews import TopologyOverview
 
 Wait = Annotated[bool, flag("--wait", "Wait until its driver runs; Ctrl-C ends only the wait.")]
 Timeout = Annotated[float, seconds("How long --wait waits.", 0.1, "--timeout")]

@@ -10,8 +10,7 @@ from typing import Any
 
 from trident.cli.console import is_wide, problems, results, say, show, show_facts
 from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.client.topology_overviews import TopologyOverview
-from trident.cluster.topology_of_cluster import first_line
+from trident.cluster.topology_overviews import TopologyOverview, first_line
 from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
 from trident.naming import duration
 from trident.redaction import redacted, shown_configuration

@@ -48,7 +48,7 @@ class Own(NamedTuple):
 
     def report_remains(self) -> None:
         """Say what is left of a cluster whose state is gone."""
-        from trident.cluster.lost_state import left_of
+        from trident.cluster.client.cluster_client import left_of
 
         if self.folder is not None and (left := left_of(self.folder)):
             self.say(f"warning: starting with an empty cluster: {left}")
@@ -62,8 +62,7 @@ class DaemonOptions(ClusterAndToken):
 
     def own(self) -> Own:
         """Return its cluster."""
-        from trident.cluster.client.cluster_token import own_token
-        from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded
+        from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, own_token
 
         address = self.cluster or default_address()
         folder = folder_of(address) if is_embedded(address) else None
@@ -72,7 +71,7 @@ class DaemonOptions(ClusterAndToken):
     def begin(self, host: str = _LOCAL) -> Own:
         """Log what it does; returns its cluster."""
         with needs_package("a daemon of a cluster", "cluster"):
-            import trident.cluster.machine.supervisor_daemon
+            import trident.cluster.machine.machine_supervisor
             import trident.cluster.nimbus.nimbus_daemon  # noqa: F401
         from trident.cluster_errors import ClusterError
 
@@ -156,7 +155,7 @@ def supervisor_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin(host)
-    from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
+    from trident.cluster.machine.machine_supervisor import SupervisorDaemon
 
     place = folder or (own.folder / "supervisor" if own.folder else Path("trident-supervisor"))
     ports = range(_FIRST_PORT, _FIRST_PORT + slots)
@@ -183,7 +182,7 @@ def up_command(of: DaemonOptions, port: Port = 8080, slots: Slots = 4) -> int:
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin()
-    from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
+    from trident.cluster.machine.machine_supervisor import SupervisorDaemon
     from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 
     own.report_remains()

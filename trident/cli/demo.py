@@ -28,8 +28,8 @@ from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text
 from trident.cli.run import drive
 from trident.cli.target import load_topology
 from trident.config import Config
+from trident.coordination.log_reader import LogReader, exists
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import EnvironmentProblem, TridentError
 from trident.extras import check_pyspark
 from trident.naming import amount, counted

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from trident.coordination.lock import held_by, list_log
+from trident.coordination.log_reader import LogReader, exists
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import LogHeldError, SpoutError, StateError
 
 _BATCH_BYTES = (1 << 10, 8 << 20)

@@ -16,11 +16,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from trident.cli.console import INTERRUPTED, print_json, problems, say, wrong_use
 from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.code.package_archive import unpack_into
-from trident.cluster.code.package_manifest import load_package
-from trident.cluster.code.topology_package import TopologyPackage, make_package, settings_of
-from trident.cluster.topology_of_cluster import first_line
+from trident.cluster.code.topology_package import TopologyPackage, load_package, make_package, settings_of
+from trident.cluster.topology_overviews import TopologyOverview, first_line
 from trident.cluster_errors import ClusterError, NameTaken
 from trident.config import Config, settings_of_environment
 from trident.coordination.log_address import open_reader

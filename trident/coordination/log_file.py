@@ -72,6 +72,17 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Let a durable file appear, whole or not at all; it replaces what was there."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:  # an error may say a lone surrogate
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
 def make_directory(directory: Path) -> None:
     """Make a directory and the missing ones above it, all durable; an existing one stays.
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, Self
 
-from trident.coordination.durable_log import DurableLog, claimed
+from trident.coordination.durable_log import DurableLog, claimed, first_kept
 from trident.coordination.framing import encode, frame
-from trident.coordination.kept_segments import first_kept
 from trident.coordination.lock import Claim, SegmentName, list_log, os_error_text
 from trident.coordination.log_file import LogFile, make_directory, sync_directory
 from trident.coordination.log_reader import LogReader, exists, header_of, read_payloads
@@ -26,14 +25,11 @@ from trident.coordination.records import Record
 from trident.errors import FencedError, LogError
 from trident.retention import Retention
 
-__all__ = ["FileLog", "LogReader", "SegmentWriter", "exists"]
-
-
-# Writes segments: begins the next one with the whole folded state, appends records, removes old files.
+logger = logging.getLogger(__name__)
 
 
 class SegmentWriter:
-    """Writes the segments of one epoch. The claim decides who may do that."""
+    """Writes the segments of one epoch; begins each with the whole folded state. The claim decides who may do that."""
 
     def __init__(self, directory: Path, epoch: int, segment_bytes: int, file_type: type[LogFile]) -> None:
         self._directory, self._segment_bytes, self._file_type = directory, segment_bytes, file_type
@@ -103,7 +99,7 @@ class SegmentWriter:
         """
         listing, epoch = list_log(self._directory), self._segment.epoch
         old = [each for each in listing.segments if each <= keep] or [keep]
-        keep = first_kept(old, state, self._read)
+        keep = first_kept(old, state, lambda name: read_payloads(self._directory / name.file, header_only=True))
         names = [each.file for each in listing.segments if each < keep]
         names += [f"epoch-{claim:08d}" for claim in listing.claims if claim < epoch]  # lowest first; see lock
         names += [name for of, name in listing.temporaries if of < epoch]
@@ -114,12 +110,6 @@ class SegmentWriter:
                 # Stop here, because a claim must not be removed before a lower one.
                 logger.warning("transaction log %s: cannot remove the old file %s: %s", self._directory, name, error)
                 return
-
-    def _read(self, segment: SegmentName) -> Iterator[bytes]:
-        return read_payloads(self._directory / segment.file, header_only=True)
-
-
-logger = logging.getLogger(__name__)
 
 
 class FileLog(DurableLog):
@@ -203,9 +193,6 @@ class FileLog(DurableLog):
                 # Check again: a driver that claimed the log since the first check may have read it without this record.
                 self._check_claim()
             self.state.fold(written)
-
-    def stop_waiting(self) -> None:
-        """Do nothing: no call waits for servers."""
 
     def close(self) -> None:
         """Release the log and its files; harmless when it is closed already."""

@@ -15,11 +15,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from trident.errors import TridentError
 from trident.extras import needs_package
-from trident.servers.nodes import Check, Create, Delete, Put, Refusal, Step, StoredNode
+from trident.servers.nodes import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode, Tell
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -32,8 +32,6 @@ _CLOSE_S = 5.0
 _LOOK_S = 0.25
 _PAUSE_S = 0.05
 _TRIES = 3  # to connect, while a session lasts
-
-SessionChange = Literal["suspended", "connected", "expired"]
 
 
 class CallResult(Protocol):
@@ -66,13 +64,14 @@ class ZooKeeperNodes(ABC):
     `hosts`, `timeout_s`: the servers, and how long this process may be out of touch before they end its session.
     `root`: the node that is `/` here; `make` it before others.
     `what`: what the session is for, in messages: "the state of the cluster at HOST:PORT".
+    `tell`: is called in kazoo's thread.
     """
 
     needed_for: ClassVar[str]
     error: ClassVar[type[TridentError]]
 
-    def __init__(self, hosts: str, root: str, timeout_s: float, what: str) -> None:
-        self.hosts, self.root, self.timeout_s, self.what = hosts, root, timeout_s, what
+    def __init__(self, hosts: str, root: str, timeout_s: float, what: str, tell: Tell) -> None:
+        self.hosts, self.root, self.timeout_s, self.what, self._tell = hosts, root, timeout_s, what, tell
         self._pid, self._closed = os.getpid(), False
         self._expired = self._suspended = False
         self._live = threading.Event()
@@ -94,14 +93,6 @@ class ZooKeeperNodes(ABC):
     @abstractmethod
     def check_patience(self, since: float) -> None:
         """Raise an error if a request that has had no answer since then is not to wait any longer."""
-
-    @abstractmethod
-    def changed(self, change: SessionChange) -> None:
-        """Take note of a change of the session. Called in kazoo's thread: it must not wait."""
-
-    @abstractmethod
-    def fired(self, path: str) -> None:
-        """Take note that a watched node has changed, or the names below it. Called in kazoo's thread, as `changed`."""
 
     def answered(self) -> None:  # noqa: B027  not all sessions say when they wait
         """Take note that a request has its answer."""
@@ -200,7 +191,7 @@ class ZooKeeperNodes(ABC):
 
     def _fire(self, event: WatchedEvent) -> None:
         if event.path:  # else it is of the connection
-            self.fired(event.path[len(self.root) :] or "/")
+            self._tell(NodeEvent("changed", event.path[len(self.root) :] or "/"))
 
     def _add(self, transaction: Any, step: Step) -> None:
         at = self._at(step.path)
@@ -284,7 +275,7 @@ class ZooKeeperNodes(ABC):
             return
         if state == "CONNECTED":
             if self._expired or self._suspended:
-                self.changed("expired" if self._expired else "connected")
+                self._tell(NodeEvent("expired" if self._expired else "connected", ""))
             self._expired = self._suspended = False
             self._live.set()  # last: a waiting thread may watch now, and the watches before are gone
             return
@@ -292,7 +283,7 @@ class ZooKeeperNodes(ABC):
         self._expired = self._expired or state == "LOST"
         if not self._suspended:
             self._suspended = True
-            self.changed("suspended")
+            self._tell(NodeEvent("suspended", ""))
 
 
 def _lost_errors() -> tuple[type[Exception], ...]:

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Self
 from urllib.parse import urlsplit
 
-from trident.cluster.client.nimbus_http import leader_url
-from trident.cluster.nimbus.leadership import LEADER
-from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster.client.cluster_client import leader_url
+from trident.cluster.state.storm_cluster_state import LEADER, StormClusterState
 
 __all__ = ["LosingProxy"]
 
@@ -24,11 +23,11 @@ class LosingProxy:
     The real leader's record is there again when the block ends. `meanwhile` is called before the client hears of the loss.
     """
 
-    def __init__(self, state: ClusterState, method: str, meanwhile: Callable[[], object] = lambda: None) -> None:
-        self._state, self._method, self.lost = state, method.encode(), 0
+    def __init__(self, cluster: StormClusterState, method: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self._state, self._method, self.lost = cluster.state, method.encode(), 0
         self._meanwhile = meanwhile
-        self._before = state.get_data(LEADER)
-        target = urlsplit(leader_url(state))
+        self._before = self._state.get_data(LEADER)
+        target = urlsplit(leader_url(cluster))
         self._target = (str(target.hostname), int(target.port or 0))
         proxy = self
 

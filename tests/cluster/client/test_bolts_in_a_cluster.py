@@ -11,9 +11,9 @@ import pytest
 from tests.cluster.code.packed_topologies import BOLTS, write_files
 from tests.harness.cluster_machines import TOKEN, MachineCluster
 from tests.harness.commands import until
-from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.code.package_archive import read_manifest
 from trident.cluster.code.topology_package import make_package
+from trident.cluster.topology_overviews import TopologyOverview
 
 pytestmark = [pytest.mark.soak, pytest.mark.spark, pytest.mark.server]
 

@@ -18,15 +18,13 @@ import pytest
 from tests.cluster.client.losing_proxy import LosingProxy
 from tests.cluster.code.archives import package_of
 from tests.harness.commands import until
-from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.client.nimbus_http import NimbusHttp
-from trident.cluster.code.package_archive import read_manifest
-from trident.cluster.code.package_manifest import ComponentFacts
+from trident.cluster.client.cluster_client import ClusterClient, NimbusHttp
+from trident.cluster.code.package_archive import ComponentFacts, read_manifest
 from trident.cluster.code.topology_package import TopologyPackage
-from trident.cluster.nimbus.leadership import LEADER
 from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
-from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo
 from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import ErrorInfo, SupervisorInfo
+from trident.cluster.state.storm_cluster_state import LEADER
 from trident.cluster_errors import (
     BadPackage,
     ClusterError,
@@ -206,10 +204,10 @@ def test_a_nimbus_that_is_gone_and_one_of_another_version_are_told(address: str,
     state.delete_node(LEADER)
     state.set_ephemeral_node(LEADER, json.dumps({"url": "http://127.0.0.1:1", "id": "x"}).encode())
     with pytest.raises(ClusterUnreachable, match="the Nimbus at http://127.0.0.1:1 does not answer"):
-        NimbusHttp(state, TOKEN, 0.1).ask("GET", "/api/v1/cluster/summary")
+        NimbusHttp(client.cluster, TOKEN, 0.1).ask("GET", "/api/v1/cluster/summary")
     state.set_ephemeral_node(LEADER, json.dumps({"url": "http://127.0.0.1:1", "id": "x", "version": "99.0"}).encode())
     with pytest.raises(ClusterError, match="at http://127.0.0.1:1 has Trident 99.0, and this client"):
-        NimbusHttp(state, TOKEN, 0.1).ask("GET", "/api/v1/cluster/summary")
+        NimbusHttp(client.cluster, TOKEN, 0.1).ask("GET", "/api/v1/cluster/summary")
 
 
 def test_a_client_waits_for_the_next_leader(address: str, tmp_path: Path) -> None:
@@ -222,7 +220,7 @@ def test_a_client_waits_for_the_next_leader(address: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("lost", ["PUT", "POST"])
 def test_an_answer_that_is_lost_makes_no_second_topology(client: ClusterClient, lost: str) -> None:
-    with LosingProxy(client.cluster.state, lost) as proxy:
+    with LosingProxy(client.cluster, lost) as proxy:
         storm_id = client.submit(packed())
         assert proxy.lost == 1
     assert [each.storm_id for each in client.topologies()] == [storm_id]
@@ -230,7 +228,7 @@ def test_an_answer_that_is_lost_makes_no_second_topology(client: ClusterClient, 
 
 def test_a_rebalance_whose_answer_is_lost_is_not_sent_again(client: ClusterClient) -> None:
     client.submit(packed())
-    with LosingProxy(client.cluster.state, "POST"), pytest.raises(ClusterUnreachable, match="It is not known whether"):
+    with LosingProxy(client.cluster, "POST"), pytest.raises(ClusterUnreachable, match="It is not known whether"):
         client.rebalance("mine", workers=2)
     assert client.show("mine").base.generation == 2
 
@@ -241,7 +239,7 @@ def test_a_topology_that_is_forgotten_at_once_was_killed(client: ClusterClient, 
     def forgotten() -> None:
         until(lambda: nimbus.submissions.cluster.storm_base(storm_id) is None, "it is forgotten")
 
-    with LosingProxy(client.cluster.state, "POST", forgotten) as proxy:
+    with LosingProxy(client.cluster, "POST", forgotten) as proxy:
         found = client.kill("mine", 0)
     assert proxy.lost == 1
     assert (found.storm_id, found.base.status.kind, found.driver) == (storm_id, "killed", "ending")

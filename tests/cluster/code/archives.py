@@ -8,8 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
-from trident.cluster.code.package_archive import archive_of
-from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
+from trident.cluster.code.package_archive import MANIFEST, PackageManifest, archive_of
 
 __all__ = ["archive_by_hand", "package_of"]
 

@@ -10,7 +10,6 @@ from tests.cluster.daemons.counted import committed, goes_on, stop_and_check
 from tests.harness.cluster_machines import TOKEN, MachineCluster
 from tests.harness.commands import until
 from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster_errors import NoLeader
 
 
@@ -74,12 +73,12 @@ def test_topologies_do_not_notice_that_nimbus_dies_and_the_next_one_goes_on(clus
     goes_on(cluster)
     driver = cluster.driver_of(storm_id)
     cluster.leader().kill()
-    until(lambda: leader_of(cluster.state.state) is None, "nobody leads")
+    until(lambda: cluster.state.leader() is None, "nobody leads")
     goes_on(cluster)
     with ClusterClient(cluster.address, TOKEN, patience_s=0.5) as hasty, pytest.raises(NoLeader, match="Nimbus"):
         hasty.deactivate("counting")
     cluster.nimbus()
-    until(lambda: leader_of(cluster.state.state) is not None, "the next Nimbus leads")
+    until(lambda: cluster.state.leader() is not None, "the next Nimbus leads")
     other = cluster.submit("other", "counting.py:other")
     until(lambda: committed(cluster, "other") > 1, "the second topology commits")
     assert cluster.driver_of(storm_id) == driver

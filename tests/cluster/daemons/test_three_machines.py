@@ -17,7 +17,6 @@ from tests.cluster.daemons.log_watch import LogWatch
 from tests.harness.cluster_machines import MOVED_AFTER_S, TOKEN, Machine, MachineCluster
 from tests.harness.commands import until
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
-from trident.cluster.nimbus.leadership import leader_of
 
 pytestmark = [pytest.mark.server, pytest.mark.soak]
 
@@ -63,7 +62,7 @@ def is_moved(cluster: MachineCluster, storm_id: str, away_from: Machine) -> bool
 
 
 def page(cluster: MachineCluster, path: str) -> dict[str, Any]:
-    found = leader_of(cluster.state.state)
+    found = cluster.state.leader()
     assert found is not None
     headers = {"Authorization": f"Bearer {TOKEN}"}
     answer = httpx.get(f"{found['url']}/api/v1/{path}", headers=headers, timeout=30, trust_env=False)

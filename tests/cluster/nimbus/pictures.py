@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trident.cluster.nimbus.assigning import Health, Picture
-from trident.cluster.state.beat_records import DriverDeath, SupervisorInfo
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    DriverDeath,
+    NodePort,
+    StormBase,
+    SupervisorInfo,
+    WantedStatus,
+)
 
 NOW = 10_000.0
 

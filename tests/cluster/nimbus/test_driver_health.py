@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.cluster.nimbus.pictures import assignment
 from trident.cluster.nimbus.assigning import DriverHealth
 from trident.cluster.nimbus.nimbus import _MAX_PAUSE_S
-from trident.cluster.state.beat_records import WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment
+from trident.cluster.state.cluster_records import Assignment, WorkerHeartbeat
 
 _START = 7.0
 

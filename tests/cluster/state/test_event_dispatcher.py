@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from trident.cluster.state.cluster_state import ClusterEvent, EventDispatcher
+from trident.cluster.state.cluster_state import EventDispatcher
+from trident.servers.nodes import NodeEvent
 
-ONE, TWO, THREE = (ClusterEvent("changed", f"/{number}") for number in range(3))
+ONE, TWO, THREE = (NodeEvent("changed", f"/{number}") for number in range(3))
 
 
 def test_a_callback_may_close_and_register_others() -> None:
-    received: list[ClusterEvent] = []
+    received: list[NodeEvent] = []
     dispatcher = EventDispatcher()
 
-    def again(event: ClusterEvent) -> None:
+    def again(event: NodeEvent) -> None:
         dispatcher.register(received.append)
         if event == TWO:
             dispatcher.close()

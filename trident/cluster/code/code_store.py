@@ -16,9 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from trident.cluster.code.package_archive import MAX_ARCHIVE_BYTES, check_package, read_manifest, sha256_of
-from trident.cluster.code.package_manifest import PackageManifest
+from trident.cluster.code.package_archive import (
+    MAX_ARCHIVE_BYTES,
+    PackageManifest,
+    check_package,
+    read_manifest,
+    sha256_of,
+)
 from trident.cluster_errors import BadPackage, ClusterError
+from trident.coordination.log_file import sync_directory
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 UNUSED_S = 3600.0
@@ -60,7 +66,7 @@ class CodeStore:
                 target.flush()
                 os.fsync(target.fileno())
             part.rename(self.path(sha256))
-            self._sync()
+            sync_directory(self.folder)
         except OSError as error:
             raise ClusterError(f"a package of code cannot be stored in {self.folder}: {error}") from error
         finally:
@@ -133,13 +139,6 @@ class CodeStore:
                     path.unlink()
                     removed += [path.stem] if path.suffix == ".zip" else []
         return sorted(removed)
-
-    def _sync(self) -> None:
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class IncomingPackage:

@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trident.cluster.code.package_archive import unpack_into
-from trident.cluster.code.package_manifest import MANIFEST, PYTHON, PackageManifest
+from trident.cluster.code.package_archive import MANIFEST, PYTHON, PackageManifest, unpack_into
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 from trident.extras import pyspark_version
 

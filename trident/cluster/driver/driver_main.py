@@ -14,14 +14,13 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
-from trident.cluster.client.cluster_token import TOKEN_VARIABLE
 from trident.cluster.cluster_log import log_of_base
-from trident.cluster.code.package_manifest import MANIFEST, PackageManifest, load_package
+from trident.cluster.code.package_archive import MANIFEST, PackageManifest
+from trident.cluster.code.topology_package import load_package
 from trident.cluster.driver.driven import TopologyHandle, config_of, start_driven
-from trident.cluster.driver.driver_beats import DriverBeats
-from trident.cluster.driver.orders import Ending, Orders
-from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
-from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.driver.orders import DriverBeats, Ending, Orders
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
+from trident.cluster.state.cluster_address import TOKEN_VARIABLE, open_cluster_state
 from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.config import Config
@@ -157,6 +156,7 @@ def main() -> int:
     """Carry out the order in the file that is named; returns the exit code."""
     faulthandler.enable()
     order = DriverOrder.read(Path(sys.argv[1]))
+    assert order is not None, "a supervisor writes the order before it starts the process"
     _log_to(Path(order.log_file))
     where = f"{socket.gethostname()}:{order.port}"
     logger.info("driver of %s, generation %d, in slot %s", order.storm_id, order.generation, where)

@@ -1,21 +1,34 @@
-"""`MachineSupervisor`: watches its assignments, and starts, ends, restarts and adopts the drivers of its machine."""
+"""`MachineSupervisor`: watches its assignments, and starts, ends, restarts and adopts the drivers of its machine.
+
+`SupervisorDaemon` is one with what it serves, and what it fetches: `trident supervisor`.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 
+from trident import __version__
 from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster.machine.driver_slot import DriverSlot, Wanted
-from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.state.beat_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
-from trident.cluster.state.cluster_state import ClusterEvent
+from trident.cluster.machine.machine_folder import MachineFolder, read_log
+from trident.cluster.state.cluster_address import TOKEN_VARIABLE, folder_of, is_embedded, open_cluster_state
+from trident.cluster.state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterError
+from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology
+from trident.redaction import redacted
+from trident.servers.nodes import NodeEvent
+from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages
+from trident.ui.http_pages import client_of
+from trident.ui.ui_server import UIServer
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +36,7 @@ _LOOK_S = 0.1  # how often it looks at its drivers
 _READ_S = 1.0  # how often it reads its assignments, if no watch makes it read them earlier
 _HEARTBEAT_S = 3.0  # how often it says that it is there
 _GRACE_S = 60.0  # how long a driver may take to end when it is asked to
-_TIDY_EVERY_S = 600.0
+_TIDY_EVERY_S, _FETCH_TIMEOUT_S = 600.0, 60.0
 
 
 class MachineSupervisor:
@@ -79,7 +92,7 @@ class MachineSupervisor:
             logger.info("the cluster's state does not answer; this supervisor vanishes from it with its session")
         self.folder.close()
 
-    def _on_event(self, event: ClusterEvent) -> None:
+    def _on_event(self, event: NodeEvent) -> None:
         if event.kind == "expired":
             self._beat_at = float("-inf")  # the ephemeral node is gone with the session
         self._changed.set()
@@ -162,3 +175,114 @@ class MachineSupervisor:
             for slot in self.slots.values():
                 slot.look(time.monotonic(), time.time())
             waiting.wait(_LOOK_S)
+
+
+class SupervisorDaemon:
+    """A supervisor that runs in this process.
+
+    Parameters
+    ----------
+    folder
+        What it keeps on this machine; one supervisor has it at a time.
+    host
+        Where others reach this machine: its drivers and logs are served there.
+    ports
+        The ports that name its slots. Nothing listens on them.
+
+    Raises
+    ------
+    ClusterError, ConfigError, EnvironmentProblem
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        folder: Path,
+        host: str = "127.0.0.1",
+        ports: Sequence[int] = (6700, 6701, 6702, 6703),
+        session_timeout_s: float = 10.0,
+    ) -> None:
+        os.environ[TOKEN_VARIABLE] = token  # drivers get it from here, not from their command line, which others see
+        self._open = ExitStack()
+        try:
+            machine = MachineFolder(folder)
+            self._open.callback(machine.close)
+            cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
+            self._open.callback(cluster.disconnect)
+            server = self._open.enter_context(UIServer(MachinePages(machine), host, 0, token, token_for_all=True))
+            cache = CodeCache(machine.path, partial(_fetch, cluster, token))
+            # An address that means the same in every working directory.
+            where = str(folder_of(address)) if is_embedded(address) else address
+            self.supervisor = MachineSupervisor(cluster, where, machine, host, ports, cache, {"logs": server.url})
+        except BaseException:
+            self._open.close()
+            raise
+        self.supervisor.start()
+
+    def close(self, end_drivers: bool = False) -> None:
+        """Stop; drivers go on unless they are to end."""
+        self.supervisor.stop(end_drivers)
+        self._open.close()
+
+
+def _fetch(cluster: StormClusterState, token: str, code_hash: str) -> bytes:
+    """Fetch a package from the Nimbus that leads, or from another one."""
+    import httpx
+
+    leader = cluster.leader()
+    urls = [*([] if leader is None else [leader["url"]]), *(each["url"] for each in cluster.nimbuses())]
+    if not urls:
+        raise NoLeader(f"the package {code_hash} cannot be fetched: no Nimbus is running")
+    problems = []
+    for url in dict.fromkeys(urls):
+        try:
+            with client_of(url, token, _FETCH_TIMEOUT_S, extra="cluster") as client:
+                answer = client.get(f"/api/v1/code/{code_hash}")
+        except httpx.HTTPError as error:
+            problems.append(f"the package {code_hash} could not be fetched from {url}: {error!r}")
+            continue
+        if answer.status_code == 200:
+            return answer.content
+        refused = "refuses the token of this supervisor; all daemons need the same one"
+        said = {401: refused, 403: refused, 404: f"does not have the package {code_hash}"}
+        answered = f"answered {answer.status_code} for the package {code_hash}"
+        problems.append(f"Nimbus at {url} {said.get(answer.status_code, answered)}")
+    raise ClusterError("; ".join(problems))
+
+
+class MachinePages(ClusterPages):
+    """`ClusterPages` of one machine, which a supervisor serves: the logs of its drivers, and nothing of topologies."""
+
+    read_only = True
+
+    def __init__(self, folder: MachineFolder) -> None:
+        self._folder = folder
+
+    def cluster_summary(self) -> Page:
+        return {"stormVersion": __version__}
+
+    def supervisor_summary(self) -> Page:
+        return {"supervisors": [{"id": self._folder.id}]}
+
+    def topology_summary(self) -> Page:
+        return {"topologies": []}
+
+    def of_topology(self, topology_id: str) -> TopologyPages:
+        raise NoSuchTopology(f"a supervisor serves logs only; ask Nimbus for {topology_id!r}")
+
+    def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
+        """Return a part of a topology's log, or of what it prints, which is told for the log too until it logs."""
+        name = Path(topology_id).name  # no file beside those of the logs
+        file = self._folder.log_file(name)
+        if of == "driver" and file.exists():
+            return read_log(file, offset)
+        return _without_secrets(read_log(self._folder.output_file(name), offset))
+
+
+def _without_secrets(page: Page) -> Page:
+    """Return a page of what was printed without secrets, in whole lines: half of an address does not show what it is."""
+    whole, end, rest = page["text"].rpartition("\n")
+    if not end or "\ufffd" in rest:  # its length is not known
+        return {**page, "text": redacted(page["text"])}
+    return {**page, "text": redacted(whole + end), "next": page["next"] - len(rest.encode())}

@@ -6,8 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from trident.cluster.state.beat_records import DriverDeath, SupervisorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    DriverDeath,
+    NodePort,
+    StormBase,
+    SupervisorInfo,
+    WorkerHeartbeat,
+)
 
 _YOUNG_S = 60.0  # a driver that ran longer than this has died for a new reason
 _MOVED_AFTER = 3

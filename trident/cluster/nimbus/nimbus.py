@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -18,11 +22,16 @@ from trident.cluster.nimbus.assigning import (
     RollBack,
     decide,
 )
-from trident.cluster.nimbus.leadership import Leadership
-from trident.cluster.nimbus.submissions import TopologyNames, rolled_back
-from trident.cluster.state.beat_records import WorkerHeartbeat, machine_names
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster.nimbus.submissions import rolled_back
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    NodePort,
+    StormBase,
+    WantedStatus,
+    WorkerHeartbeat,
+    machine_names,
+)
+from trident.cluster.state.storm_cluster_state import LEADER, NIMBUSES, StormClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 
 logger = logging.getLogger(__name__)
@@ -31,6 +40,42 @@ _ROUND_S = 1.0  # how often it looks; watches make it look at once
 _LAUNCH_TIMEOUT_S = 60.0  # how long a driver may take to its first heartbeat
 _TIDY_EVERY_S = 600.0
 _MAX_PAUSE_S = 5.0
+
+
+class Leadership:
+    """The candidacy of one Nimbus; the one whose ephemeral node is there leads.
+
+    Nothing depends on two of them never believing that they lead: each change of an assignment is refused if another was made
+    since the one that it is based on.
+
+    `url`: where this Nimbus answers.
+    """
+
+    def __init__(self, cluster: StormClusterState, url: str, version: str) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._cluster, self._node = cluster, f"{NIMBUSES}/{self.id}"
+        self._about = {
+            "id": self.id, "url": url, "host": socket.gethostname(), "pid": os.getpid(), "since-secs": time.time(),
+            "version": version,
+        }  # fmt: skip
+
+    def campaign(self) -> bool:
+        """Return whether this Nimbus leads now; it does from here on if there was no leader. Who leads is watched."""
+        state, data = self._cluster.state, json.dumps(self._about).encode()
+        if state.get_data(self._node) is None:
+            state.set_ephemeral_node(self._node, data)
+        while (leader := self._cluster.leader(watch=True)) is None:
+            state.create_ephemeral_node(LEADER, data)
+        return bool(leader["id"] == self.id)
+
+    def resign(self) -> None:
+        """Let another one lead, and be no candidate any more."""
+        try:
+            if (leader := self._cluster.leader()) is not None and leader["id"] == self.id:
+                self._cluster.state.delete_node(LEADER)
+            self._cluster.state.delete_node(self._node)
+        except ClusterUnreachable:
+            pass  # the session ends with the process, and the nodes with the session
 
 
 @dataclass(frozen=True)
@@ -65,10 +110,9 @@ class Nimbus:
     ) -> None:
         self.cluster, self.settings = cluster, settings or NimbusSettings()
         self._code_dir = code_dir
-        self._names = TopologyNames(cluster)
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        self._leadership = Leadership(cluster.state, url, version)
+        self._leadership = Leadership(cluster, url, version)
         self._registered = cluster.state.register(lambda _event: self._wake.set())
         self._health = DriverHealth(self.settings.driver_timeout_s, _LAUNCH_TIMEOUT_S)
         self.leads = False
@@ -119,8 +163,6 @@ class Nimbus:
             logger.info("this Nimbus %s", "leads the cluster" if leads else "stands by: another one leads")
             self._health.forget()
             self.leads = leads
-            if leads:
-                self._names.complete_all()
         if leads:
             self._lead()
 
@@ -172,7 +214,7 @@ class Nimbus:
                     logger.error("topology %s goes back to the code before its upgrade: %s", storm_id, reason)
             case Forget(storm_id):
                 logger.info("topology %s has ended", storm_id)
-                self._names.remove(storm_id)
+                self.cluster.remove_storm(storm_id)
 
     def _assign(self, storm_id: str, slot: NodePort, why: str, picture: Picture) -> None:
         base, before = picture.bases[storm_id], picture.assignments.get(storm_id)

@@ -29,9 +29,8 @@ from starlette.routing import BaseRoute, Route
 from trident import __version__
 from trident.cluster.cluster_log import log_of
 from trident.cluster.code.code_store import CodeStore
-from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster.nimbus.nimbus import Nimbus, NimbusSettings
-from trident.cluster.nimbus.submissions import Submission, Submissions
+from trident.cluster.nimbus.submissions import Submissions
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -87,8 +86,7 @@ class NimbusDaemon(Closes):
             code = CodeStore(code_dir)
             self.submissions = Submissions(cluster, code, lambda name: log_of(address, name))
             overview = ClusterOverview(cluster, token, self._act)
-            routes = _Routes(self.submissions, self._check_leads).all()
-            self.server = self._open.enter_context(UIServer(overview, host, port, token, extra_routes=routes))
+            self.server = self._open.enter_context(UIServer(overview, host, port, token, extra_routes=self._routes()))
             url = self.server.url if public_host is None else f"http://{public_host}:{self.server.port}"
             tidy = self.submissions.remove_unused_code
             self.nimbus = Nimbus(cluster, url, __version__, str(code_dir.absolute()), settings, tidy)
@@ -102,7 +100,7 @@ class NimbusDaemon(Closes):
     def wait_until_known(self, timeout_s: float = 15.0) -> None:
         """Wait until the cluster has a leader, this one or another. Raises `ClusterUnreachable` if none is there in time."""
         ends = time.monotonic() + timeout_s
-        while leader_of(self._cluster.state) is None:
+        while self._cluster.leader() is None:
             if time.monotonic() > ends:
                 raise ClusterUnreachable(f"no Nimbus leads the cluster after {timeout_s:g} s")
             time.sleep(0.02)
@@ -113,7 +111,7 @@ class NimbusDaemon(Closes):
 
     def _check_leads(self) -> None:
         if not self.nimbus.leads:
-            leader = leader_of(self._cluster.state)
+            leader = self._cluster.leader()
             where = "none leads just now; try again" if leader is None else f"ask the one at {leader['url']}"
             raise NoLeader(f"this Nimbus does not lead the cluster: {where}")
 
@@ -123,21 +121,17 @@ class NimbusDaemon(Closes):
         self.nimbus.wake()
         return done
 
-
-class _Routes:
-    """The routes; every one of them needs the token.
-
-    `check_leads`: raises if this Nimbus does not lead, before anything is changed.
-    """
-
-    def __init__(self, submissions: Submissions, check_leads: Callable[[], None]) -> None:
-        self._submissions, self._code, self._check_leads = submissions, submissions.code, check_leads
-
-    def all(self) -> list[BaseRoute]:
+    def _routes(self) -> list[BaseRoute]:
+        """Return the routes; every one of them needs the token."""
+        code = self.submissions.code
         return [
             Route(_CODE, self._put_code, methods=["PUT"]),
             Route(_CODE, replying(self._get_code, partial(Response, media_type="application/zip")), methods=["GET"]),
-            Route(_CODES, replying(self._has_code), methods=["GET"]),
+            Route(
+                _CODES,
+                replying(lambda asked: {"has": code.is_there(asked.query_params.get("has", ""))}),
+                methods=["GET"],
+            ),
             Route(_TOPOLOGY, awaiting(partial(self._changed, self._submit)), methods=["POST"]),
             Route(
                 f"{_TOPOLOGY}/{{topology}}/upgrade", awaiting(partial(self._changed, self._upgrade)), methods=["POST"]
@@ -147,7 +141,7 @@ class _Routes:
     async def _put_code(self, request: Request) -> Response:
         sha256 = request.path_params["sha256"]
         try:
-            with self._code.incoming(sha256) as package:
+            with self.submissions.code.incoming(sha256) as package:
                 async for chunk in request.stream():
                     package.write(chunk)
         except ClientDisconnect:  # nothing was stored
@@ -156,16 +150,14 @@ class _Routes:
             return problem(request, error)
         return json_answer({"sha256": sha256})
 
-    def _has_code(self, request: Request) -> Page:
-        return {"has": self._code.is_there(request.query_params.get("has", ""))}
-
     def _get_code(self, request: Request) -> bytes:
         sha256 = request.path_params["sha256"]
-        if not self._code.path(sha256).exists():
+        if not self.submissions.code.path(sha256).exists():
             raise PageError(404, f"this Nimbus has no package {sha256}")
-        return self._code.get(sha256)
+        return self.submissions.code.get(sha256)
 
     async def _changed(self, change: Callable[[Request, Mapping[str, Any]], Page], request: Request) -> Page:
+        """Change something, if this Nimbus leads."""
         body = await body_of(request, _MAX_BODY)
 
         def done() -> Page:
@@ -175,20 +167,14 @@ class _Routes:
         return await run_in_threadpool(done)
 
     def _submit(self, request: Request, body: Mapping[str, Any]) -> Page:
-        asked = Submission(
-            sha256=_text(body, "sha256"),
-            name=_text(body, "name", ""),
-            submission=_text(body, "submission", ""),
-            conf=_conf(body) or {},
-            workers=body.get("workers"),
-        )
-        storm_id = self._submissions.submit(asked)
-        _, base = self._submissions.names.find(storm_id)
+        sha256, name, submission = _text(body, "sha256"), _text(body, "name", ""), _text(body, "submission", "")
+        storm_id = self.submissions.submit(sha256, name, submission, _conf(body), body.get("workers"))
+        _, base = self.submissions.find(storm_id)
         return {"id": storm_id, "name": base.storm_name, "kind": base.kind, "generation": base.generation}
 
     def _upgrade(self, request: Request, body: Mapping[str, Any]) -> Page:
-        storm_id, before = self._submissions.names.find(unquote(request.path_params["topology"]))
-        base, check = self._submissions.upgrade(storm_id, _text(body, "sha256"), _conf(body))
+        storm_id, before = self.submissions.find(unquote(request.path_params["topology"]))
+        base, check = self.submissions.upgrade(storm_id, _text(body, "sha256"), _conf(body))
         return {
             "id": storm_id,
             "name": base.storm_name,

@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trident.cluster.state.cluster_state import ClusterEvent, above
+from trident.cluster.state.cluster_state import above
 from trident.cluster.state.sqlite_file import SqliteFile, prepare
 from trident.cluster_errors import ClusterError
 from trident.servers.local_processes import abandon_in_children, is_locked
-from trident.servers.nodes import Create, Delete, Put, Refusal, Step, StoredNode
+from trident.servers.nodes import Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode, Tell
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class SqliteNodes:
     Raises `ClusterError`: the file is damaged, of another program or of another version, or cannot be written.
     """
 
-    def __init__(self, path: Path, busy_s: float, tell: Callable[[ClusterEvent], None], poll_s: float = 0.05) -> None:
+    def __init__(self, path: Path, busy_s: float, tell: Tell, poll_s: float = 0.05) -> None:
         prepare(path, busy_s)
         self._tell, self._poll_s = tell, poll_s
         self._session = f"{path.name}-session-"  # and its id: the name of its file
@@ -175,7 +175,7 @@ class SqliteNodes:
                 late = [path for path in paths if self._watched.get((path, names), found.get(path)) != found.get(path)]
                 self._watched.update({(path, names): found.get(path) for path in paths})
             for path in late:
-                self._tell(ClusterEvent("changed", path))
+                self._tell(NodeEvent("changed", path))
         return [found.get(path) for path in paths]
 
     def _select(self, query: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -198,11 +198,11 @@ class SqliteNodes:
             except (ClusterError, OSError) as error:  # of the file, or of those of sessions
                 if not is_suspended:
                     _log.warning("the session is suspended: %s", error)
-                    self._tell(ClusterEvent("suspended", ""))
+                    self._tell(NodeEvent("suspended", ""))
                 is_suspended = True
             else:
                 if is_suspended:
-                    self._tell(ClusterEvent("connected", ""))
+                    self._tell(NodeEvent("connected", ""))
                 is_suspended = False
 
     def _tell_changes(self) -> None:
@@ -221,7 +221,7 @@ class SqliteNodes:
             for each in changed:
                 del self._watched[each]
         for path in dict.fromkeys(path for path, _ in changed):
-            self._tell(ClusterEvent("changed", path))
+            self._tell(NodeEvent("changed", path))
 
     def _look_at_sessions(self) -> None:
         with self._reader.reading() as db:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.log_file import make_directory, sync_directory
+from trident.coordination.log_file import make_directory, write_whole
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Ranges, count_of, numbers_of, ranges_of
 from trident.errors import CorruptValueError, LogError
@@ -126,7 +126,7 @@ class DeadLetters:
             letters = (DeadLetter(*attempt, number, failure) for number, failure in enumerate(captured))
             text = "".join(letter.to_line() + "\n" for letter in letters)
             make_directory(self.folder)
-            _write(path, text)
+            write_whole(path, text)
         except (OSError, CorruptValueError) as error:
             raise LogError(
                 f"cannot write {len(captured)} dead letters of batch {attempt.txid} to {path}: {error}. The batch is "
@@ -186,7 +186,7 @@ class DeadLetters:
         before = {letter.number: letter for letter in _read(self._edited(log, txid))}
         after = {number: letter for number, letter in {**before, **letters}.items() if letter != own.get(number)}
         if after != before:
-            _write(self._edited(log, txid), "".join(after[number].to_line() + "\n" for number in sorted(after)))
+            write_whole(self._edited(log, txid), "".join(after[number].to_line() + "\n" for number in sorted(after)))
 
     def _edited(self, log: LogState, txid: int) -> Path:
         return self._path(txid, log.winners.winner(txid) or 0, log.incarnation).with_suffix(".edited")
@@ -203,7 +203,7 @@ class DeadLetters:
             letters = _read(path)
             kept = [letter for letter in letters if not any(_names(letter, key) for key in keys)]
             if len(kept) < len(letters):
-                _write(path, "".join(letter.to_line() + "\n" for letter in kept))
+                write_whole(path, "".join(letter.to_line() + "\n" for letter in kept))
                 removed += len(letters) - len(kept) if path.suffix == ".jsonl" else 0
         for path in sorted((self.folder / _REQUESTS).glob("*.json")):
             with suppress(*_UNREADABLE):  # it is none
@@ -228,7 +228,7 @@ class DeadLetters:
             data["discard"] = reason
         try:
             make_directory(folder)
-            _write(path, json.dumps(data))
+            write_whole(path, json.dumps(data))
         except OSError as error:
             raise LogError(f"cannot ask for dead letters in {folder}: {error}. Nothing is put back") from error
         return path
@@ -297,17 +297,6 @@ def _read(path: Path) -> list[DeadLetter]:
         return []
     except _UNREADABLE as error:
         raise LogError(f"cannot read the dead letters in {path}: {error}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    """Let a durable file appear, whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:  # an error may say a lone surrogate
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
 
 
 def _names(letter: DeadLetter, key: Sequence[Any]) -> bool:
