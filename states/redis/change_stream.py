@@ -16,8 +16,7 @@ from typing import Any
 
 from states.redis.fence import RedisFence, fenced
 from states.redis.layout import RedisLayout
-from states.redis.packing import Command, Words
-from states.redis.wire import Call, Wire, script
+from states.redis.wire import Call, Command, Wire, Words, script
 from trident.errors import CorruptValueError
 from trident.retention import Retention, Sweeps
 from trident.state.encoding.codec import decode, encode

@@ -35,8 +35,8 @@ from functools import cached_property
 from typing import Any
 from zlib import crc32
 
-from states.redis.packing import Words
 from states.redis.plain_hashes import PlainHashes
+from states.redis.wire import Words
 from trident.errors import ConfigError
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key

@@ -24,9 +24,8 @@ from states.redis.fence import RedisFence, fenced
 from states.redis.layout import ClusterLayout, KeyGroup, RedisLayout, default_prefix
 from states.redis.listing import empty, key_pages
 from states.redis.options import RedisOptions
-from states.redis.packing import Command, Words
 from states.redis.plain_hashes import PlainHashes
-from states.redis.wire import Call, Link, Server, Wire, script
+from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
 from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues
