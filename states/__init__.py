@@ -2,5 +2,5 @@
 
 Modules of one name have one role wherever a store has them: `state.py` the class that topologies name, `options.py` its
 options, `map.py` the backing map, `fence.py` the sentinel and who may write, `layout.py` what is stored under which key.
-The errors of a store's driver become errors of Trident beside its connection. Begin with `state.py`. No store imports another one.
+What a driver's errors mean stands beside its connection. Begin with `state.py`. No store imports another one.
 """

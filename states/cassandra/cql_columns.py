@@ -15,8 +15,7 @@ from trident.arrow import array_of, arrow_type, large_type
 from trident.errors import BackendError, CorruptValueError
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.storekit.plain_columns import OWN, PlainColumn, PlainColumns
-from trident.storekit.plain_shapes import asked_shape, json_form, plain_type
+from trident.storekit.plain_columns import OWN, PlainColumn, PlainColumns, asked_shape, json_form, plain_type
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()

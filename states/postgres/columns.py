@@ -24,8 +24,7 @@ from trident.arrow import array_of, arrow_type, large_type
 from trident.fields import widens
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.storekit.plain_columns import BEFORE, OWN, PlainColumn, PlainColumns
-from trident.storekit.plain_shapes import asked_shape, plain_type, shape_of
+from trident.storekit.plain_columns import BEFORE, OWN, PlainColumn, PlainColumns, asked_shape, plain_type, shape_of
 from trident.types import TYPES
 
 AT = f"{OWN}at"
