@@ -21,7 +21,7 @@ from states.redis.change_stream import ChangeStreams
 from states.redis.cluster import Cluster
 from states.redis.evictions import Evictions, greeted
 from states.redis.fence import RedisFence, fenced
-from states.redis.layout import ClusterLayout, KeyGroup, RedisLayout, default_prefix
+from states.redis.layout import KeyGroup, RedisLayout, default_prefix
 from states.redis.options import RedisOptions
 from states.redis.plain_hashes import PlainHashes
 from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
@@ -123,11 +123,9 @@ class RedisBackingMap(BackingMap):
         self._what = f"state {prefix!r} partition {partition}"
         self._evictions = Evictions(options, repr(prefix))
         greet = (lambda _link: None) if conf.read_only else partial(greeted, self._evictions)
-        if options.clustered:
-            self._layout: RedisLayout = ClusterLayout(prefix, options.buckets, plain)
-            servers: Server = Cluster(options, self._layout.stems, greet)
-        else:
-            self._layout, servers = RedisLayout([prefix.encode()], plain), Server(Link.to(options.arguments(), greet))
+        self._layout = layout = RedisLayout(prefix, options.buckets, plain)
+        is_one = options.buckets is None
+        servers = Server(Link.to(options.arguments(), greet)) if is_one else Cluster(options, layout.stems, greet)
         self._is_checked = False
         self._wire = Wire(servers, options)
         self._fence = RedisFence(self._wire, self._layout, partition, self._what)
@@ -368,7 +366,7 @@ def _names_of(wire: Wire, layout: RedisLayout, what: str) -> Iterator[Names]:
     for _ in range(_PASSES):
         before = wire.persist(doing, wire.servers.placement)
         for server in wire.persist(doing, lambda: [link.name for link in wire.servers.primaries()]):
-            yield from _names(wire, server, layout.scan_pattern(), doing)
+            yield from _names(wire, server, layout.scan_pattern, doing)
         if wire.persist(doing, wire.servers.placement) == before:
             return
     raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
