@@ -11,15 +11,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from states.cassandra.column_statements import ColumnStatements
-from states.cassandra.stamps import FLOOR_BUCKET, Registers, Stamps
+from states.cassandra.stamps import FLOOR_BUCKET, TRIES, CassandraRegister, Stamps
+from states.cassandra.statements import ColumnRows
 from trident.errors import BackendError
 from trident.state.encoding.codec import decode, encode, encode_keys
 from trident.state.interfaces import Key
 from trident.state.txid import Sentinel
 from trident.storekit import FieldsCodec, RecordFence, Register, SentinelRecord
 
-_TRIES = 8
 _FIELDS = ("incarnation", "txid", "attempt", "floor", "token", "place", "sealed", "run")
 """The token distinguishes two runs of the same attempt."""
 RECORD = FieldsCodec(_FIELDS, encode, decode)
@@ -29,19 +28,22 @@ WITNESSED = FieldsCodec((*_FIELDS, "witness"), encode, decode)
 class CassandraFence:
     """The sentinel of one partition, which moves by condition only.
 
-    `registers`, `partition`: the registers of the state, and the number of the partition.
+    `register_of`: returns the register of a bucket.
+    `partition`: its number.
     `what`: the state and its place, for messages.
     `rows`: the rows of a table with columns, among which witnesses are; None: rows and registers are in one table.
     """
 
-    def __init__(self, registers: Registers, partition: int, what: str, rows: ColumnStatements | None = None) -> None:
-        self._registers, self._bucket, self._what, self._rows = registers, FLOOR_BUCKET - 1 - partition, what, rows
+    def __init__(
+        self, register_of: Callable[[int], CassandraRegister], partition: int, what: str, rows: ColumnRows | None = None
+    ) -> None:
+        self._register, self._what, self._rows = register_of(FLOOR_BUCKET - 1 - partition), what, rows
         self._witness: bytes | None = None  # the first row that the commit under way has written
-        codec, register = RECORD, _SentinelRegister(registers, self._bucket)
-        if rows is not None:
-            codec, register = WITNESSED, _WitnessedRegister(registers, self._bucket, self._is_there)
-        self._record = RecordFence(register, codec, what)
-        self.stamps = Stamps(registers, rows.refuse_rows if rows is not None else lambda: None)
+        if rows is None:
+            self._record = RecordFence(self._register, RECORD, what)
+        else:
+            self._record = RecordFence(_WitnessedRegister(self._register, self._is_there), WITNESSED, what)
+        self.stamps = Stamps(register_of(FLOOR_BUCKET), rows.refuse_rows if rows is not None else lambda: None)
         self.check = self._record.check
         self.release = self._record.forget  # later writes are not fenced
 
@@ -88,12 +90,12 @@ class CassandraFence:
     def clear(self) -> None:
         """Remove the sentinel, whatever its witness is."""
         self._record.forget()
-        data = self._registers.read(self._bucket)
-        for _ in range(_TRIES):
+        data = self._register.read()
+        for _ in range(TRIES):
             if data is None:
                 return
-            data = self._registers.swap(self._bucket, data, None)
-        raise BackendError(f"{self._what}: other writers moved the sentinel {_TRIES} times meanwhile; try again")
+            data = self._register.swap(data, None)
+        raise BackendError(f"{self._what}: other writers moved the sentinel {TRIES} times meanwhile; try again")
 
     def _lay(
         self, sentinel: Sentinel, floor: int, token: bytes, before: SentinelRecord[tuple[Any, ...]] | None
@@ -119,38 +121,21 @@ class CassandraFence:
         return self.stamps.floor(sentinel.incarnation, sentinel.version, 0 if record is None else record.notes[0])
 
 
-class _SentinelRegister(Register):
-    """The record of one partition among the registers of its state."""
-
-    def __init__(self, registers: Registers, bucket: int) -> None:
-        self._registers, self._bucket = registers, bucket
-
-    def read(self) -> bytes | None:
-        return self._registers.read(self._bucket)
-
-    def look(self) -> bytes | None:
-        return self._registers.look(self._bucket)
-
-    def swap(self, found: bytes | None, new: bytes | None) -> bytes | None:
-        return self._registers.swap(self._bucket, found, new)
-
-
-class _WitnessedRegister(_SentinelRegister):
+class _WitnessedRegister(Register):
     """A record that counts as none if its witness is gone."""
 
-    def __init__(self, registers: Registers, bucket: int, is_there: Callable[[bytes], bool]) -> None:
-        super().__init__(registers, bucket)
-        self._is_there = is_there
+    def __init__(self, register: Register, is_there: Callable[[bytes], bool]) -> None:
+        self._register, self._is_there = register, is_there
         self._dead: bytes | None = None  # the record that was found without its witness
 
     def read(self) -> bytes | None:
-        return self._alive(super().read())
+        return self._alive(self._register.read())
 
     def look(self) -> bytes | None:
-        return self._alive(super().look())
+        return self._alive(self._register.look())
 
-    def swap(self, found: bytes | None, new: bytes | None) -> bytes | None:
-        return super().swap(self._dead if found is None else found, new)
+    def swap(self, found: bytes | None, new: bytes) -> bytes | None:
+        return self._register.swap(self._dead if found is None else found, new)
 
     def _alive(self, data: bytes | None) -> bytes | None:
         self._dead = None if data is None or self._is_there(data) else data

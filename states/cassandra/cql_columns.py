@@ -6,7 +6,7 @@ import datetime as dt
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
@@ -15,8 +15,7 @@ from trident.arrow import array_of, arrow_type, large_type
 from trident.errors import BackendError, CorruptValueError
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.storekit.plain_columns import OWN, PlainColumn, PlainColumns
-from trident.storekit.plain_shapes import asked_shape, json_form, plain_type
+from trident.storekit.plain_columns import OWN, PlainColumn, PlainColumns, asked_shape, json_form, plain_type
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
@@ -130,7 +129,31 @@ class CqlColumn(PlainColumn[CqlForm]):
 
 
 class CqlColumns(PlainColumns[CqlColumn]):
-    """The columns of one state."""
+    """The columns of one state.
+
+    `lists`: no two rows have a partition in common, so all are listed together, in the order of their tokens.
+    """
+
+    lists: ClassVar[Sequence[tuple[bytes, ...]]] = [()]
+
+    @property
+    def names_of_key(self) -> list[str]:
+        """The columns of the key, as CQL."""
+        return [column.quoted for column in self.keys]
+
+    @property
+    def names_of_rest(self) -> list[str]:
+        """The other columns of `read`, as CQL."""
+        return [column.quoted for column in self.read[len(self.keys) :]]
+
+    def there(self, names: Sequence[Any]) -> Sequence[Any]:
+        """Return the names that a row may have, each once."""
+        return [key for key in dict.fromkeys(names) if not self.has_no_row(key)]
+
+    def loaded(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
+        """Return the keys of the rows of a listing."""
+        parts = zip(self.keys, zip(*rows, strict=True), strict=True)
+        return list(zip(*(key.loaded(part) for key, part in parts), strict=True))
 
     def cells(self, keys: Sequence[Key], values: Sequence[Any]) -> list[tuple[bytes | None, ...]]:
         """Return keys and what is stored for them as rows of cells, in the order of `read`."""
@@ -166,11 +189,6 @@ class CqlColumns(PlainColumns[CqlColumn]):
 def quoted(name: str) -> str:
     """Return a name as CQL."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def listed(columns: Iterable[CqlColumn]) -> str:
-    """Return the names of columns as CQL."""
-    return ", ".join(column.quoted for column in columns)
 
 
 def cells_of_list(cells: Sequence[bytes]) -> bytes:

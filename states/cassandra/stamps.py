@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from states.cassandra.cluster_session import CassandraConnection, UnknownOutcome
 from states.cassandra.options import CassandraOptions
 from trident.errors import BackendError, CorruptValueError, UnsupportedOperation
 from trident.state.encoding.codec import decode, encode
+from trident.storekit import Register
 
 FLOOR_BUCKET = -1
 """The bucket of the register with the floor; sentinels have buckets below it, keys above."""
@@ -31,51 +32,52 @@ PUTS_PER_COMMIT = 1 << _NUMBER_BITS
 
 _STAMPS = 1 << (63 - _NUMBER_BITS)
 _STEP = 1 << 24  # the versions between two raises of the ceiling: sixteen starts of a driver
-_TRIES = 8
-_REGISTER_KEY = b""
+TRIES = 8
 
 
-class Registers:
-    """The registers of one state: rows in buckets of their own, read and written through Paxos, so never stale."""
+class CassandraRegister(Register):
+    """One row in a bucket of its own, read and written through Paxos, so never stale.
 
-    def __init__(self, connection: CassandraConnection, table: str, state: str, options: CassandraOptions) -> None:
+    A value must differ from all others ever written, because it shows whether a write without answer was made.
+    """
+
+    def __init__(
+        self, connection: CassandraConnection, table: str, state: str, options: CassandraOptions, bucket: int
+    ) -> None:
         local = options.write_consistency.startswith("LOCAL")
         quorum, serial = ("LOCAL_QUORUM", "LOCAL_SERIAL") if local else ("QUORUM", "SERIAL")
         where = "WHERE state = ? AND bucket = ? AND key = ?"
-        self._connection, self._state, self._what = connection, state, f"state {state!r} in {table}"
+        self._connection, self._row, self._what = (
+            connection,
+            (state, bucket, b""),
+            f"a record of state {state!r} in {table}",
+        )
         self._look = connection.prepare(f"SELECT value FROM {table} {where}", quorum)
         self._read = connection.prepare(f"SELECT value FROM {table} {where}", serial)
         self._swap = connection.prepare(f"UPDATE {table} SET value = ? {where} IF value = ?", quorum, serial=True)
 
-    def read(self, bucket: int) -> bytes | None:
+    def read(self) -> bytes | None:
         """Return what the register holds, after deciding any write that is under way."""
-        return self._value(self._read, bucket)
+        return self._value(self._read)
 
-    def look(self, bucket: int) -> bytes | None:
-        """Return what the register holds after the last write that was answered; cheaper than `read`."""
-        return self._value(self._look, bucket)
+    def look(self) -> bytes | None:
+        return self._value(self._look)
 
-    def swap(self, bucket: int, found: bytes | None, new: bytes | None) -> bytes | None:
-        """Write `new` if the register holds `found`; return what it holds then: `new` if that was done.
-
-        A value must differ from all others ever written, because it shows whether a write without answer was made.
-        """
-        doing = f"move a record of {self._what}"
-        bound = self._swap.bind((new, self._state, bucket, _REGISTER_KEY, found))
-        for left in range(_TRIES - 1, -1, -1):
+    def swap(self, found: bytes | None, new: bytes | None) -> bytes | None:
+        bound = self._swap.bind((new, *self._row, found))
+        for left in range(TRIES - 1, -1, -1):
             try:
-                answer = self._connection.execute(bound, doing)[0]
+                answer = self._connection.execute(bound, f"move {self._what}")[0]
             except UnknownOutcome:
-                current = self.read(bucket)
+                current = self.read()
                 if current != found or not left:
                     return current
                 continue
             return new if answer[0] else answer[1] if len(answer) > 1 else None
         return found
 
-    def _value(self, statement: object, bucket: int) -> bytes | None:
-        bound = statement.bind((self._state, bucket, _REGISTER_KEY))  # type: ignore[attr-defined]
-        rows = self._connection.execute(bound, f"read a record of {self._what}")
+    def _value(self, statement: Any) -> bytes | None:
+        rows = self._connection.execute(statement.bind(self._row), f"read {self._what}")
         return rows[0][0] if rows else None
 
 
@@ -88,12 +90,12 @@ class _Range(NamedTuple):
 class Stamps:
     """Gives out the ranges of timestamps.
 
-    `registers`: of the state.
+    `register`: the one with the floor.
     `when_new`: called when there is no floor yet; raises if there should be one.
     """
 
-    def __init__(self, registers: Registers, when_new: Callable[[], None]) -> None:
-        self._registers, self._when_new = registers, when_new
+    def __init__(self, register: Register, when_new: Callable[[], None]) -> None:
+        self._register, self._when_new = register, when_new
         self._known: _Range | None = None
 
     def floor(self, incarnation: str, version: int, at_least: int = 0) -> int:
@@ -132,10 +134,10 @@ class Stamps:
         return self._known.floor
 
     def _move(self, follow: Callable[[_Range | None], _Range]) -> _Range:
-        data = self._registers.read(FLOOR_BUCKET)
+        data = self._register.read()
         if data is None:
             self._when_new()
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             found = None if data is None else _range(data)
             new = follow(found)
             if new.ceiling >= _STAMPS:
@@ -145,10 +147,10 @@ class Stamps:
             if new == found:
                 return new
             wanted = encode([*new, os.urandom(8)])  # different from what any other writer asks for at the same time
-            data = self._registers.swap(FLOOR_BUCKET, data, wanted)
+            data = self._register.swap(data, wanted)
             if data == wanted:
                 return new
-        raise BackendError(f"other writers changed the floor of timestamps {_TRIES} times meanwhile; try again")
+        raise BackendError(f"other writers changed the floor of timestamps {TRIES} times meanwhile; try again")
 
 
 def timestamp(stamp: int, number: int) -> int:

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from states.memcached.health import Baseline, BaselineCodec
+from states.memcached.health import Baseline, BaselineCodec, ServerWatch
 from states.memcached.key_names import Names
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import CHANGED, refused
-from states.memcached.server_watch import ServerWatch
 from states.memcached.servers import MemcachedConnection, Servers
 from trident.errors import BackendError, StateLossDetected
 from trident.state.interfaces import StateConf

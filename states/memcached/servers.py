@@ -7,7 +7,7 @@ again over a new connection; a write is not, because it is unknown whether it wa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -32,13 +32,13 @@ class MemcachedConnection:
     connection: a server that restarted counts its tokens from the beginning.
     """
 
-    def __init__(self, driver: Any, name: str, options: MemcachedOptions) -> None:
-        self.name, self.tokens = name, dict[bytes, bytes | None]()
+    def __init__(self, name: str, options: MemcachedOptions) -> None:
+        self.name, self.tokens, driver = name, dict[bytes, bytes | None](), _driver()
         self._retries = Retries(options.retries, options.backoff_s, options.max_backoff_s)
-        self._broken: tuple[type[Exception], ...] = (OSError, driver.MemcacheError)
+        self._broken: tuple[type[Exception], ...] = (OSError, driver.exceptions.MemcacheError)
         self._errors = (*self._broken, Refusal)
-        self._away: tuple[type[Exception], ...] = (OSError, driver.MemcacheUnexpectedCloseError)
-        self._client: Any = driver.Client(
+        self._away: tuple[type[Exception], ...] = (OSError, driver.exceptions.MemcacheUnexpectedCloseError)
+        self._client: Any = driver.client.base.Client(
             name, connect_timeout=options.connect_timeout_s, timeout=options.timeout_s, no_delay=True
         )
         self._replies = Replies(self._receive)
@@ -85,7 +85,7 @@ class MemcachedConnection:
 
     def put(self, name: bytes, flags: bytes, data: bytes) -> None:
         """Store an item, whatever is there."""
-        (reply,) = self._command("write a record", b"set %b %b 0 %d\r\n%b\r\n" % (name, flags, len(data), data), 1)
+        (reply,) = self.set_many(flags, b"0", [(name, data)])
         if reply != b"STORED":
             raise BackendError(f"write {name.decode()} to memcached server {self.name}: {reply.decode()}")
 
@@ -171,8 +171,7 @@ class Servers:
     """
 
     def __init__(self, options: MemcachedOptions) -> None:
-        driver = _driver()
-        self.connections = [MemcachedConnection(driver, name, options) for name in options.servers]
+        self.connections = [MemcachedConnection(name, options) for name in options.servers]
         self._slots = _slots(options.servers)
 
     def of(self, name: bytes) -> MemcachedConnection:
@@ -195,29 +194,19 @@ class Servers:
             connection.close()
 
 
-class _Driver:
-    """What is used of pymemcache."""
-
-    def __init__(self) -> None:
-        with driver_package("Memcached", "pymemcache", "memcached"):
-            from pymemcache.client.base import Client
-            from pymemcache.client.rendezvous import RendezvousHash
-            from pymemcache.exceptions import MemcacheError, MemcacheUnexpectedCloseError
-        self.Client, self.RendezvousHash, self.MemcacheError = Client, RendezvousHash, MemcacheError
-        self.MemcacheUnexpectedCloseError = MemcacheUnexpectedCloseError
-
-
+@cache
 def _driver() -> Any:
-    return _Driver()
+    """Return pymemcache."""
+    with driver_package("Memcached", "pymemcache", "memcached"):
+        import pymemcache.client.base
+    return pymemcache
 
 
 @lru_cache(maxsize=16)
 def _slots(servers: tuple[str, ...]) -> tuple[int, ...]:
     """Return the place in `servers` of each slot's server. The order of the servers does not matter to who has it."""
-    hasher: Any = _driver().RendezvousHash(list(servers), hash_function=_score)
-    return tuple(servers.index(hasher.get_node(str(slot))) for slot in range(_SLOTS))
 
+    def score(server: str, slot: int) -> tuple[bytes, str]:
+        return blake2b(f"{server}-{slot}".encode(), digest_size=8).digest(), server
 
-def _score(text: str, seed: int) -> int:
-    # The library's own hash, murmur3 in Python, takes 30 times as long.
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+    return tuple(servers.index(max(servers, key=lambda server: score(server, slot))) for slot in range(_SLOTS))

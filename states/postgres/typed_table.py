@@ -11,9 +11,10 @@ from psycopg import errors
 from states.postgres.change_table import ChangeTable
 from states.postgres.columns import AT, Column, Columns, gives, holds, listed
 from states.postgres.committed_view import CommittedView
-from states.postgres.options import identifier
+from states.postgres.options import PostgresOptions, identifier
 from trident.errors import BackendError
 from trident.servers.postgres_connection import PostgresConnection, make
+from trident.state.interfaces import StateConf
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 
 _CREATE = "CREATE TABLE IF NOT EXISTS {table} ({columns}, UNIQUE{nulls} ({keys})) WITH (fillfactor = 70)"
@@ -45,22 +46,18 @@ class TypedTable:
 
     def __init__(
         self,
-        schema: str | None,
-        table: str,
+        options: PostgresOptions,
+        conf: StateConf,
         columns: Columns,
         what: str,
-        read_only: bool,
         view: CommittedView | None,
         changes: ChangeTable | None,
-        expires: bool = False,
-        evolves: bool = False,
     ) -> None:
-        at = [] if schema is None else [schema]
-        self.name, self.state = identifier(*at, table), table
-        self._sentinels = identifier(*at, f"{OWN}sentinels")
-        self._columns, self._what, self._read_only = columns, what, read_only
-        self._view, self._changes, self._expires, self._is_known = view, changes, expires, False
-        self._evolves = evolves
+        at, self.state = options.place(conf)
+        self.name, self._sentinels = identifier(*at, self.state), identifier(*at, f"{OWN}sentinels")
+        self._columns, self._what, self._read_only = columns, what, conf.read_only
+        self._view, self._changes, self._expires, self._is_known = view, changes, options.ttl_s is not None, False
+        self._evolves = conf.evolves and not columns.is_bytes
 
     def sql(self, statement: str) -> bytes:
         """Return a statement over the two tables; it must be run with arguments."""
@@ -109,16 +106,17 @@ class TypedTable:
             self._view.put(connection)
 
     def create(self, connection: PostgresConnection) -> None:
-        """Make both tables."""
+        """Make the table, and that of the sentinels unless they are among its rows."""
         is_old, keys = connection.info.server_version < _EQUAL_NULLS, self._columns.keys
-        rest = " NOT NULL" if is_old else ""
+        takes_null, others = not is_old and not self._columns.is_bytes, () if self._columns.is_bytes else (_SENTINELS,)
+        rest = "" if takes_null else " NOT NULL"
         texts = {
             column: ' COLLATE "C"' for column in keys if column.form.sql == "text"
         }  # no upgrade of the system changes it
         types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
         types += [f"{column.quoted} {column.form.sql}" for column in self._columns.all[len(keys) :]]
         statement = _CREATE.replace("{columns}", ", ".join(types)).replace("{keys}", listed(keys))
-        for each in (statement.replace("{nulls}", "" if is_old else " NULLS NOT DISTINCT"), _SENTINELS):
+        for each in (statement.replace("{nulls}", " NULLS NOT DISTINCT" if takes_null else ""), *others):
             make(connection, self.sql(each))
         self._is_known = False
         self.prepare(connection)
@@ -129,7 +127,7 @@ class TypedTable:
             raise self._refused("it has the binary layout (key, value)", "give layout='binary', or another table")
         for name, (type_, _, _, is_deterministic) in found.items():
             column = known.get(name)
-            if column is None and self._is_of_another_kind(name):
+            if column is None and self._is_of_another_kind(name) and not self._columns.is_bytes:
                 raise self._refused(
                     f"it has {name}, of a state of another kind", "give the kind that it was written with"
                 )

@@ -79,7 +79,11 @@ class Evictions:
         doing = f"look for evictions of {self._what}"
         now = self._counters(wire, buckets, doing)
         suspect = {name for name, counted in now.items() if counted.differ(self._seen[name][1])}
-        memory = wire.persist(doing, partial(_memory, wire)) if suspect else {}
+
+        def asked() -> dict[str, dict[str, str]]:
+            return {link.name: info_of(link.ask((b"INFO", b"memory"))[0]) for link in wire.servers.links()}
+
+        memory = wire.persist(doing, asked) if suspect else {}
         for name, counted in now.items():
             run, before = self._seen[name]
             if name in suspect:
@@ -133,10 +137,6 @@ def info_of(answer: Any) -> dict[str, str]:
         return {}
     lines = answer.decode(errors="replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
-def _memory(wire: Wire) -> dict[str, dict[str, str]]:
-    return {link.name: info_of(link.ask((b"INFO", b"memory"))[0]) for link in wire.servers.links()}
 
 
 _CONFIG = ("save", "appendfsync")

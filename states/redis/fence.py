@@ -17,8 +17,7 @@ from functools import partial
 from typing import Any
 
 from states.redis.layout import SENTINEL, RedisLayout
-from states.redis.packing import Command, Words
-from states.redis.wire import Call, Wire, script
+from states.redis.wire import Call, Command, Wire, Words, script
 from trident.errors import BackendError, StateLossDetected
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel

@@ -21,13 +21,11 @@ from states.redis.change_stream import ChangeStreams
 from states.redis.cluster import Cluster
 from states.redis.evictions import Evictions, greeted
 from states.redis.fence import RedisFence, fenced
-from states.redis.layout import ClusterLayout, KeyGroup, RedisLayout, default_prefix
-from states.redis.listing import empty, key_pages
+from states.redis.layout import KeyGroup, RedisLayout, default_prefix
 from states.redis.options import RedisOptions
-from states.redis.packing import Command, Words
 from states.redis.plain_hashes import PlainHashes
-from states.redis.wire import Call, Link, Server, Wire, script
-from trident.errors import ConfigError, StateLossDetected
+from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
+from trident.errors import BackendError, ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues
 from trident.state.interfaces import Key, StateConf
@@ -37,6 +35,9 @@ from trident.storekit import by_size, refuse_read_only
 
 Found = TypeVar("Found", list[Any], OpaqueColumns)
 
+Names = list[bytes]
+
+_PAGE, _START, _PASSES = 1000, b"0", 5  # of a listing
 _REMEMBERED = 50_000  # keys of one read whose names are cached for the write that follows
 
 # KEYS[2 …]: the names. ARGV[3 …]: the value of each; in the scripts with TTL, ARGV[3] is the seconds, and the values follow.
@@ -57,24 +58,15 @@ local names, given, count = KEYS, ARGV, tonumber(ARGV[4])
 local row, at = {}, 4 + count
 for field = 1, count do row[2 * field - 1] = given[4 + field] end
 for i = 2, #names do
-  local gone, pairs = {}, row
+  local gone = {}
   for field = 1, count do
     local value = given[at + field]
     if value == '\\255' then gone[#gone + 1] = given[4 + field] end
     row[2 * field] = value
   end
   at = at + count
-  if #gone > 0 then
-    redis.call('HDEL', names[i], unpack(gone))
-    pairs = {}
-    for field = 2, 2 * count, 2 do
-      if row[field] ~= '\\255' then
-        pairs[#pairs + 1] = row[field - 1]
-        pairs[#pairs + 1] = row[field]
-      end
-    end
-  end
-  if #pairs > 0 then redis.call('HSET', names[i], unpack(pairs)) end
+  redis.call('HSET', names[i], unpack(row))
+  if #gone > 0 then redis.call('HDEL', names[i], unpack(gone)) end
   if given[3] ~= '' then redis.call('EXPIRE', names[i], given[3]) end
 end"""
 )
@@ -131,7 +123,9 @@ class RedisBackingMap(BackingMap):
         self._what = f"state {prefix!r} partition {partition}"
         self._evictions = Evictions(options, repr(prefix))
         greet = (lambda _link: None) if conf.read_only else partial(greeted, self._evictions)
-        self._layout, servers = place_of(options, prefix, greet, plain)
+        self._layout = layout = RedisLayout(prefix, options.buckets, plain)
+        is_one = options.buckets is None
+        servers = Server(Link.to(options.arguments(), greet)) if is_one else Cluster(options, layout.stems, greet)
         self._is_checked = False
         self._wire = Wire(servers, options)
         self._fence = RedisFence(self._wire, self._layout, partition, self._what)
@@ -173,12 +167,13 @@ class RedisBackingMap(BackingMap):
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys, absent ones ignored; refused as `multi_put` is."""
-        groups = self._layout.groups(keys, self._options.max_keys_per_call)
-        self._write(f"delete {len(keys)} keys", ((group.bucket, partial(self._delete, group)) for group in groups))
+        groups, command = self._layout.groups(keys, self._options.max_keys_per_call), self._fence.command
+        commands = ((group.bucket, partial(command, _DELETE, group.bucket, group.words)) for group in groups)
+        self._write(f"delete {len(keys)} keys", commands)
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys of all partitions, about 1,000 at a time; their names are remembered to find duplicates."""
-        return key_pages(self._wire, self._layout, self._what)
+        return _key_pages(self._wire, self._layout, self._what)
 
     def begin(self, txid: Txid) -> None:
         """Begin a commit; what it writes with its own txid are changes."""
@@ -227,7 +222,7 @@ class RedisBackingMap(BackingMap):
         """Remove all keys of the state, of every partition, and all sentinels."""
         refuse_read_only(self._read_only, "empty the state", self._what)
         self._fence.forget()
-        empty(self._wire, self._layout, self._what)
+        _empty(self._wire, self._layout, self._what)
 
     def close(self) -> None:
         """Close the connections. The next call opens them again."""
@@ -253,8 +248,8 @@ class RedisBackingMap(BackingMap):
                 )
 
         calls = [
-            Call(at, partial(_look_for_others, *names), partial(take, *names), reads=True)
-            for at, names in enumerate(zip(layout.stems, layout.other_sentinels, strict=True))
+            Call(at, (b"EVALSHA", _OTHERS, 1, sentinels, stem), partial(take, stem, sentinels), reads=True)
+            for at, (stem, sentinels) in enumerate(zip(layout.stems, layout.other_sentinels, strict=True))
         ]
         self._wire.run(f"look for {self._what}", calls)
         self._is_checked = True
@@ -302,11 +297,12 @@ class RedisBackingMap(BackingMap):
 
     def _sized(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
         """Split a group with too many bytes for one call."""
-        size: Callable[[Any], int] = len if self._layout.plain is None else _size_of_hash
-        sizes, count, room = list(map(size, values)), len(values), self._options.max_bytes_per_call
-        if sum(sizes) <= room:
+        count, room, plain = len(values), self._options.max_bytes_per_call, self._layout.plain
+        parts = values if plain is None else list(itertools.chain.from_iterable(values))
+        if sum(map(len, parts)) <= room:
             yield group, values
             return
+        sizes = map(len, values if plain is None else map(b"".join, values))
         for some in by_size(range(count), sizes, count, room):
             part = slice(some[0], some[-1] + 1)
             yield KeyGroup(group.bucket, part, group.names[part]), values[part]
@@ -326,31 +322,70 @@ class RedisBackingMap(BackingMap):
         script = PUT if ttl is None else _PUT_TTL
         return self._fence.command(script, group.bucket, group.words, Words([*seconds, *values]))
 
-    def _delete(self, group: KeyGroup) -> Command:
-        return self._fence.command(_DELETE, group.bucket, group.words)
-
-
-def _look_for_others(stem: bytes, sentinels: bytes) -> Command:
-    return (b"EVALSHA", _OTHERS, 1, sentinels, stem)
-
-
-def _size_of_hash(texts: Sequence[bytes]) -> int:
-    return len(b"".join(texts))
-
 
 def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
     return list(values)
 
 
-# Where a state is: on one server, or on the nodes of a cluster.
+def _key_pages(wire: Wire, layout: RedisLayout, what: str) -> Iterator[Sequence[Key]]:
+    """Iterate over pages of distinct keys."""
+    seen: set[bytes] = set()
+    for names in _names_of(wire, layout, what):
+        places = map(layout.place_of, names)
+        encoded = list(dict.fromkeys(place[1] for place in places if place is not None and place[1] not in seen))
+        if encoded:
+            seen.update(encoded)
+            yield layout.keys(encoded)
 
 
-def place_of(
-    options: RedisOptions, prefix: str, greet: Callable[[Link], None], plain: PlainHashes | None = None
-) -> tuple[RedisLayout, Server]:
-    """Return the names of the keys, and their servers. Nothing is connected yet."""
-    if options.clustered:
-        layout = ClusterLayout(prefix, options.buckets, plain)
-        return layout, Cluster(options, layout.stems, greet)
-    one = Link.to(options.arguments(), greet)
-    return RedisLayout([prefix.encode()], plain), Server(one)
+def _empty(wire: Wire, layout: RedisLayout, what: str) -> None:
+    """Remove all keys. The sentinels go first, so that no writer can write meanwhile."""
+    doing = f"empty {what}"
+    wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.sentinel_keys)])
+    wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.change_keys)])
+    for names in _names_of(wire, layout, what):
+        buckets: dict[int, Names] = {}
+        for name in names:
+            place = layout.place_of(name)
+            if place is not None:
+                buckets.setdefault(place[0], []).append(name)
+        wire.run(doing, [_removal(bucket, found) for bucket, found in buckets.items()])
+
+
+def _removal(bucket: int, names: Names) -> Call:
+    return Call(bucket, (b"UNLINK", *names), lambda _answer: None)
+
+
+def _names_of(wire: Wire, layout: RedisLayout, what: str) -> Iterator[Names]:
+    """Iterate over pages of names; a name may occur twice, and foreign names may occur too.
+
+    A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So
+    if a connection broke or a slot was moved meanwhile, everything is listed once more.
+    """
+    doing = f"list the keys of {what}"
+    for _ in range(_PASSES):
+        before = wire.persist(doing, wire.servers.placement)
+        for server in wire.persist(doing, lambda: [link.name for link in wire.servers.primaries()]):
+            yield from _names(wire, server, layout.scan_pattern, doing)
+        if wire.persist(doing, wire.servers.placement) == before:
+            return
+    raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
+
+
+def _names(wire: Wire, server: str, pattern: bytes, doing: str) -> Iterator[Names]:
+    cursor = _START
+
+    def page() -> tuple[bytes, Names] | None:
+        for link in wire.servers.primaries():
+            if link.name == server:
+                (answer,) = link.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _PAGE))
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer[0], answer[1]
+        return None  # it has left the cluster, so there will be another pass
+
+    while (found := wire.persist(doing, page)) is not None:
+        cursor, names = found
+        yield names
+        if cursor == _START:
+            return

@@ -21,7 +21,7 @@ from trident.state.encoding.serializers import STORED_FORMS, DecodeOpaque
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
 from trident.state.table import OpaqueColumns
-from trident.storekit.plain_shapes import PlainShape, asked_shape, json_form
+from trident.storekit.plain_columns import PlainShape, asked_shape, json_form
 from trident.types import simple_type
 
 TXID, ATTEMPT, BEFORE, NULL = "_txid", "_attempt", "_before", "_null"

@@ -1,8 +1,7 @@
-"""Calls to Redis: several in flight on each connection, sent again when a connection breaks.
+"""Calls to Redis: as bytes, several in flight on each connection, sent again when a connection breaks.
 
-A call that is sent again may run twice on the server. Reads and fenced writes of the same values allow that.
-
-The Lua scripts of this process, by their digests. `fence.py` and `map.py`, which have them, say what they do.
+A call that is sent again may run twice on the server. Reads and fenced writes of the same values allow that. The errors of
+redis-py leave this module as errors of `trident.errors`; the answers of the server are read by hiredis.
 """
 
 from __future__ import annotations
@@ -15,17 +14,47 @@ from hashlib import sha1
 from itertools import count
 from typing import Any, TypeVar
 
-from states.redis.faults import is_moving, is_transient, refused
 from states.redis.options import RedisOptions
-from states.redis.packing import Command, pack
-from trident.errors import ConfigError
-from trident.servers.redis_server import driver, name_of
+from trident.errors import BackendError, ConfigError, StoreAwayError
+from trident.servers import redis_server
+from trident.servers.redis_server import code_of, driver, error_text, name_of
 from trident.storekit import Retries
 
 Result = TypeVar("Result")
 
+Command = tuple[Any, ...]
+"""The words of a command: bytes, texts, whole numbers, and `Words`."""
+
+_HEADS = [b"\r\n$%d\r\n" % size for size in range(1024)]
 _WINDOW = 8
 """Calls in flight on a connection: the server works on one while the next is packed and the last is read."""
+
+
+class Words:
+    """Many words, packed.
+
+    `count`: their number.
+    `packed`: for each the end of the line before, its length, and itself.
+    """
+
+    __slots__ = ("count", "packed")
+
+    def __init__(self, words: Sequence[bytes]) -> None:
+        sizes = list(map(len, words))
+        is_short = max(sizes, default=0) < len(_HEADS)
+        pieces = [b""] * (2 * len(words))
+        pieces[::2] = map(_HEADS.__getitem__ if is_short else b"\r\n$%d\r\n".__mod__, sizes)
+        pieces[1::2] = words
+        self.count, self.packed = len(words), b"".join(pieces)
+
+
+def pack(command: Command) -> bytes:
+    """Return the bytes of a command."""
+    parts = [
+        word if type(word) is Words else Words([word if isinstance(word, bytes) else str(word).encode()])
+        for word in command
+    ]
+    return b"*%d%b\r\n" % (sum(part.count for part in parts), b"".join(part.packed for part in parts))
 
 
 @dataclass(eq=False)
@@ -187,13 +216,13 @@ class Wire:
             try:
                 return attempt()
             except driver().exceptions.RedisError as error:
-                transient = is_transient(error)
+                transient = _is_transient(error)
                 if transient:
                     self.servers.forget()
                 # A slot that is being moved, or a node that is replaced, takes longer than a broken connection.
-                patient = is_moving(error) and waited_s < self._patience_s
+                patient = _is_moving(error) and waited_s < self._patience_s
                 if not transient or (failures > self._retries.retries and not patient):
-                    raise refused(error, doing, self._at) from error
+                    raise _refused(error, doing, self._at) from error
             pause_s = self._retries.pause_s(failures)
             time.sleep(pause_s)
             waited_s += pause_s
@@ -258,3 +287,39 @@ def eval_of(command: Command) -> Command:
     """Return the EVAL that does what an EVALSHA does, for a server that has not seen the script."""
     _evalsha, digest, *rest = command
     return (b"EVAL", _LUA[digest], *rest)
+
+
+_MOVING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"})
+_AWAY = frozenset({"", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})
+"""A server that is out of reach, or that cannot serve for a while; no code: nothing answered."""
+
+_LATER = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
+_ADVICE = {
+    "NOPERM": "grant the user the commands and keys that docs/states/redis.md lists",
+    "WRONGTYPE": "the key is used for something else: give the state another prefix, or delete the key",
+    "CROSSSLOT": "the server is a cluster: use redis+cluster:// or cluster=True",
+    "MOVED": "the server is a node of a cluster: use redis+cluster:// or cluster=True; if that is given, its slots are being "
+    "moved: wait until they have arrived",
+}
+_LOST = "is the server up, can it be reached, and is its address right?"
+
+
+def _is_transient(error: Exception) -> bool:
+    """Whether the same call may succeed a moment later, on a new connection, perhaps to another node."""
+    return redis_server.is_transient(error) or _is_moving(error)
+
+
+def _is_moving(error: Exception) -> bool:
+    """Whether a cluster is moving slots or replacing a node, which takes seconds."""
+    return code_of(error) in _MOVING
+
+
+def _refused(error: Exception, doing: str, server: str) -> BackendError:
+    """Return the error of a call that failed for good. It names neither user nor password."""
+    code = code_of(error)
+    retryable = _is_transient(error) or code in _LATER
+    default = _LOST if retryable else "nothing can be read or written before this is fixed"
+    message = error_text(doing, server, error, _ADVICE, default)
+    if retryable and code in _AWAY:
+        return StoreAwayError(message, f"Redis at {server}")
+    return BackendError(message, retryable)

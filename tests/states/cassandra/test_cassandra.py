@@ -20,7 +20,7 @@ from spouts import FixedBatchSpout
 from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.map import CassandraBackingMap
-from states.cassandra.row_statements import BATCH_BYTES
+from states.cassandra.statements import BATCH_BYTES
 from tests.harness.store_commits import add, values
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit, names
 from trident import TridentTopology
@@ -169,9 +169,9 @@ def test_large_values_go_alone_and_no_batch_exceeds_the_limit(home: Home, monkey
     rows: Any = backing._rows
     whole = rows._batch
 
-    def noted(bucket: int, keys: list[bytes], rows: dict[bytes, bytes], timestamp: int) -> Any:
-        sent.append([len(key) + len(rows[key]) for key in keys])
-        return whole(bucket, keys, rows, timestamp)
+    def noted(some: list[Any], at: bytes) -> Any:
+        sent.append([len(key) + len(value) for _, _, key, value in some])
+        return whole(some, at)
 
     monkeypatch.setattr(rows, "_batch", noted)
     sizes = [1 << 20, 60_000, *[9_000] * 800, *[10] * 20_000]

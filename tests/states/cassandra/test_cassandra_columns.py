@@ -261,9 +261,9 @@ def test_batches_of_any_size_arrive_without_a_warning(
     rows: Any = state.map_state.backing._rows
     whole = rows._batch
 
-    def noted(statement: Any, some: Any) -> Any:
+    def noted(some: Any, at: bytes) -> Any:
         sent.append(len(some))
-        return whole(statement, some)
+        return whole(some, at)
 
     monkeypatch.setattr(rows, "_batch", noted)
     words = {"x" * 40_000: 1, **{f"w{n}": n for n in range(501)}}

@@ -19,7 +19,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.postgres import PostgresOptions, PostgresState
 from states.postgres.options import table_name
-from states.postgres.sql_rows import PostgresRows
+from states.postgres.typed_rows import TypedRows
 from tests.harness.store_commits import Log, commit, update, values
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
@@ -88,7 +88,7 @@ def test_schema_and_table_can_be_given(home: Home) -> None:
 
 def test_a_key_has_an_end(home: Home) -> None:
     state, log = home.state(home.conf()), Log()
-    longest = os.urandom(PostgresRows.max_key_bytes // 2 - 10).hex()
+    longest = os.urandom(TypedRows.max_key_bytes // 2 - 10).hex()
     commit(state, log, 1, 0, {longest: 1})
     assert values(state, longest) == [1]
     with pytest.raises(BackendError, match=r"has 3005 bytes.* takes 2600; group by something shorter") as failure:
@@ -188,9 +188,10 @@ def test_partitions_may_make_the_table_at_the_same_time(home: Home) -> None:
             state.close()
 
 
-def test_a_foreign_table_is_refused(home: Home) -> None:
-    home.sql("CREATE TABLE IF NOT EXISTS foreign_one (id int, note text)")
-    with pytest.raises(BackendError, match="it is not a table of this state, or was changed") as failure:
+@pytest.mark.parametrize("columns", ["id int, note text", "id int, trident_txid bigint"])
+def test_a_foreign_table_is_refused(home: Home, columns: str) -> None:
+    home.sql(f"DROP TABLE IF EXISTS foreign_one; CREATE TABLE foreign_one ({columns})")
+    with pytest.raises(BackendError, match="it has no column key, value; its columns are id, ") as failure:
         commit(home.state(home.conf(), table="foreign_one"), Log(), 1, 0, {"cow": 1})
     assert not failure.value.retryable
 

@@ -15,8 +15,7 @@ import redis
 from states.redis import RedisBackingMap, RedisOptions
 from states.redis.evictions import persistence_risk
 from states.redis.map import PUT
-from states.redis.packing import Words, pack
-from states.redis.wire import eval_of
+from states.redis.wire import Words, eval_of, pack
 from tests.harness.proxy import Point, Proxy
 from tests.harness.servers import Server
 from tests.states.redis.redis_states import CONF, KEYS, Interrupted, count, interrupting, map_at, restart, state_at
