@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 3.0
 _ACTION_S = 30.0  # and what the action itself waits for
-_KINDS: dict[str, type[Exception]] = {
+_BUILT_IN: tuple[type[Exception], ...] = (KeyError, ValueError)
+_KINDS = {
     kind.__name__: kind
-    for kind in (ClusterError, *ClusterError.__subclasses__(), KeyError, ValueError, ConfigError, UnsupportedOperation)
+    for kind in (*_BUILT_IN, ClusterError, *ClusterError.__subclasses__(), ConfigError, UnsupportedOperation)
 }
 
 
