@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 3.0
 _ACTION_S = 30.0  # and what the action itself waits for
-_BUILT_IN: tuple[type[Exception], ...] = (KeyError, ValueError)
-_KINDS = {
-    kind.__name__: kind
-    for kind in (*_BUILT_IN, ClusterError, *ClusterError.__subclasses__(), ConfigError, UnsupportedOperation)
-}
+_OF_CLUSTERS = (ClusterError, *ClusterError.__subclasses__())
+_PASSED_ON: tuple[type[Exception], ...] = (*_OF_CLUSTERS, KeyError, ValueError, ConfigError, UnsupportedOperation)
+_KINDS = {kind.__name__: kind for kind in _PASSED_ON}
 
 
 class HttpTopologyPages(Closes):
