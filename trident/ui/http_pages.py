@@ -21,7 +21,7 @@ _TIMEOUT_S = 3.0
 _ACTION_S = 30.0  # and what the action itself waits for
 _OF_CLUSTERS: tuple[type[Exception], ...] = (ClusterError, *ClusterError.__subclasses__())
 _PASSED_ON = (*_OF_CLUSTERS, KeyError, ValueError, ConfigError, UnsupportedOperation)
-_KINDS = {kind.__name__: kind for kind in _PASSED_ON}
+_KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in _PASSED_ON}
 
 
 class HttpTopologyPages(Closes):
