@@ -243,9 +243,8 @@ class ResidentWorker(GroupWorker):
         try:
             self._peers[address].send(rows, _PATIENCE_S)
         except PeerAway as error:
-            raise StepFailed(
-                Failure("spark", None, f"worker {to} takes no rows of worker {work.place}: {error}")
-            ) from error
+            cause = f"worker {to} takes no rows of worker {work.place}: {error}"
+            raise StepFailed(Failure("spark", None, cause)) from error
 
 
 class _Lane:

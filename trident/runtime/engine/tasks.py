@@ -187,11 +187,6 @@ def two_runs(stage: int) -> Failure:
     return Failure("spark", None, cause)
 
 
-def stopped_at(stage: int) -> Failure:
-    """Describe that a task did not run because one that it reads had failed; that failure is the cause that is shown."""
-    return Failure("spark", None, f"a task of stage {stage + 1} did not run, because a task before it had failed")
-
-
 _PROGRAMS_KEPT = 8
 _programs: dict[str, WorkerProgram] = {}
 _opening = threading.Lock()  # a resident worker processes and commits in two threads
@@ -296,7 +291,8 @@ def _run_destination(
                 raise AssertionError(f"rows for {item[:3]} reached the task of {destination}")
             frames.append(item._replace(data=table_of_ipc(item.data)))
     if stopped:
-        output = TaskOutput(failure=stopped_at(stage), level=stage)
+        cause = f"a task of stage {stage + 1} did not run, because a task before it had failed"  # which is shown
+        output = TaskOutput(failure=Failure("spark", None, cause), level=stage)
     else:
         output = output_of_destination(job, stage, *destination, frames, sources)
     yield from _sent(replace(output, task=task, sources=digests_of(sources)), routes, stage, task, job.most)

@@ -138,8 +138,6 @@ class RunningStormTopology(TopologyHandle):
         ended = "stopped" if self._error is None else f"failed: {self._error}"
         return f"RunningStormTopology({self.name!r}, {'running' if self.is_active else ended}, {self.conf.workers} workers)"
 
-    # ---- inside -------------------------------------------------------------------------------------------------------
-
     def _supervise(self) -> Supervisor:
         return Supervisor(self._context, self._launch, self._watch, self._errors, self._monitor.take, self._over)
 
