@@ -198,9 +198,6 @@ class LocalCluster:
             logger.error("%s", ended)  # the error of the block is the one to raise
 
 
-# How deliveries get to executors of this process.
-
-
 class LocalMail:
     """What one worker's executors send with, to all inboxes of this process."""
 
