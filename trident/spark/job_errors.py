@@ -1,8 +1,7 @@
 """Turns Spark's own errors, and what keeps an executor's Python from running, into one line each, with what to do.
 
-What keeps an executor's Python from running a task at all, in one line with the way out.
-
-Such a task never reaches our code, which would report a failure as data: all there is is the text of Spark.
+A task that an executor's Python cannot run never reaches our code, which would report a failure as data: all there is is the
+text of Spark.
 """
 
 from __future__ import annotations

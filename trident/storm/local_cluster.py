@@ -15,7 +15,7 @@ from trident.storm.execution.messages import Body, Inbox
 from trident.storm.execution.storm_worker import Worker, WorkerSnapshots, inboxes_of
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
-from trident.storm.topology_handle import TopologyHandle
+from trident.storm.topology_handle import StormHandle
 
 logger = logging.getLogger("trident.storm")
 
@@ -23,7 +23,7 @@ _STOP_S = 5.0
 _COUNT_S = 1.0
 
 
-class LocalTopology(TopologyHandle):
+class LocalTopology(StormHandle):
     """A topology that runs in this process: what `submit_topology` returns."""
 
     def __init__(self, topology: StormTopology, conf: StormConfig) -> None:
@@ -196,9 +196,6 @@ class LocalCluster:
             if error is None:
                 raise
             logger.error("%s", ended)  # the error of the block is the one to raise
-
-
-# How deliveries get to executors of this process.
 
 
 class LocalMail:

@@ -58,7 +58,7 @@ class DeathWatch:
         return ended
 
 
-class TopologyHandle:
+class StormHandle:
     """A topology that runs.
 
     Class attributes: how often `drain` looks whether all rests, and for how long it must, because a delivery may be between two

@@ -112,15 +112,9 @@ class TopologyMonitor:
         statistics = self._collected.statistics(layout, now, uncounted_s)
         workers = tuple(
             WorkerStatus(
-                number,
-                snapshot["host"],
-                snapshot["pid"],
-                snapshot["uptime_s"],
-                now - heard,
-                snapshot["pending"],
-                snapshot["port"],
+                number, last["host"], last["pid"], last["uptime_s"], now - heard, last["pending"], last["port"]
             )
-            for number, (heard, snapshot) in sorted(self._heard.copy().items())
+            for number, (heard, last) in sorted(self._heard.copy().items())
             if number < layout.workers
         )
         pending = sum(each.pending for each in workers)

@@ -153,9 +153,6 @@ class DataFrameRunner(Runner):
             self._stop()
 
 
-# ---- in the driver ------------------------------------------------------------------------------------------------------
-
-
 def _evaluated(df: DataFrame) -> pa.Table:
     if not hasattr(df, "toArrow"):  # PySpark 3.5
         collected: Any = df

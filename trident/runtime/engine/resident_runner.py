@@ -250,9 +250,8 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
             for work in works:
                 member = run.crew[work.place]
                 if self.places[work.place].run != member.run or run.number not in self._runs:
-                    raise StepFailed(
-                        Failure("spark", None, f"resident worker {work.place} was lost, or the attempt ended")
-                    )
+                    cause = f"resident worker {work.place} was lost, or the attempt ended"
+                    raise StepFailed(Failure("spark", None, cause))
             run.used.update(work.place for work in works)
         for work in works:
             run.asked.add(work.place)  # before its answer can come
@@ -260,9 +259,8 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
                 run.crew[work.place].peer.send(work)
             except PeerAway as error:
                 run.asked.discard(work.place)
-                raise StepFailed(
-                    Failure("spark", None, f"resident worker {work.place} takes no work: {error}")
-                ) from error
+                cause = f"resident worker {work.place} takes no work: {error}"
+                raise StepFailed(Failure("spark", None, cause)) from error
         done: list[Done] = []
         while len(done) < len(works):
             answer = run.answers.get()

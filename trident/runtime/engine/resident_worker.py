@@ -35,8 +35,6 @@ from trident.spark.worker_group import GroupWorker, WorkerTicket
 
 logger = logging.getLogger(__name__)
 
-# ---- of a worker, to its driver -----------------------------------------------------------------------------------------
-
 
 class Done(NamedTuple):
     """A worker has done its part of a stage.
@@ -50,9 +48,6 @@ class Done(NamedTuple):
     outputs: list[bytes]
     failed: bool
     sent: Mapping[int, int]
-
-
-# ---- of the driver, to a worker -----------------------------------------------------------------------------------------
 
 
 class Alive(NamedTuple):
@@ -94,9 +89,6 @@ class AttemptOver(NamedTuple):
     """An attempt has ended: what a worker has of it can go. It may still be at it, if the attempt was cancelled."""
 
     number: int
-
-
-# ---- of a worker, to another --------------------------------------------------------------------------------------------
 
 
 class Rows(NamedTuple):
@@ -251,9 +243,8 @@ class ResidentWorker(GroupWorker):
         try:
             self._peers[address].send(rows, _PATIENCE_S)
         except PeerAway as error:
-            raise StepFailed(
-                Failure("spark", None, f"worker {to} takes no rows of worker {work.place}: {error}")
-            ) from error
+            cause = f"worker {to} takes no rows of worker {work.place}: {error}"
+            raise StepFailed(Failure("spark", None, cause)) from error
 
 
 class _Lane:

@@ -21,7 +21,7 @@ from trident.graph import Node, PeekNode, ProjectNode
 from trident.operations.names import operation_name
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
-from trident.runtime.engine.worker import Order, Part, Program, operations_of, run_entry, run_part, with_empty_parts
+from trident.runtime.engine.worker import Order, Part, Program, operations_of, run_entry, run_parts
 from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 
@@ -85,8 +85,7 @@ class InProcessRunner(Runner):
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
-        parts = with_empty_parts(self.program, parts)
-        outputs = [run_part(self.worker, order, index, *part) for index, part in enumerate(parts)]
+        outputs = run_parts(self.worker, parts, order)
         if self._destinations:
             outputs = self._exchanged(outputs, order)
         return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)

@@ -117,15 +117,7 @@ def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Route
     entries, levels = _numbered(program)
     stages = [tuple(program.emitters), *program.levels]
     sends = [{sink.target for entry in stage for sink in program.fragments[entry].sinks} for stage in stages[:-1]]
-    readers = [
-        tuple(
-            entries[entry]
-            for ahead, level in enumerate(program.levels[stage:])
-            for entry in level
-            if not ahead or entry in targets or (any_way and not stage)
-        )
-        for stage, targets in enumerate(sends)
-    ]
+    readers = [_readers(program, entries, stage, any_way, targets) for stage, targets in enumerate(sends)]
     sources = [
         tuple(stage for stage, ranges in enumerate(readers) if any(numbers[0] in level for numbers in ranges))
         for level in levels
@@ -147,6 +139,18 @@ def _numbered(program: Program) -> tuple[dict[str, range], list[range]]:
             number = entries[entry].stop
         levels.append(range(first, number))
     return entries, levels
+
+
+def _readers(
+    program: Program, entries: Mapping[str, range], stage: int, any_way: bool, targets: Set[str]
+) -> tuple[range, ...]:
+    """Return the numbers of the tasks that read a stage with rows for these entries."""
+    return tuple(
+        entries[entry]
+        for ahead, level in enumerate(program.levels[stage:])
+        for entry in level
+        if not ahead or entry in targets or (any_way and not stage)
+    )
 
 
 def skips(parts: Sequence[Part], order: Order) -> bool:
@@ -185,11 +189,6 @@ def two_runs(stage: int) -> Failure:
         "the output of its first run had been read"
     )
     return Failure("spark", None, cause)
-
-
-def stopped_at(stage: int) -> Failure:
-    """Describe that a task did not run because one that it reads had failed; that failure is the cause that is shown."""
-    return Failure("spark", None, f"a task of stage {stage + 1} did not run, because a task before it had failed")
 
 
 _PROGRAMS_KEPT = 8
@@ -296,7 +295,8 @@ def _run_destination(
                 raise AssertionError(f"rows for {item[:3]} reached the task of {destination}")
             frames.append(item._replace(data=table_of_ipc(item.data)))
     if stopped:
-        output = TaskOutput(failure=stopped_at(stage), level=stage)
+        cause = f"a task of stage {stage + 1} did not run, because a task before it had failed"  # which is shown
+        output = TaskOutput(failure=Failure("spark", None, cause), level=stage)
     else:
         output = output_of_destination(job, stage, *destination, frames, sources)
     yield from _sent(replace(output, task=task, sources=digests_of(sources)), routes, stage, task, job.most)

@@ -200,6 +200,12 @@ def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
     return [*parts, *((name, ReadPart()) for name in missing)]
 
 
+def run_parts(worker: WorkerProgram, parts: Sequence[Part], order: Order) -> list[TaskOutput]:
+    """Run all parts of a batch, one after the other."""
+    parts = with_empty_parts(worker.program, parts)
+    return [run_part(worker, order, index, *part) for index, part in enumerate(parts)]
+
+
 def run_part(worker: WorkerProgram, order: Order, index: int, spout: str, part: Any) -> TaskOutput:
     """Read one part, the `index`-th of the batch, and run its fragment. A failure comes back as data.
 

@@ -281,7 +281,12 @@ def picked(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     order = None if by is None else table.column(by)
     there = None if whole else values.column(0).is_valid()
     keys, rows = _rows(aggregation, table, order, there)
-    return _typed(aggregation, [*keys, _structs(values.take(rows), rows) if whole else values.column(0).take(rows)])
+    if not whole:
+        return _typed(aggregation, [*keys, values.column(0).take(rows)])
+    columns = [one_array(column) for column in values.take(rows).columns]
+    return _typed(
+        aggregation, [*keys, pa.StructArray.from_arrays(columns, fields=list(values.schema), mask=rows.is_null())]
+    )
 
 
 def picked_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
@@ -321,11 +326,6 @@ def _ranks(count: int, order: Any, there: Any) -> tuple[pa.Array, pa.Array | Non
         places = ranks
     mask = None if there is None else ~there.to_numpy().astype(bool)
     return pa.array(places, pa.int64(), mask=mask), sorted_rows
-
-
-def _structs(values: pa.Table, rows: pa.Array) -> pa.Array:
-    columns = [one_array(column) for column in values.columns]
-    return pa.StructArray.from_arrays(columns, fields=list(values.schema), mask=rows.is_null())
 
 
 # ---- several aggregates in one value: one `group_by` of Arrow for all of them, then the columns of their fields -------------

@@ -69,7 +69,9 @@ def window_input(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
         tuples, at = timed(table, node.id, node.state, event_time.field, keeps_wrong=len(node.late) > 0)
         table = with_column(tuples, AT, at)
     if not node.combines or node.config.counts or len(node.late):
-        return _tuples(node, table, [AT] if event_time is not None else [])
+        fields = _raw_fields(node)
+        table = with_nothing(table) if fields is NOTHING else table
+        return table.select([*dict.fromkeys((*fields.names, *node.late.names)), *([] if event_time is None else [AT])])
     if event_time is None:
         return partials(node, table, node.group, run)
     return _by_session(node, table, run) if isinstance(node.config, SessionWindow) else _by_pane(node, table, run)
@@ -147,12 +149,6 @@ def with_column(table: pa.Table, name: str, numbers: Ints) -> pa.Table:
 def with_nothing(table: pa.Table) -> pa.Table:
     """Return a table with the column of `NOTHING`."""
     return table.append_column(schema_of(NOTHING).field(0), pa.nulls(table.num_rows, pa.bool_()))
-
-
-def _tuples(node: WindowNode, table: pa.Table, more: list[str]) -> pa.Table:
-    fields = _raw_fields(node)
-    table = with_nothing(table) if fields is NOTHING else table
-    return table.select([*dict.fromkeys((*fields.names, *node.late.names)), *more])
 
 
 def _raw_fields(node: WindowNode) -> Fields:

@@ -46,7 +46,8 @@ class Executor:
 
     def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
         self.place, self.active, self._setting = place, True, setting
-        self._outbox = setting.outbox(place)
+        uncontrolled = setting.read_by(place.component, on_cycle=True)
+        self._outbox = Outbox(setting.mail, setting.layout.tasks.get(ACKER, ()), uncontrolled)
         self.instances: dict[int, Any] = {}
         self.collectors: dict[int, Any] = {}
         self.counts: dict[int, TaskCounts[Any]] = {}
@@ -143,10 +144,6 @@ class Setting(Launch):
     clock: Callable[[], float] = monotonic
     random: Callable[[], Random] = lambda: Random(_seeds.getrandbits(128))
     watch: Callable[[Origin, tuple[Any, ...]], None] | None = None
-
-    def outbox(self, place: ExecutorPlace) -> Outbox:
-        """Return what an executor sends with."""
-        return Outbox(self.mail, self.layout.tasks.get(ACKER, ()), self.read_by(place.component, on_cycle=True))
 
     def context(self, place: ExecutorPlace, task: int) -> TopologyContext:
         """Return what a task knows of itself."""

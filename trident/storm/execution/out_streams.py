@@ -220,12 +220,8 @@ def chooser_of(
 ) -> Chooser:
     """Return what a grouping does for one emitting task.
 
-    Parameters
-    ----------
-    origin
-        The stream that is read.
-    tasks, local
-        The tasks of the reading bolt; which of them run in the emitter's worker.
+    `origin`: the stream that is read.
+    `tasks`, `local`: the tasks of the reading bolt; which of them run in the emitter's worker.
     """
     positions = [origin.fields.position(name) for name in grouping.fields]
     match grouping.kind:

@@ -265,9 +265,6 @@ _FOUR, _THREE = struct.Struct("<4I"), struct.Struct("<3I")
 _TUPLES, _TRACKING, _OUTCOMES, _FULL, _FREE = range(5)
 _SWAPPED = sys.byteorder == "big"
 
-Marks = tuple[bool, list[int]]
-"""Whether tasks are full, and which."""
-
 
 class Encoder:
     """Encodes deliveries; any thread may."""
@@ -374,8 +371,8 @@ def encode_marks(full: bool, tasks: Sequence[int]) -> bytes:
     return _HEAD.pack(_FULL if full else _FREE, 0) + _words(tasks)
 
 
-def marks_of(frame: bytes) -> Marks | None:
-    """Return the marks in a frame; None if it has none."""
+def marks_of(frame: bytes) -> tuple[bool, list[int]] | None:
+    """Return whether the tasks that a frame marks are full, and which these are; None if it has no marks."""
     kind, _ = _HEAD.unpack_from(frame)
     return (kind == _FULL, _numbers(frame[_HEAD.size :])) if kind in (_FULL, _FREE) else None
 

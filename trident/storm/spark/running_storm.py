@@ -18,7 +18,7 @@ from trident.storm.execution.executor import Launch
 from trident.storm.spark.supervisor import Supervisor
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology, TaskLayout, lay_out
-from trident.storm.topology_handle import TopologyHandle
+from trident.storm.topology_handle import StormHandle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ logger = logging.getLogger("trident.storm")
 _PATIENCE_S = 10.0  # for executors of a cluster that are still on their way
 
 
-class RunningStormTopology(TopologyHandle):
+class RunningStormTopology(StormHandle):
     """A topology that runs on Spark: what `TopologyBuilder.start` returns.
 
     Use it as a context manager: leaving it stops the topology after what is pending.
@@ -137,8 +137,6 @@ class RunningStormTopology(TopologyHandle):
     def __repr__(self) -> str:
         ended = "stopped" if self._error is None else f"failed: {self._error}"
         return f"RunningStormTopology({self.name!r}, {'running' if self.is_active else ended}, {self.conf.workers} workers)"
-
-    # ---- inside -------------------------------------------------------------------------------------------------------
 
     def _supervise(self) -> Supervisor:
         return Supervisor(self._context, self._launch, self._watch, self._errors, self._monitor.take, self._over)
