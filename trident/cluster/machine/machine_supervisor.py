@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster.machine.driver_slot import DriverSlot, Wanted
@@ -20,24 +19,11 @@ from trident.cluster_errors import ClusterError
 
 logger = logging.getLogger(__name__)
 
-
+_LOOK_S = 0.1  # how often it looks at its drivers
+_READ_S = 1.0  # how often it reads its assignments, if no watch makes it read them earlier
+_HEARTBEAT_S = 3.0  # how often it says that it is there
+_GRACE_S = 60.0  # how long a driver may take to end when it is asked to
 _TIDY_EVERY_S = 600.0
-
-
-@dataclass(frozen=True)
-class SupervisorSettings:
-    """Times of a supervisor, in seconds.
-
-    `look_s`: how often it looks at its drivers.
-    `read_s`: how often it reads its assignments, if no watch makes it read them earlier.
-    `heartbeat_s`: how often it says that it is there.
-    `grace_s`: how long a driver may take to end when it is asked to.
-    """
-
-    look_s: float = 0.1
-    read_s: float = 1.0
-    heartbeat_s: float = 3.0
-    grace_s: float = 60.0
 
 
 class MachineSupervisor:
@@ -58,15 +44,13 @@ class MachineSupervisor:
         ports: Sequence[int],
         code: CodeCache,
         meta: dict[str, str] | None = None,
-        settings: SupervisorSettings | None = None,
     ) -> None:
         self.cluster, self.folder, self.id = cluster, folder, folder.id
-        self.settings = settings or SupervisorSettings()
         self._name, self._meta, self._code = socket.gethostname(), meta or {}, code
         self._began = time.time()
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
         self._unreported: list[tuple[str, DriverDeath]] = []
-        shared = (folder, cluster_address, host, code, self._fetching, self._unreported, self.settings.grace_s)
+        shared = (folder, cluster_address, host, code, self._fetching, self._unreported, _GRACE_S)
         self.slots = {port: DriverSlot(port, *shared) for port in ports}
         self._wanted: dict[int, Wanted] = {}
         self._read_at = self._beat_at = float("-inf")
@@ -101,7 +85,7 @@ class MachineSupervisor:
         self._changed.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self.settings.look_s):
+        while not self._stopped.wait(_LOOK_S):
             try:
                 self._round()
             except Exception:  # its drivers depend on it
@@ -115,7 +99,7 @@ class MachineSupervisor:
         if busy != [slot.is_busy for slot in self.slots.values()]:
             self._changed.set()  # a driver that was asked to end knows more than what was read last
         try:
-            if self._changed.is_set() or now - self._read_at >= self.settings.read_s:
+            if self._changed.is_set() or now - self._read_at >= _READ_S:
                 self._read(now)
             self._beat(now)
         except ClusterError as error:
@@ -158,7 +142,7 @@ class MachineSupervisor:
             self.cluster.report_error(storm_id, DRIVER, error)
             self._unreported.remove((storm_id, death))
         used = [port for port, slot in self.slots.items() if slot.is_busy]
-        if now - self._beat_at < self.settings.heartbeat_s and used == self._reported_used:
+        if now - self._beat_at < _HEARTBEAT_S and used == self._reported_used:
             return
         now_secs, ports = time.time(), tuple(self.slots)
         info = SupervisorInfo(now_secs, self._name, self.id, used, ports, self._meta, now_secs - self._began)
@@ -177,4 +161,4 @@ class MachineSupervisor:
         while any(slot.is_busy for slot in self.slots.values()):
             for slot in self.slots.values():
                 slot.look(time.monotonic(), time.time())
-            waiting.wait(self.settings.look_s)
+            waiting.wait(_LOOK_S)

@@ -12,7 +12,7 @@ from trident import __version__
 from trident.cluster.client.cluster_token import TOKEN_VARIABLE
 from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster.machine.machine_folder import MachineFolder, read_log
-from trident.cluster.machine.machine_supervisor import MachineSupervisor, SupervisorSettings
+from trident.cluster.machine.machine_supervisor import MachineSupervisor
 from trident.cluster.nimbus.leadership import hosts_of, leader_of
 from trident.cluster.state.cluster_address import folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_state import ClusterState
@@ -49,7 +49,6 @@ class SupervisorDaemon:
         folder: Path,
         host: str = "127.0.0.1",
         ports: Sequence[int] = (6700, 6701, 6702, 6703),
-        settings: SupervisorSettings | None = None,
         session_timeout_s: float = 10.0,
     ) -> None:
         os.environ[TOKEN_VARIABLE] = token  # drivers get it from here, not from their command line, which others see
@@ -63,9 +62,7 @@ class SupervisorDaemon:
             cache = CodeCache(machine.path, partial(_fetch, cluster.state, token))
             # An address that means the same in every working directory.
             where = str(folder_of(address)) if is_embedded(address) else address
-            self.supervisor = MachineSupervisor(
-                cluster, where, machine, host, ports, cache, {"logs": server.url}, settings
-            )
+            self.supervisor = MachineSupervisor(cluster, where, machine, host, ports, cache, {"logs": server.url})
         except BaseException:
             self._open.close()
             raise

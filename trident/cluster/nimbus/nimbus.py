@@ -27,24 +27,22 @@ from trident.cluster_errors import ClusterError, ClusterUnreachable
 
 logger = logging.getLogger(__name__)
 
+_ROUND_S = 1.0  # how often it looks; watches make it look at once
+_LAUNCH_TIMEOUT_S = 60.0  # how long a driver may take to its first heartbeat
 _TIDY_EVERY_S = 600.0
 _MAX_PAUSE_S = 5.0
 
 
 @dataclass(frozen=True)
 class NimbusSettings:
-    """Times of a Nimbus, in seconds.
+    """When a Nimbus gives up a driver, and a topology.
 
-    `round_s`: how often it looks; watches make it look at once.
     `driver_timeout_s`: a driver without a heartbeat for this long is started elsewhere.
-    `launch_timeout_s`: how long a driver may take to its first heartbeat.
     `max_deaths`: so many deaths of a topology's drivers in half an hour, none after a minute of work, and it is marked as
     failed.
     """
 
-    round_s: float = 1.0
     driver_timeout_s: float = 15.0
-    launch_timeout_s: float = 60.0
     max_deaths: int = 20
 
 
@@ -72,7 +70,7 @@ class Nimbus:
         self._stopped = threading.Event()
         self._leadership = Leadership(cluster.state, url, version)
         self._registered = cluster.state.register(lambda _event: self._wake.set())
-        self._health = DriverHealth(self.settings.driver_timeout_s, self.settings.launch_timeout_s)
+        self._health = DriverHealth(self.settings.driver_timeout_s, _LAUNCH_TIMEOUT_S)
         self.leads = False
         self._problem = ""
         self._tidy, self._tidied_at = tidy, time.monotonic()
@@ -111,9 +109,9 @@ class Nimbus:
                     self._problem = str(error)
                     logger.error("nothing is assigned or moved: %s", error)
             except Exception:  # one topology's damaged record must not end the care for all others
-                logger.exception("a round of Nimbus failed; the next one is in %g s", self.settings.round_s)
+                logger.exception("a round of Nimbus failed; the next one is in %g s", _ROUND_S)
             # Of a thousand topologies a look takes a while: it is to take a tenth of the time.
-            self._wake.wait(max(self.settings.round_s, min(9 * spent_s, _MAX_PAUSE_S)))
+            self._wake.wait(max(_ROUND_S, min(9 * spent_s, _MAX_PAUSE_S)))
 
     def _round(self) -> None:
         leads = self._leadership.campaign()
