@@ -298,7 +298,7 @@ RULES: dict[str, Rule] = {
     "Least": _several(least, "ignore_nulls"),
     "Cast": _cast,
     "TryCast": _cast,
-    **{name.title(): _one(getattr(Expression, name)) for name in _OF_ONE},
+    **{name.title(): _one(operator.methodcaller(name)) for name in _OF_ONE},
     "Round": lambda node: node.of("this").round(node.literal("decimals", 0)),
     "Trim": _trim,
     "Substring": _substring,
