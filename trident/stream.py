@@ -342,12 +342,14 @@ class GroupedStream(Windowing[Stream]):
         self._stream, self._group = stream, group
 
     def get_group_fields(self) -> Fields:
+        """Return the fields of the key."""
         return self._group
 
     def get_output_fields(self) -> Fields:
         return self._stream.fields
 
     def to_stream(self) -> Stream:
+        """Return the stream without its groups."""
         return self._stream
 
     def name(self, name: str) -> GroupedStream:

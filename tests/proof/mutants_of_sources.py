@@ -172,8 +172,8 @@ OF_SOURCES = (
     Mutant(
         "planner: a query sees its own batch",
         "trident/planner/planner.py",
-        "return 0 if isinstance(node, QueryNode) else 2 if isinstance(node, PersistNode) else 1",
-        "return 2 if isinstance(node, QueryNode) else 0 if isinstance(node, PersistNode) else 1",
+        "lambda one: 0 if isinstance(one, QueryNode) else 2 if isinstance(one, PersistNode) else 1",
+        "lambda one: 2 if isinstance(one, QueryNode) else 0 if isinstance(one, PersistNode) else 1",
         ("tests/planner/test_planner.py",),
     ),
     Mutant(

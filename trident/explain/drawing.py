@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from trident.explain.text import names_of, routing_text, what
+from trident.explain.text import routing_text, what
 from trident.graph import ExchangeNode, Graph, Node, PersistNode, QueryNode, SpoutNode
 from trident.observe.component_statistics import ComponentDescription, ComponentKind, Edge, state_node
 from trident.planner import Fragment, Plan, Sink, make_plan
@@ -152,4 +152,4 @@ def _grouping(sink: Sink, persist: PersistNode | None) -> str:
     if sink.routing is not None:
         return routing_text(sink.routing)
     group = () if persist is None or persist.aggregation is None else persist.aggregation.group
-    return f"by {names_of(group)}" if len(group) else "to the commit"
+    return f"by {', '.join(group)}" if len(group) else "to the commit"

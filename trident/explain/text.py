@@ -119,7 +119,7 @@ def _stage(graph: Graph, plan: Plan, stage: Stage) -> Iterator[str]:
         node, fragment = graph.node(entry), plan.fragments[entry]
         yield f"  {f'{number}. ' if stage.driver else ''}{entry}: {_entry(plan, node)}"
         if fragment.steps or fragment.sinks:
-            yield f"      gives {names_of(fragment.fields) or 'nothing'}"
+            yield f"      gives {', '.join(fragment.fields) or 'nothing'}"
         yield from _fragment(graph, fragment)
 
 
@@ -142,14 +142,14 @@ def _entry(plan: Plan, node: Node) -> str:
 
 def _fragment(graph: Graph, fragment: Fragment) -> Iterator[str]:
     for step in fragment.steps:
-        keeps = names_of(step.keep) or "nothing"
+        keeps = ", ".join(step.keep) or "nothing"
         yield f"      {_short(step.id, fragment)}: {what(graph.node(step.id))} [{_runs(step.node)}] keeps {keeps}"
     for sink in fragment.sinks:
         yield f"      => {_short(sink.target, fragment)}: {_sink(sink)}"
 
 
 def _sink(sink: Sink) -> str:
-    sent = f"sends {names_of(sink.fields) or 'only how many tuples there are'}"
+    sent = f"sends {', '.join(sink.fields) or 'only how many tuples there are'}"
     if sink.routing is not None:
         return f"{sent}, {routing_text(sink.routing)}"
     if sink.aggregation is not None:
@@ -182,7 +182,7 @@ def _state(state: dict[str, Any]) -> Iterator[str]:
     of = (state["kind"] or "a kind of its own", state["store"], counted(state["partitions"], "partition"))
     yield f"  {state['state']}: {', '.join(of)}{', static' if state['static'] else ''}"
     if state["key"] or state["value"]:
-        yield f"      key {names_of(state['key']) or 'none'}; value {names_of(state['value']) or 'as the updater writes it'}"
+        yield f"      key {', '.join(state['key']) or 'none'}; value {', '.join(state['value']) or 'as the updater writes it'}"
     if "window" in state:
         yield f"      {state['window']}"
     if "layout" in state:
@@ -280,15 +280,10 @@ def _why(promise: SpoutType, kind: StateType, exact: bool) -> str:
     return "a replay is applied to the value from before the batch"
 
 
-def names_of(fields: Fields | Sequence[str]) -> str:
-    """Return the names of fields, in order."""
-    return ", ".join(fields)
-
-
 def routing_text(routing: Routing) -> str:
     """Return where a routing sends a tuple."""
     if routing.kind == "hash":
-        return f"by {names_of(routing.fields)}"
+        return f"by {', '.join(routing.fields)}"
     if routing.kind == "custom":
         return f"as {operation_name(routing.function)} says"
     return _ROUTINGS[routing.kind]
@@ -300,9 +295,9 @@ def what(node: Node) -> str:
 
 
 def _join(node: JoinNode) -> str:
-    keys = " = ".join(f"({names_of(group)})" for group in node.groups)
+    keys = " = ".join(f"({', '.join(group)})" for group in node.groups)
     sides = ", ".join("outer" if outer else "inner" for outer in node.outer)
-    return f"join {keys} ({sides}) -> {names_of(node.fields)}"
+    return f"join {keys} ({sides}) -> {', '.join(node.fields)}"
 
 
 def _persisted(node: PersistNode) -> str:
@@ -311,8 +306,8 @@ def _persisted(node: PersistNode) -> str:
         return f"persist {node.state}: {_call(node.updater, node.inputs)}"
     called = _call(aggregation.aggregator, aggregation.inputs)
     pairs = zip(node.removals, node.parents[1:], strict=True)
-    removed = "".join(f"; removes {names_of(key)} of {stream}" for key, stream in pairs)
-    return f"persist {node.state}: {called} -> {names_of(aggregation.output)}{_by(aggregation.group)}{removed}"
+    removed = "".join(f"; removes {', '.join(key)} of {stream}" for key, stream in pairs)
+    return f"persist {node.state}: {called} -> {', '.join(aggregation.output)}{_by(aggregation.group)}{removed}"
 
 
 def _named(name: str, expression: Expression) -> str:
@@ -322,15 +317,15 @@ def _named(name: str, expression: Expression) -> str:
 def _call(operation: Any, inputs: Fields) -> str:
     if isinstance(operation, Expression):
         return repr(operation)
-    return f"{operation_name(operation)}({names_of(inputs)})"
+    return f"{operation_name(operation)}({', '.join(inputs)})"
 
 
 def _member(member: Member) -> str:
-    return f"{_call(member.aggregator, member.inputs)} -> {names_of(member.outputs)}"
+    return f"{_call(member.aggregator, member.inputs)} -> {', '.join(member.outputs)}"
 
 
 def _by(group: Fields) -> str:
-    return f" by {names_of(group)}" if len(group) else ""
+    return f" by {', '.join(group)}" if len(group) else ""
 
 
 _WHAT: Sequence[tuple[type[Node], Callable[[Any], str]]] = (  # the first class that a node is of
@@ -340,9 +335,9 @@ _WHAT: Sequence[tuple[type[Node], Callable[[Any], str]]] = (  # the first class 
     (FilterNode, lambda node: f"filter {_call(node.filter, node.inputs)}"),
     (MapNode, lambda node: f"{'flat_map' if node.flat else 'map'} {operation_name(node.function)} -> {node.fields}"),
     (PeekNode, lambda node: f"peek {operation_name(node.consumer)}"),
-    (ProjectNode, lambda node: f"project {names_of(node.fields)}"),
+    (ProjectNode, lambda node: f"project {', '.join(node.fields)}"),
     (SelectNode, lambda node: f"select {', '.join(map(_named, node.fields.names, node.expressions))}"),
-    (MergeNode, lambda node: f"merge {len(node.parents)} streams -> {names_of(node.fields)}"),
+    (MergeNode, lambda node: f"merge {len(node.parents)} streams -> {', '.join(node.fields)}"),
     (
         AggregateNode,
         lambda node: (
@@ -356,7 +351,7 @@ _WHAT: Sequence[tuple[type[Node], Callable[[Any], str]]] = (  # the first class 
             f"{', sees this batch' if node.sees_batch else ''}"
         ),
     ),
-    (JoinWithinNode, lambda node: f"join within {node.state}: {node} -> {names_of(node.fields)}"),
+    (JoinWithinNode, lambda node: f"join within {node.state}: {node} -> {', '.join(node.fields)}"),
     (
         WindowNode,
         lambda node: f"{node.config.what} {node.state}: {node.config}{_by(node.group)}: {_member(node.member)}",

@@ -8,6 +8,7 @@ The tables at the end have the functions and operators that a text may use, and 
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -264,6 +265,13 @@ def _several(made: Callable[..., Expression], *flags: str) -> Rule:
     return rule
 
 
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Mod": operator.mod,
+    "And": operator.and_, "Or": operator.or_, "EQ": operator.eq, "NEQ": operator.ne, "LT": operator.lt, "LTE": operator.le,
+    "GT": operator.gt, "GTE": operator.ge,
+}  # fmt: skip
+_OF_ONE = ("abs", "floor", "ceil", "upper", "lower", "length", "explode")
+
 RULES: dict[str, Rule] = {
     "Anonymous": _function,
     "Column": _column,
@@ -272,21 +280,10 @@ RULES: dict[str, Rule] = {
     "Boolean": lambda node: lit(bool(node.take("this"))),
     "Null": lambda node: lit(None),
     "Paren": _one(lambda one: one),
-    "Add": _two(lambda a, b: a + b),
-    "Sub": _two(lambda a, b: a - b),
-    "Mul": _two(lambda a, b: a * b),
-    "Div": _two(lambda a, b: a / b, "safe", "typed"),
-    "Mod": _two(lambda a, b: a % b),
+    **{name: _two(made) for name, made in _OPERATORS.items()},
+    "Div": _two(operator.truediv, "safe", "typed"),
     "Neg": _negative,
-    "EQ": _two(lambda a, b: a == b),
-    "NEQ": _two(lambda a, b: a != b),
     "NullSafeEQ": _two(_same),
-    "LT": _two(lambda a, b: a < b),
-    "LTE": _two(lambda a, b: a <= b),
-    "GT": _two(lambda a, b: a > b),
-    "GTE": _two(lambda a, b: a >= b),
-    "And": _two(lambda a, b: a & b),
-    "Or": _two(lambda a, b: a | b),
     "Not": _one(lambda one: ~one),
     "In": _in,
     "Is": _is,
@@ -301,14 +298,9 @@ RULES: dict[str, Rule] = {
     "Least": _several(least, "ignore_nulls"),
     "Cast": _cast,
     "TryCast": _cast,
-    "Abs": _one(Expression.abs),
+    **{name.title(): _one(operator.methodcaller(name)) for name in _OF_ONE},
     "Round": lambda node: node.of("this").round(node.literal("decimals", 0)),
-    "Floor": _one(Expression.floor),
-    "Ceil": _one(Expression.ceil),
-    "Upper": _one(Expression.upper),
-    "Lower": _one(Expression.lower),
     "Trim": _trim,
-    "Length": _one(Expression.length),
     "Substring": _substring,
     "Left": lambda node: node.of("this").substring(0, node.literal("expression")),
     "Concat": _several(concat, "safe"),
@@ -328,7 +320,6 @@ RULES: dict[str, Rule] = {
     "FromTimeZone": _with_literal(Expression.to_utc_timestamp, "zone"),
     "ConvertTimezone": _convert_timezone,
     "Extract": lambda node: _named_part(node, str(node.take("this").name), node.of("expression")),
-    "Explode": _one(Expression.explode),
     **{name.title(): _part(name) for name in ("year", "quarter", "month", "day", "hour", "minute", "second")},
     "DayOfWeek": _part("day_of_week"),
     "DayOfYear": _part("day_of_year"),

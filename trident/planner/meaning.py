@@ -231,13 +231,13 @@ def _stream_changes(
 
 def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
     state = graph.state(node.state)
-    kind = state.spec.kind
+    kind, key, value, of = state.spec.kind, state.key_fields.typed, state.value.typed, node.inputs.typed
     facts: dict[str, Any] = {
         "kind": "custom" if kind is None else kind.value,
-        "key": state.key_fields.typed,
-        "value": state.value.typed,
+        "key": key,
+        "value": value,
         "by": _by(node),
-        "of": node.inputs.typed,
+        "of": of,
         "streams": sorted(spout.id for spout in graph.sources_of(node.id)),
     }
     if isinstance(node, WindowNode):
@@ -248,11 +248,11 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
         left, right = node.sides
         facts |= {"key": left.key.typed, "value": [*left.fields.typed, "with", *right.fields.typed]}
     elif node.aggregation is not None:
-        facts[MEMBERS] = _members(node.aggregation)
+        facts[MEMBERS] = _members(node.aggregation, of, value)
     return facts
 
 
-def _members(aggregation: Aggregation) -> dict[str, list[Any]]:
+def _members(aggregation: Aggregation, of: list[str], value: list[str]) -> dict[str, list[Any]]:
     """Return of each aggregate in a value, by its name: what it is, over which fields, and the fields that it has."""
     aggregator, output = aggregation.aggregator, aggregation.output
     if isinstance(aggregator, Several):
@@ -261,11 +261,11 @@ def _members(aggregation: Aggregation) -> dict[str, list[Any]]:
             part.outputs.names[0]: [operation_name(part.aggregator), part.inputs.typed, part.outputs.typed]
             for part in parts
         }
-    by, of = operation_name(aggregator), aggregation.inputs.typed
+    by = operation_name(aggregator)
     fields = fields_of_struct(output.types[0])
     if isinstance(aggregator, (First, Last)) and len(fields):
         of = []  # each field of the value is that of a tuple, whatever the others are
-    return {named_type(one)[0]: [by, of, [one]] for one in (fields if len(fields) else output).typed}
+    return {named_type(one)[0]: [by, of, [one]] for one in (fields.typed if len(fields) else value)}
 
 
 def _by(node: PersistNode) -> str:
