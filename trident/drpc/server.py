@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Scope
 from trident.drpc.batching import DRPCFunction
 from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, TridentError, describe
-from trident.http.guard import Guard, Rules, is_loopback
+from trident.http.guard import Guard, is_loopback
 from trident.http.plain_json import json_answer, to_json
 from trident.http.server_thread import ServerThread
 
@@ -116,7 +116,7 @@ def make_app(
 
     return Starlette(
         routes=[*asking, Route("/health", service.health, methods=["GET"])],
-        middleware=[Middleware(Guard, Rules(token, loopback, needs_token, _refusal))],
+        middleware=[Middleware(Guard, token, loopback, needs_token, _refusal)],
         exception_handlers={HTTPException: _no_such_page},
     )
 

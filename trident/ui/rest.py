@@ -57,7 +57,7 @@ from trident.cluster_errors import (
     UpgradeRefused,
 )
 from trident.errors import BackendError, SourceAwayError, TridentError, UnsupportedOperation
-from trident.http.guard import Guard, Rules
+from trident.http.guard import Guard
 from trident.http.plain_json import json_answer
 from trident.ui.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
 from trident.ui.log_pages import LEVELS, ReadLog, end_of_log, matching
@@ -92,16 +92,13 @@ def app(
     """Return the application.
 
     `pages`: what is served. Its calls may block: each runs in a thread of a pool.
-    `token`, `token_for_all`, `loopback`: as of `rules_of_pages`. Without a token nothing can be changed.
+    `token`, `token_for_all`, `loopback`: as of `guard_of_pages`. Without a token nothing can be changed.
     `extra_routes`: further routes; all of them need the token.
     """
     rest = _Rest(pages, token, token_for_all)
     return Starlette(
         routes=[*extra_routes, *rest.routes()],
-        middleware=[
-            Middleware(RawPaths),
-            Middleware(Guard, rules_of_pages(token, token_for_all, loopback, extra_routes)),
-        ],
+        middleware=[Middleware(RawPaths), guard_of_pages(token, token_for_all, loopback, extra_routes)],
         exception_handlers={HTTPException: _no_such_page, Exception: problem},
     )
 
@@ -379,12 +376,14 @@ class RawPaths:
         await self._app({**scope, "path": path}, receive, send)
 
 
-def rules_of_pages(token: str | None, token_for_all: bool, loopback: bool, extra_routes: Sequence[BaseRoute]) -> Rules:
-    """Return what a request must satisfy.
+def guard_of_pages(
+    token: str | None, token_for_all: bool, loopback: bool, extra_routes: Sequence[BaseRoute]
+) -> Middleware:
+    """Return what refuses requests.
 
     `token`: that for all that changes something, and for `extra_routes`. None: all that changes something is refused.
     `token_for_all`: whether reading needs the token too.
-    `loopback`: as of `Rules`.
+    `loopback`: as of `Guard`.
     """
 
     def needs_token(scope: Scope) -> bool:
@@ -398,4 +397,4 @@ def rules_of_pages(token: str | None, token_for_all: bool, loopback: bool, extra
     def headers(scope: Scope) -> Mapping[str, str]:
         return {**_PAGE_HEADERS, "Cache-Control": "no-store" if scope["path"].startswith(API) else "no-cache"}
 
-    return Rules(token, loopback, needs_token, refusal, headers)
+    return Middleware(Guard, token, loopback, needs_token, refusal, headers)
