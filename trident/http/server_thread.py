@@ -27,6 +27,7 @@ class ServerThread(Closes):
     `extra`: the optional dependencies that have its packages.
     `grace_s`: how long requests in flight have at the end.
     `server`: that of uvicorn.
+    `url`: the address for clients.
     Raises `ConfigError`: the address cannot be listened on.
     Raises `EnvironmentProblem`: the packages of the server are missing.
     """
@@ -61,13 +62,9 @@ class ServerThread(Closes):
         self._socket = listener or listening(self.cannot, host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]
+        self.url = url_of(host, self.port)
         self._thread = threading.Thread(target=self._run, name=f"trident-{self.extra}-{self.port}", daemon=True)
         self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """The address for clients."""
-        return url_of(self.host, self.port)
 
     def close(self) -> None:
         """Take no more requests, wait a little for those in flight, and end."""

@@ -64,11 +64,6 @@ class Windows(Generic[K]):
             window: deque([_Note(0, MappingProxyType({}))], BUCKETS + 1) for window in WINDOWS_S
         }
 
-    @property
-    def notes(self) -> int:
-        """How many notes are kept."""
-        return sum(map(len, self._notes.values()))
-
     def add(self, amounts: Mapping[K, float], now: float) -> None:
         """Add to the totals."""
         self._turn(now)
