@@ -209,13 +209,7 @@ def _install(extra: str) -> str:
 
 
 def _fields(each: Checkup) -> dict[str, Any]:
-    return {
-        "usable": each.problem is None,
-        "version": each.version or None,
-        "path": each.path or None,
-        "problem": each.problem,
-        "mend": each.mend or None,
-    }
+    return {"usable": each.problem is None, **{name: value or None for name, value in vars(each).items()}}
 
 
 def _print(here: Mapping[str, Checkup], extras: Mapping[str, Checkup]) -> None:
