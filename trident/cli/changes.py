@@ -23,9 +23,8 @@ import typer
 from trident.cli.console import ending_signals, say
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
-from trident.http.guard import is_loopback
 from trident.http.plain_json import json_answer, to_json
-from trident.http.server_thread import ServerThread
+from trident.http.server_thread import ServerThread, is_loopback
 from trident.reading import changes
 from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
 from trident.topology import TridentTopology

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
-from trident.http.guard import is_loopback, stranger
+from trident.http.server_thread import is_loopback, stranger
 from trident.observe.at_work import is_stalled
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.component_statistics import Figures

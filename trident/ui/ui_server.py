@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
-from trident.http.guard import is_loopback
-from trident.http.server_thread import ServerThread, listening, url_of
+from trident.http.server_thread import ServerThread, is_loopback, listening, url_of
 from trident.ui.cluster_pages import ClusterPages, OneTopology
 from trident.ui.log_pages import RecentLog
 
