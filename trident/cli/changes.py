@@ -23,9 +23,8 @@ import typer
 from trident.cli.console import ending_signals, say
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
-from trident.http.guard import is_loopback
 from trident.http.plain_json import json_answer, to_json
-from trident.http.server_thread import ServerThread
+from trident.http.server_thread import ServerThread, is_loopback
 from trident.reading import changes
 from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
 from trident.topology import TridentTopology
@@ -84,7 +83,7 @@ def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 
-    from trident.http.guard import Guard, Rules
+    from trident.http.guard import Guard
 
     def problem(status: int, error: object) -> Response:
         return json_answer({"error": str(error), "kind": type(error).__name__}, status)
@@ -112,10 +111,10 @@ def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
             return problem(503, error)
         return json_answer({"txid": txid, "rows": rows})
 
-    rules = Rules(token, loopback, lambda scope: token is not None, lambda scope, status, cause: problem(status, cause))
+    rules = token, loopback, lambda scope: token is not None, lambda scope, status, cause: problem(status, cause)
     return Starlette(
         routes=[Route("/changes", changes, methods=["GET"]), Route("/snapshot", snapshot, methods=["GET"])],
-        middleware=[Middleware(Guard, rules)],
+        middleware=[Middleware(Guard, *rules)],
     )
 
 

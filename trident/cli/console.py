@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import typer
 
 from trident.errors import FencedError, TridentError
-from trident.http.guard import is_loopback
+from trident.http.server_thread import is_loopback
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -140,21 +140,12 @@ class _Bar:
             self._shown_at, self._shown = time.monotonic(), txid
 
 
-@dataclass(frozen=True)
-class Kill:
-    """A SIGKILL: after which batch's record, and how far the store was by then."""
-
-    number: int
-    recorded: int
-    stored: int | None
-
-    def __str__(self) -> str:
-        batch = self.recorded + 1
-        if self.stored is not None and self.stored >= batch:
-            where = f"batch {self.stored} was in the store but not in the log: its counts are undone and written again"
-        else:
-            where = "the batch under way had not reached the store: it is processed again"
-        return f"kill {self.number}: SIGKILL after the record of batch {self.recorded}; {where}"
+def kill_line(number: int, recorded: int, stored: int | None) -> str:
+    """Say after which batch's record a SIGKILL came, and how far the store was by then."""
+    where = "the batch under way had not reached the store: it is processed again"
+    if stored is not None and stored > recorded:
+        where = f"batch {stored} was in the store but not in the log: its counts are undone and written again"
+    return f"kill {number}: SIGKILL after the record of batch {recorded}; {where}"
 
 
 class DemoJob:
@@ -247,7 +238,7 @@ def _run_with_kills(folder: DemoFolder, topology: TridentTopology, demo: Demo, b
                     return made
             look.again()
             made += 1
-            say(str(Kill(made, look.txid, _stored(folder, topology))), "yellow")
+            say(kill_line(made, look.txid, _stored(folder, topology)), "yellow")
 
 
 class _Look:

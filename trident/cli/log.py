@@ -17,6 +17,7 @@ from trident.cli.console import PIPE_WIDTH, is_wide, print_json, results, show, 
 from trident.coordination.history import read_history
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_reader import exists
+from trident.coordination.log_state import LogState
 from trident.coordination.records import LETTERS, TIME, CommitRecord, numbers_of
 from trident.errors import LogError
 from trident.naming import amount, counted
@@ -82,18 +83,7 @@ def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
         "adopted": dict(state.adopted),
         "totals": dict(state.totals),
         "history": None if state.retention is None else str(state.retention),
-        "states": {
-            name: {
-                "partitions": state.layouts[name][0] if name in state.layouts else None,
-                "kind": state.layouts[name][1] if name in state.layouts else None,
-                "committedBy": "executors" if name in state.executors else "driver",
-                "sentinels": {
-                    str(partition): {"txid": sentinel.txid, "attempt": _attempt(sentinel.attempt)}
-                    for partition, sentinel in sorted(state.touched.get(name, {}).items())
-                },
-            }
-            for name in sorted({*state.layouts, *state.touched})
-        },
+        "states": _states(state),
         "declared": {what: _plain(facts) for what, facts in state.declared.items()},
         "commits": [commit_as_json(record) for record in list(state.history)[-last:]] if last else [],
         "pending": [
@@ -162,6 +152,21 @@ def _in_words(attempt: str) -> str:
     """An attempt in words."""
     start, retry = map(int, attempt.split("."))
     return TransactionAttempt(0, start << RETRY_BITS | retry).in_words
+
+
+def _states(state: LogState) -> dict[str, Any]:
+    return {
+        name: {
+            "partitions": state.layouts[name][0] if name in state.layouts else None,
+            "kind": state.layouts[name][1] if name in state.layouts else None,
+            "committedBy": "executors" if name in state.executors else "driver",
+            "sentinels": {
+                str(partition): {"txid": sentinel.txid, "attempt": _attempt(sentinel.attempt)}
+                for partition, sentinel in sorted(state.touched.get(name, {}).items())
+            },
+        }
+        for name in sorted({*state.layouts, *state.touched})
+    }
 
 
 def _at(commit: Mapping[str, Any]) -> str:

@@ -177,33 +177,23 @@ def _page(opened: ExitStack, host: str, port: int, token: str | None) -> Beside:
 @contextmanager
 def _logged_for_page() -> Iterator[None]:
     """Log from INFO on, for the page; what goes to standard error stays as it is."""
-    root, ours = logging.getLogger(), logging.getLogger("trident")
-    before = [(handler, handler.level) for handler in root.handlers]
-    quiet, level = ours.getEffectiveLevel() > logging.INFO, ours.level
-    if quiet:
-        events = logging.getLogger("trident.events")
-        for handler, at in before:
-            handler.addFilter(_Only(max(at, root.level), () if events.level == logging.NOTSET else (events.name,)))
+    root, ours, events = (logging.getLogger(name) for name in ("", "trident", "trident.events"))
+    always, level = "" if events.level == logging.NOTSET else events.name, ours.level
+
+    def shown_from(least: int) -> Callable[[logging.LogRecord], bool]:
+        return lambda record: record.levelno >= least or record.name == always
+
+    added = [(handler, shown_from(max(handler.level, root.level))) for handler in root.handlers]
+    if ours.getEffectiveLevel() > logging.INFO:
+        for handler, shown in added:
+            handler.addFilter(shown)
         ours.setLevel(logging.INFO)
     try:
         yield
     finally:
         ours.setLevel(level)
-        for handler, _ in before:
-            for each in [filter_ for filter_ in handler.filters if isinstance(filter_, _Only)]:
-                handler.removeFilter(each)
-
-
-class _Only(logging.Filter):
-    """Accepts records from a level on, and all of some loggers."""
-
-    def __init__(self, level: int, always: tuple[str, ...]) -> None:
-        super().__init__()
-        self._level, self._always = level, always
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is accepted."""
-        return record.levelno >= self._level or record.name in self._always
+        for handler, shown in added:
+            handler.removeFilter(shown)
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,6 @@ from trident.crashtest.kill_points import USUAL, KillMoment
 from trident.crashtest.table_rows import Comparison, RowDifference, Table, table_named
 
 __all__ = [
-    "USUAL",
-    "Comparison",
-    "CrashReport",
-    "CrashTest",
-    "KillMoment",
-    "RowDifference",
-    "Table",
-    "TimeLimits",
-    "Trial",
-    "TrialOutcome",
-    "table_named",
-]
+    "USUAL", "Comparison", "CrashReport", "CrashTest", "KillMoment", "RowDifference", "Table", "TimeLimits", "Trial",
+    "TrialOutcome", "table_named",
+]  # fmt: skip

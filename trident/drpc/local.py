@@ -89,9 +89,7 @@ class LocalDRPC(Closes):
             self._log = OwnLog(running)
         elif updated:
             self._log = LogOfOthers(graph.name, config, updated)
-        if self._log is not None:  # states are opened as former declarations have left them
-            graph = graph_to_read(graph, self._log.now().declared)
-            plans = [make_request_plan(graph, node.function) for node in graph.functions()]
+        plans = _as_stored(graph, plans, self._log)
         self._functions: dict[str, DRPCFunction] = {}
         try:
             for plan in plans:
@@ -131,6 +129,14 @@ class LocalDRPC(Closes):
 
     def __repr__(self) -> str:
         return f"LocalDRPC({self.name!r}: {self.functions})"
+
+
+def _as_stored(graph: Graph, plans: list[RequestPlan], log: CommittedLog | None) -> list[RequestPlan]:
+    """Return the plans of all functions, whose states are opened as former declarations have left them."""
+    if log is None:
+        return plans
+    graph = graph_to_read(graph, log.now().declared)
+    return [make_request_plan(graph, node.function) for node in graph.functions()]
 
 
 def _copies(plan: RequestPlan, count: int) -> list[RequestPlan]:

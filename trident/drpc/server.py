@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Scope
 from trident.drpc.batching import DRPCFunction
 from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, TridentError, describe
-from trident.http.guard import Guard, Rules, is_loopback
-from trident.http.plain_json import json_answer, to_json
-from trident.http.server_thread import ServerThread
+from trident.http.guard import Guard
+from trident.http.plain_json import to_json
+from trident.http.server_thread import ServerThread, is_loopback
 
 DEFAULT_PORT = 3774
 """Storm's port for DRPC over HTTP."""
@@ -40,7 +40,7 @@ class DRPCServer(ServerThread):
         Where to listen; port 0 takes a free one (see `port`).
     token
         Required of every request as `Authorization: Bearer <token>`, before its body is read; None: any client may ask, but no
-        page of another site (see `trident.http.guard`). Use one on any host but this one. Not needed for `GET /health`,
+        page of another site (see `trident.http.server_thread`). Use one on any host but this one. Not needed for `GET /health`,
         which gives the topology's name, its last committed batch and, where that cannot be read, the error; nor for what is
         refused in any case: bad requests (400, 404 and 405 of other pages) and too many connections (503).
     timeout_s
@@ -116,7 +116,7 @@ def make_app(
 
     return Starlette(
         routes=[*asking, Route("/health", service.health, methods=["GET"])],
-        middleware=[Middleware(Guard, Rules(token, loopback, needs_token, _refusal))],
+        middleware=[Middleware(Guard, token, loopback, needs_token, _refusal)],
         exception_handlers={HTTPException: _no_such_page},
     )
 
@@ -154,16 +154,16 @@ class _Service:
         return Response(to_json(answer, str), media_type="application/json")
 
     async def functions(self, request: Request) -> Response:
-        return json_answer({"topology": self._drpc.name, "functions": self._drpc.functions})
+        return _json({"topology": self._drpc.name, "functions": self._drpc.functions})
 
     async def health(self, request: Request) -> Response:
         try:
             txid = await run_in_threadpool(lambda: self._drpc.txid)
         except TridentError as error:
-            return json_answer({"status": "failing", "cause": describe(error)}, 503)
+            return _json({"status": "failing", "cause": describe(error)}, 503)
         if self._drpc.closed:
-            return json_answer({"status": "stopped"}, 503)
-        return json_answer({"status": "ok", "topology": self._drpc.name, "txid": txid})
+            return _json({"status": "stopped"}, 503)
+        return _json({"status": "ok", "topology": self._drpc.name, "txid": txid})
 
     async def _answer(self, function: DRPCFunction, request: Request) -> list[list[Any]]:
         answer = function.submit(_args_of(function.name, request, await self._body(function.name, request)))
@@ -206,11 +206,15 @@ def _args_of(function: str, request: Request, body: bytes) -> str:
 
 def _problem(error: DRPCExecutionException) -> Response:
     problem = {"function": error.function, "reason": error.reason, "step": error.step, "cause": error.cause}
-    return json_answer({"error": problem}, _STATUS.get(error.reason, 500), _HEADERS.get(error.reason))
+    return _json({"error": problem}, _STATUS.get(error.reason, 500), _HEADERS.get(error.reason))
 
 
 async def _no_such_page(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     cause = f"{request.method} {request.url.path}: this server has POST /drpc/FUNCTION, GET /drpc and GET /health"
     problem = {"function": "*", "reason": "unknown", "step": None, "cause": cause}
-    return json_answer({"error": problem}, status)
+    return _json({"error": problem}, status)
+
+
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(json.dumps(value), status, headers, "application/json")

@@ -1,13 +1,20 @@
-"""`ServerThread`: serves an application over HTTP from a thread of its own."""
+"""`ServerThread`: serves an application over HTTP from a thread of its own; `stranger`: whose requests every server refuses.
+
+Every HTTP server of this package asks whether a request comes from a page of another site, which a user's browser was made to
+send, whether or not it wants a token: a browser on this machine reaches what listens on this machine, no matter who wrote the
+page that it shows.
+"""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import socket
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
+from urllib.parse import SplitResult, urlsplit
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
@@ -27,6 +34,7 @@ class ServerThread(Closes):
     `extra`: the optional dependencies that have its packages.
     `grace_s`: how long requests in flight have at the end.
     `server`: that of uvicorn.
+    `url`: the address for clients.
     Raises `ConfigError`: the address cannot be listened on.
     Raises `EnvironmentProblem`: the packages of the server are missing.
     """
@@ -61,13 +69,9 @@ class ServerThread(Closes):
         self._socket = listener or listening(self.cannot, host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]
+        self.url = url_of(host, self.port)
         self._thread = threading.Thread(target=self._run, name=f"trident-{self.extra}-{self.port}", daemon=True)
         self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """The address for clients."""
-        return url_of(self.host, self.port)
 
     def close(self) -> None:
         """Take no more requests, wait a little for those in flight, and end."""
@@ -107,3 +111,32 @@ def listening(cannot: str, host: str, port: int) -> socket.socket:
         hint = "; another program has the port, choose another one" if error.errno == errno.EADDRINUSE else ""
         raise ConfigError(f"{cannot} {host}:{port}: {error.strerror or error}{hint}") from error
     return listener
+
+
+def stranger(host: str, origin: str | None, loopback: bool) -> str | None:
+    """Return why a request is one of another site, None if it is not.
+
+    `host`, `origin`: the request's headers; browsers send the second with all that may change something.
+    `loopback`: whether the server listens on this machine only. Then a request must name this machine: a page of another site
+    whose name was made to lead here (DNS rebinding) names that site.
+    """
+    if loopback and not is_loopback(_split(f"//{host}").hostname or ""):
+        return f"this server is for its own machine, and the request names the host {host!r}"
+    if origin is not None and _split(origin).netloc != host:
+        return f"a page of {origin!r} may not ask this server"
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by itself: its name is `localhost`, or its address begins with 127 or is `::1`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")

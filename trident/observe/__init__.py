@@ -18,16 +18,6 @@ from trident.observe.events import (
 from trident.state.key_counts import KeyCounts
 
 __all__ = [
-    "AttemptFailed",
-    "BatchCommitted",
-    "JsonFormatter",
-    "KeyCounts",
-    "Phases",
-    "Placement",
-    "Read",
-    "ReplayDiffered",
-    "TopologyEvent",
-    "TopologyListener",
-    "TopologyStarted",
-    "TopologyTerminated",
-]
+    "AttemptFailed", "BatchCommitted", "JsonFormatter", "KeyCounts", "Phases", "Placement", "Read", "ReplayDiffered",
+    "TopologyEvent", "TopologyListener", "TopologyStarted", "TopologyTerminated",
+]  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
-from trident.http.guard import is_loopback, stranger
+from trident.http.server_thread import is_loopback, stranger
 from trident.observe.at_work import is_stalled
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.component_statistics import Figures
@@ -312,7 +312,7 @@ class StormMetrics:
 class MetricsServer:
     """Serves the metrics of one topology, and of this process (memory, processor time, open files).
 
-    `host`, `port`: where to listen; port 0 takes a free one.
+    `host`, `port`: where to listen; port 0 takes a free one. `url`: the address of the metrics.
     Raises `ConfigError`: the address cannot be listened on.
     Raises `EnvironmentProblem`: the package `prometheus-client` is missing.
     """
@@ -336,12 +336,7 @@ class MetricsServer:
             collector(registry=registry)
         registry.register(metrics)  # after the guard, so that nothing is served without it
         self.host, self.port = host, int(self._server.server_address[1])
-
-    @property
-    def url(self) -> str:
-        """The address of the metrics."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/metrics"
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
 
     def close(self) -> None:
         """Free the port."""

@@ -115,13 +115,9 @@ class OneTopology(ClusterPages):
         return {
             "stormVersion": __version__,
             "oneTopology": self.topology_id,
-            "supervisors": 0,
             "topologies": 1,
-            "slotsTotal": 0,
-            "slotsUsed": 0,
-            "slotsFree": 0,
-            "executorsTotal": row["executorsTotal"],
-            "tasksTotal": row["tasksTotal"],
+            **dict.fromkeys(("supervisors", "slotsTotal", "slotsUsed", "slotsFree"), 0),
+            **{name: row[name] for name in ("executorsTotal", "tasksTotal")},
         }
 
     def topology_summary(self) -> Page:

@@ -1,26 +1,6 @@
 """`app`: the REST interface over `ClusterPages`, in the shape of Storm UI's, and the files of the page.
 
-=====================================================  =============================================================
-`GET /api/v1/cluster/summary`                          `ClusterPages.cluster_summary`
-`GET /api/v1/nimbus/summary`                           `nimbus_summary`
-`GET /api/v1/supervisor/summary`                       `supervisor_summary`
-`GET /api/v1/topology/summary`                         `topology_summary`
-`GET /api/v1/topology/ID?window=600`                   `TopologyPages.topology`; 600, 10800, 86400, or 0 for all time
-`GET /api/v1/topology/ID/component/COMPONENT?window=`  `component`
-`GET /api/v1/topology/ID/visualization?window=`        `visualization`
-`GET /api/v1/topology/ID/series?window=`               `series`
-`GET /api/v1/topology/ID/batches`                      `{"batches": …}`
-`GET /api/v1/topology/ID/lookup?state=S&key=K`         `lookup`; `key` once for each field of the key
-`GET /api/v1/topology/ID/log?offset=N&of=output`       `ClusterPages.log`; with `level=` or `search=` what `matching` finds
-`GET /api/v1/topology/ID/log/download?of=output`       the end of it as a file
-`GET /api/v1/topology/ID/dead-letters`                 `dead_letters`
-`POST /api/v1/topology/ID/dead-letters`                `act("dead-letters", {"letters": …, "reason": …})`: the ids; why they
-                                                       are discarded, None if they are put back
-`POST /api/v1/topology/ID/activate`                    `act("activate", {})`; `deactivate` alike
-`POST /api/v1/topology/ID/kill/SECONDS`                `act("kill", {"wait_s": …})`
-`POST /api/v1/topology/ID/rebalance/SECONDS`           `act("rebalance", {"wait_s": …, "workers": …, "executors": …})`
-`GET /api/v1/page`                                     what the page must know: whether it can only read
-=====================================================  =============================================================
+`docs/monitoring.md` has the table of addresses; `_Rest.routes` says what answers each.
 """
 
 from __future__ import annotations
@@ -57,7 +37,7 @@ from trident.cluster_errors import (
     UpgradeRefused,
 )
 from trident.errors import BackendError, SourceAwayError, TridentError, UnsupportedOperation
-from trident.http.guard import Guard, Rules
+from trident.http.guard import Guard
 from trident.http.plain_json import json_answer
 from trident.ui.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
 from trident.ui.log_pages import LEVELS, ReadLog, end_of_log, matching
@@ -92,16 +72,13 @@ def app(
     """Return the application.
 
     `pages`: what is served. Its calls may block: each runs in a thread of a pool.
-    `token`, `token_for_all`, `loopback`: as of `rules_of_pages`. Without a token nothing can be changed.
+    `token`, `token_for_all`, `loopback`: as of `guard_of_pages`. Without a token nothing can be changed.
     `extra_routes`: further routes; all of them need the token.
     """
     rest = _Rest(pages, token, token_for_all)
     return Starlette(
         routes=[*extra_routes, *rest.routes()],
-        middleware=[
-            Middleware(RawPaths),
-            Middleware(Guard, rules_of_pages(token, token_for_all, loopback, extra_routes)),
-        ],
+        middleware=[Middleware(RawPaths), guard_of_pages(token, token_for_all, loopback, extra_routes)],
         exception_handlers={HTTPException: _no_such_page, Exception: problem},
     )
 
@@ -135,12 +112,8 @@ class _Rest:
             *(Route(path, replying(ask), methods=["GET"]) for path, ask in reading.items()),
             Route(_TOPOLOGY + "/log/download", replying(self._download, lambda made: made), methods=["GET"]),
             *(
-                Route(f"{_TOPOLOGY}/{each}", self._acting(each), methods=["POST"])
-                for each in ("activate", "deactivate", "dead-letters")
-            ),
-            *(
-                Route(f"{_TOPOLOGY}/{each}/{{wait}}", self._acting(each), methods=["POST"])
-                for each in ("kill", "rebalance")
+                Route(f"{_TOPOLOGY}/{each}", self._acting(each.partition("/")[0]), methods=["POST"])
+                for each in ("activate", "deactivate", "dead-letters", "kill/{wait}", "rebalance/{wait}")
             ),
             Route("/", _index, methods=["GET"]),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -159,11 +132,8 @@ class _Rest:
         offset = request.query_params.get("offset")
         if offset is not None and not (offset.isascii() and offset.isdigit()):
             raise PageError(400, f"offset={offset!r}: expected a number of bytes")
-        start, level, search = (
-            None if offset is None else int(offset),
-            request.query_params.get("level") or None,
-            request.query_params.get("search", ""),
-        )
+        start, level = None if offset is None else int(offset), request.query_params.get("level") or None
+        search = request.query_params.get("search", "")
         if level is not None and level not in LEVELS:
             raise PageError(400, f"level={level!r}: expected one of {', '.join(LEVELS)}")
         read = self._reader(request)
@@ -379,12 +349,14 @@ class RawPaths:
         await self._app({**scope, "path": path}, receive, send)
 
 
-def rules_of_pages(token: str | None, token_for_all: bool, loopback: bool, extra_routes: Sequence[BaseRoute]) -> Rules:
-    """Return what a request must satisfy.
+def guard_of_pages(
+    token: str | None, token_for_all: bool, loopback: bool, extra_routes: Sequence[BaseRoute]
+) -> Middleware:
+    """Return what refuses requests.
 
     `token`: that for all that changes something, and for `extra_routes`. None: all that changes something is refused.
     `token_for_all`: whether reading needs the token too.
-    `loopback`: as of `Rules`.
+    `loopback`: as of `Guard`.
     """
 
     def needs_token(scope: Scope) -> bool:
@@ -398,4 +370,4 @@ def rules_of_pages(token: str | None, token_for_all: bool, loopback: bool, extra
     def headers(scope: Scope) -> Mapping[str, str]:
         return {**_PAGE_HEADERS, "Cache-Control": "no-store" if scope["path"].startswith(API) else "no-cache"}
 
-    return Rules(token, loopback, needs_token, refusal, headers)
+    return Middleware(Guard, token, loopback, needs_token, refusal, headers)

@@ -24,13 +24,10 @@ _EVERY_S = 5.0
 class Status(Enum):
     """How a promise fared."""
 
-    OK = "ok"
-    VIOLATED = "violated"
-    NOT_CLAIMED = "not claimed"
+    VIOLATED = "violated"  # the gravest comes first
     NOT_RUN = "not run"
-
-
-_GRAVEST_FIRST = (Status.VIOLATED, Status.NOT_RUN, Status.OK, Status.NOT_CLAIMED)
+    OK = "ok"
+    NOT_CLAIMED = "not claimed"
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ class Findings:
     def status(self, promise: Promised) -> Status | None:
         """Return how a promise fared; None if nothing looked at it."""
         found = {finding.status for finding in self.findings if finding.promise is promise}
-        return next((status for status in _GRAVEST_FIRST if status in found), None)
+        return next((status for status in Status if status in found), None)
 
     def raise_if_violated(self) -> None:
         """Raise `Violation` with the report, unless everything holds."""

@@ -34,12 +34,8 @@ Declared = TridentTopology | Callable[[], TridentTopology]
 GivenRows = Mapping[str, Sequence[Any]] | Sequence[Any]
 
 _SETTINGS: dict[str, Any] = {
-    "engine": "in_process",
-    "poll_interval_ms": 0,
-    "retry_backoff_ms": 0,
-    "retry_backoff_max_ms": 0,
-    "max_batch_attempts": 20,
-}
+    "engine": "in_process", "poll_interval_ms": 0, "retry_backoff_ms": 0, "retry_backoff_max_ms": 0, "max_batch_attempts": 20,
+}  # fmt: skip
 _LATER_S = 3600.0
 _NO_FAULT = (
     "This happens without any fault: the results depend on how the rows are cut into batches. Aggregators "

@@ -46,12 +46,8 @@ from trident.testing.topology.watched_batches import (
 from trident.topology import TridentTopology
 
 _DEFAULTS: dict[str, Any] = {
-    "engine": "in_process",
-    "max_spout_pending": 1,
-    "poll_interval_ms": 0,
-    "retry_backoff_ms": 1,
-    "retry_backoff_max_ms": 1,
-}
+    "engine": "in_process", "max_spout_pending": 1, "poll_interval_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 1,
+}  # fmt: skip
 
 _OF_TOPOLOGY = (
     "allow_inexact", "max_batch_attempts", "max_bytes_per_partition", "max_rows_per_step", "max_rows_per_tuple", "on_poison",
