@@ -236,13 +236,14 @@ class Reader:
         if missing and self._table.version != ABSENT:
             at = self._table.version
             wanted = self._layout.key_filter(missing) if len(missing) <= _FILTERED_KEYS else None
-            found: dict[RawKey, RawValue | None] = {**self._layout.latest(in_order(self._table.scan(wanted)), True)}
+            found = self._layout.latest(in_order(self._table.scan(wanted)), True)
             stored = self._stored([key for key in missing if key not in found])
             if self._table.version != at:  # its files are gone, so all answers must come from the newer one
                 return self.get(keys)
             if len(self._answers) > _MOST_ANSWERS:
                 self._answers = {key: self._answers[key] for key in keys if key in self._answers}
-            self._answers.update((key, found[key] if key in found else stored.get(key)) for key in missing)
+            read: dict[RawKey, RawValue | None] = {**stored, **found}
+            self._answers.update((key, read.get(key)) for key in missing)
         values = map(self._answers.get, keys)
         return [None if value is None or value[0] is None else value for value in values]  # the mark of a deleted key
 

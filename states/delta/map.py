@@ -234,7 +234,12 @@ class DeltaBackingMap(BackingMap):
         self._refuse_read_only("move the sentinel")
         self._drop_commit()
         self._table.mend()
-        self._cover()
+        if self._evolves and self._table.refresh() != ABSENT:
+            try:
+                self._table.cover()
+            except VersionMoved as moved:
+                raise self._overtaken(None) from moved
+            self._evolves = False  # once
         self._index.load()
         self._seen = self._seen or (self._index.sentinel,)
         check_move(self._what, sentinel, self._index.sentinel, self._seen[0], force)
@@ -352,14 +357,6 @@ class DeltaBackingMap(BackingMap):
             self._publishing.publisher.create()  # first, because a state whose changes are inside no table would be torn
             self._table.create()
             self._index.load()
-
-    def _cover(self) -> None:
-        if self._evolves and self._table.refresh() != ABSENT:
-            try:
-                self._table.cover()
-            except VersionMoved as moved:
-                raise self._overtaken(None) from moved
-            self._evolves = False  # once
 
     def _load_if_free(self) -> None:
         # A claim belongs to the version that it was compared in, so the version must not change before its commit.

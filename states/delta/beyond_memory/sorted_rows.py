@@ -93,7 +93,8 @@ class SortedRows:
     @staticmethod
     def of(rows: pa.Table, keys: Sequence[str], deleted: npt.NDArray[np.bool_] | None = None) -> SortedRows:
         """Return rows of distinct keys as they come, without hashes; some may be deletions."""
-        table, order = hashed(rows, keys)
+        hashes = hashes_of(comparable([rows[name] for name in keys]))
+        table, order = in_hash_order(rows.add_column(0, HASH_COLUMN, pa.array(hashes)))
         return SortedRows(table, np.zeros(len(order), np.bool_) if deleted is None else deleted[order], keys)
 
     def __len__(self) -> int:
@@ -157,12 +158,6 @@ class SortedRows:
         unchanged = np.ones(len(self), np.bool_)
         unchanged[at[same_keys(left, right)]] = False
         return unchanged
-
-
-def hashed(rows: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, Places]:
-    """Return rows with their hashes as the first column, in order, and their numbers before."""
-    hashes = hashes_of(comparable([rows[name] for name in keys]))
-    return in_hash_order(rows.add_column(0, HASH_COLUMN, pa.array(hashes)))
 
 
 def hashes_in(rows: pa.Table) -> Hashes:
