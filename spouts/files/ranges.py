@@ -143,9 +143,6 @@ class Positions:
         for path, position in _unpack(packed[-1]) if packed else ():
             self.set(path, position)
 
-    def __len__(self) -> int:
-        return len(self._live)
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._live)
 
