@@ -92,6 +92,8 @@ def cut_evenly(
     """
     total = sum(lengths)
     count = max(1, min(parallelism, (total if size is None else size) // _MIN_PART_BYTES, total))
+    if count == 1:
+        return [[(at, 0, length) for at, length in enumerate(lengths) if length]] if total else []
     parts: list[list[tuple[int, int, int]]] = [[]]
     taken = 0
     for at, length in enumerate(lengths):
