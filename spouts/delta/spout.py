@@ -19,7 +19,7 @@ from spouts.files.parquet_spout import Footer, read_groups, typed_as
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import OnNewLog, SpoutType
+from trident.spout.interfaces import OnNewLog, SpoutType, check_limits
 
 _CHANGE_FIELDS = Fields("_change_type: string, _commit_version: bigint, _commit_timestamp: timestamp")
 _TYPE = _CHANGE_FIELDS.names[0]
@@ -71,9 +71,7 @@ class DeltaSpout:
             _check("starting_version", starting_version, ("earliest", "latest"))
         elif starting_version < 0:
             raise ValueError(f"starting_version is {starting_version}; versions begin at 0")
-        for name, limit in (("max_batch_bytes", max_batch_bytes), ("max_batch_files", max_batch_files)):
-            if limit < 1:
-                raise ValueError(f"{name} is {limit}; it must be at least 1")
+        check_limits(max_batch_bytes=max_batch_bytes, max_batch_files=max_batch_files)
         self._place = TablePlace(fspath(table), storage_options)
         self._fields = self._typed(None if fields is None else Fields(fields))
         self._rules = ChangeRules(self._place.name, self._fields, mode, on_removal)

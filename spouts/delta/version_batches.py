@@ -226,12 +226,8 @@ class DeltaCoordinator(ThrottledCoordinator):
             if self._start <= newest:
                 newest, metadata = self._start, self._metadata_at(self._start, metadata)
         self._check(newest, metadata)
-        crc = self._log.crc(newest) or 0
-        if self._start == "earliest":
-            return _Place(metadata.id, newest, crc, 0, True)
-        if isinstance(self._start, int) and self._start == newest:
-            return _Place(metadata.id, newest, crc, 0, False)
-        return _Place(metadata.id, newest, crc, _ALL, False)
+        taken = 0 if self._start in ("earliest", newest) else _ALL
+        return _Place(metadata.id, newest, self._log.crc(newest) or 0, taken, self._start == "earliest")
 
     def _look_at(self, place: _Place) -> None:
         """Learn after a start what the table is where the log of the topology says that it was read to."""

@@ -16,7 +16,7 @@ from spouts.files.tails import WAIT_S, TailRule
 from trident.arrow import schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields
-from trident.spout.interfaces import SpoutType
+from trident.spout.interfaces import SpoutType, check_limits
 
 
 class FileSettings(TypedDict, total=False):
@@ -104,8 +104,7 @@ class FileSpout:
             )
         self._max_batch_bytes = settings.get("max_batch_bytes", 8 << 20)
         self._tail = settings.get("tail", WAIT_S)
-        if self._max_batch_bytes < 1:
-            raise ValueError(f"max_batch_bytes is {self._max_batch_bytes}; it must be at least 1")
+        check_limits(max_batch_bytes=self._max_batch_bytes)
         if self._tail != "hold" and not (isinstance(self._tail, (int, float)) and self._tail >= 0):
             raise ValueError(f'tail is {self._tail!r}; it must be a number of seconds, not negative, or "hold"')
         patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)

@@ -29,6 +29,7 @@ from trident.alignment import align, check_readable, fields_of_schema, replace_l
 from trident.arrow import schema_of
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike, names_shown
+from trident.spout.interfaces import check_limits
 
 ROWS = 131_072
 _BUFFER = 1 << 20
@@ -66,8 +67,7 @@ class ParquetFileSpout(FileSpout):
         with_file: bool = False,
         **files: Unpack[FileSettings],
     ) -> None:
-        if max_batch_rows is not None and max_batch_rows < 1:
-            raise ValueError(f"max_batch_rows is {max_batch_rows}; it must be at least 1")
+        check_limits(max_batch_rows=max_batch_rows)
         if missing_columns not in ("error", "null"):
             raise ValueError(f'missing_columns is {missing_columns!r}; it must be "error" or "null"')
         files.setdefault("max_batch_bytes", 64 << 20)

@@ -92,6 +92,8 @@ def cut_evenly(
     """
     total = sum(lengths)
     count = max(1, min(parallelism, (total if size is None else size) // _MIN_PART_BYTES, total))
+    if count == 1:
+        return [[(at, 0, length) for at, length in enumerate(lengths) if length]] if total else []
     parts: list[list[tuple[int, int, int]]] = [[]]
     taken = 0
     for at, length in enumerate(lengths):
@@ -142,9 +144,6 @@ class Positions:
                 self._put(path, position)
         for path, position in _unpack(packed[-1]) if packed else ():
             self.set(path, position)
-
-    def __len__(self) -> int:
-        return len(self._live)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._live)

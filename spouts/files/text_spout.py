@@ -30,6 +30,7 @@ from spouts.files.ranges import Piece
 from trident.fields import Fields
 
 _TABLE = 1 << 20
+_FEW_BYTES = 16 << 10
 
 
 class TextFileSpout(FileSpout):
@@ -95,7 +96,9 @@ class TextEmitter(FileEmitter):
 
     def _table_of(self, texts: list[TextBlock]) -> pa.Table:
         text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
-        columns: list[pa.Array[Any]] = [_lines(text)]
+        # For a few lines a Python object each costs less than numpy needs to begin.
+        lines = _lines(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
+        columns: list[pa.Array[Any]] = [lines]
         if len(self.fields) > 1:
             columns += _sources(texts)
         return pa.Table.from_arrays(columns, schema=self._schema)

@@ -176,13 +176,10 @@ class BrokerView:
     def _ask(
         self, spots: list[Spot], spec: OffsetSpec, isolation: str = ""
     ) -> Callable[[], dict[Spot, tuple[int, int]]]:
-        levels = {
-            "read_committed": IsolationLevel.READ_COMMITTED,
-            "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
-        }
+        level = IsolationLevel[(isolation or self._options.isolation).upper()]
         asked = {TopicPartition(*spot): spec for spot in spots}
         futures = self.brokers.client.list_offsets(
-            asked, isolation_level=levels[isolation or self._options.isolation], request_timeout=_ASK_S
+            asked, isolation_level=level, request_timeout=_ASK_S
         )  # the answers come in threads of the client's
 
         def answers() -> dict[Spot, tuple[int, int]]:

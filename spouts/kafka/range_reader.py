@@ -238,11 +238,6 @@ class ReaderPool:
         key = None if settings is None else _key_of(settings)
         self._close_if(lambda of, since: key in (None, of))
 
-    @property
-    def idle(self) -> int:
-        """How many readers are open and not lent."""
-        return len(self._idle)
-
     def _close_if(self, due: Callable[[str, float], bool]) -> None:
         with self._lock:
             closing = [one for of, one, since in self._idle if due(of, since)]

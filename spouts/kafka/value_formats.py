@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spouts.files.parsed_columns import json_type, parse_json, read_json, refuse_bent
-from trident.arrow import python_of, row_of, schema_of, strict_column, table_of
+from trident.arrow import arrow_type, python_of, row_of, schema_of, strict_column, table_of
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
@@ -95,30 +95,19 @@ class Format(ABC):
 
 
 @dataclass(frozen=True)
-class Bytes(Format):
-    """The value as it is."""
+class Plain(Format):
+    """The value as it is, or as UTF-8; `type` is that of its field."""
 
-    @property
-    def fields(self) -> Fields:
-        return Fields("value: binary")
-
-    def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        return [values]
-
-
-@dataclass(frozen=True)
-class TextFormat(Format):
-    """The value as UTF-8."""
-
+    type: str
     name = "text in UTF-8"
 
     @property
     def fields(self) -> Fields:
-        return Fields("value: string")
+        return Fields(f"value: {self.type}")
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
         """Check the encoding; the bytes are not copied."""
-        return [values.cast(pa.string())]
+        return [values.cast(arrow_type(self.type))]
 
 
 @dataclass(frozen=True)
@@ -271,7 +260,7 @@ class ByColumns(_Declared):
 def format_of(value: Any) -> Format:
     """Return the format that a user names."""
     if value in ("bytes", "text"):
-        return Bytes() if value == "bytes" else TextFormat()
+        return Plain("binary" if value == "bytes" else "string")
     if isinstance(value, Avro):
         return AvroRecords(value)
     if isinstance(value, Format):

@@ -11,9 +11,9 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.spout import Away
@@ -175,30 +175,6 @@ class RetryPolicy:
         return min(self.longest_pause_s, self.first_pause_s * 2.0**doublings)
 
 
-class DueTimes(Generic[T]):
-    """Things that are due at some moment each. Those of the same moment keep their order."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, T]] = []
-        self._numbers = itertools.count()
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def __iter__(self) -> Iterator[T]:
-        return (thing for _, _, thing in self._heap)
-
-    def add(self, thing: T, due: float) -> None:
-        """Have a thing wait until `due`."""
-        heapq.heappush(self._heap, (due, next(self._numbers), thing))
-
-    def pop_due(self, now: float) -> T | None:
-        """Take out what has been due for the longest time; None if nothing is due yet."""
-        if not self._heap or self._heap[0][0] > now:
-            return None
-        return heapq.heappop(self._heap)[2]
-
-
 class _Emits(Protocol):
     def emit(self, values: Any, message_id: Any = None, stream_id: str = "default") -> Any: ...
 
@@ -226,7 +202,8 @@ class Deliveries:
         self._emits, self._report = emits, report
         self._ready: deque[Message] = deque()
         self._out: dict[Hashable, Message] = {}
-        self._waiting: DueTimes[Message] = DueTimes()
+        self._waiting: list[tuple[float, int, Message]] = []  # a heap, by when they are due
+        self._numbers = itertools.count()
         self._done: list[Message] = []
         self._failed: list[Message] = []  # of which the queue does not know yet
         self._is_active = True
@@ -250,7 +227,7 @@ class Deliveries:
     @property
     def may_have_more(self) -> bool:
         """Whether something of that may come: a retry, or what the queue has that was not asked, or has not given all."""
-        if any(message.trouble is None for message in self._waiting):
+        if any(message.trouble is None for _, _, message in self._waiting):
             return True
         return self._is_awaited or self.away is not None or (self._ahead is not None and self._ahead.may_have_more())
 
@@ -303,8 +280,8 @@ class Deliveries:
         if self._failed:
             self._queue.note_failures(self._failed)
             self._failed.clear()
-        while (message := self._waiting.pop_due(now)) is not None:
-            self._again(message)
+        while self._waiting and self._waiting[0][0] <= now:
+            self._again(heapq.heappop(self._waiting)[2])
         if not self._ready and (self._is_awaited or now >= self._fetch_at):
             self._fetch(now)
 
@@ -342,8 +319,10 @@ class Deliveries:
         if message.trouble is not None:
             self._report(SpoutError(f"{self._queue.describe(message)} cannot be read: {message.trouble}"))
         self._failed.append(message)
-        pause_s = 0.0 if self._is_dead(message) else self._policy.pause_s(message.failures)
-        self._waiting.add(message, self._clock() + pause_s)
+        self._wait(message, 0.0 if self._is_dead(message) else self._policy.pause_s(message.failures))
+
+    def _wait(self, message: Message, pause_s: float) -> None:
+        heapq.heappush(self._waiting, (self._clock() + pause_s, next(self._numbers), message))
 
     def _is_dead(self, message: Message) -> bool:
         """Whether it is given up. What cannot be read now cannot be read later."""
@@ -369,11 +348,11 @@ class Deliveries:
         try:
             self._queue.bury(message, reason)
         except SourceAwayError:
-            self._waiting.add(message, self._clock())
+            self._wait(message, 0.0)
             raise
         except SpoutError as error:  # the place is not there any more, or refuses it
             self._report(error)
-            self._waiting.add(message, self._clock() + self._policy.longest_pause_s)
+            self._wait(message, self._policy.longest_pause_s)
             return
         self._report(SpoutError(f"{name} is a dead letter in {self._policy.dead_letters!r} now: {reason}"))
 

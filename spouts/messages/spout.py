@@ -12,6 +12,7 @@ from typing import Any
 from spouts.messages.deliveries import Deliveries, MessageQueue, RetryPolicy
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.fields import Fields
+from trident.roles import has
 from trident.spout import Away
 from trident.spout.interfaces import OnNewLog
 from trident.spout.rich import OutputFieldsDeclarer
@@ -58,7 +59,7 @@ class MessageSpout(BaseRichSpout, ABC):
     def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Connect; `SpoutError` if the server cannot be reached or does not have what is named."""
         # The collector of a Trident topology shows no errors.
-        report = getattr(collector, "report_error", None) or partial(_log.error, "%s")
+        report = collector.report_error if has(collector, "report_error") else partial(_log.error, "%s")
         queue = self._connected(context, report)
         self._opened = Deliveries(queue, self._policy, self._max_pending, collector, report)
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.spout.interfaces import Definition, Lag, SpoutType, ThrottledCoordinator, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, SpoutType, ThrottledCoordinator, TransactionAttempt, check_limits
 
 # When which row is due: a steady rate after an optional ramp.
 
@@ -119,8 +119,7 @@ class RateSpout:
             raise ValueError("RateSpout needs a rate: give rows_per_second, rows_per_batch or both")
         if rows_per_second is not None and not 0 < rows_per_second < float("inf"):
             raise ValueError(f"rows_per_second is {rows_per_second}; it must be more than 0")
-        _check_count("rows_per_batch", rows_per_batch)
-        _check_count("partitions", partitions)
+        check_limits(rows_per_batch=rows_per_batch, partitions=partitions)
         if ramp_up_s and rows_per_second is None:
             raise ValueError(f"ramp_up_s is {ramp_up_s}, but there is no rate to reach; give rows_per_second")
         if min(rows or 0, ramp_up_s) < 0:
@@ -140,11 +139,6 @@ class RateSpout:
     def get_emitter(self, conf: Mapping[str, Any]) -> _RateEmitter:
         """Return the worker's side."""
         return _RateEmitter()
-
-
-def _check_count(name: str, count: int | None) -> None:
-    if count is not None and count < 1:
-        raise ValueError(f"{name} is {count}; it must be at least 1")
 
 
 class _RateCoordinator(ThrottledCoordinator):

@@ -37,7 +37,15 @@ from spouts.spark.query_batches import QueryCoordinator, QuerySettings
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import Definition, Lag, OnNewLog, SpoutType, ThrottledCoordinator, TransactionAttempt
+from trident.spout.interfaces import (
+    Definition,
+    Lag,
+    OnNewLog,
+    SpoutType,
+    ThrottledCoordinator,
+    TransactionAttempt,
+    check_limits,
+)
 from trident.spout.query_batches import fields_of_schema
 
 if TYPE_CHECKING:
@@ -165,9 +173,7 @@ class DataFrameSpout(_DataFrameSource):
         max_batch_bytes: int = 64 << 20,
         keep: bool = False,
     ) -> None:
-        for name, limit in (("max_batch_rows", max_batch_rows), ("max_batch_bytes", max_batch_bytes)):
-            if limit < 1:
-                raise ValueError(f"{name} is {limit}; it must be at least 1")
+        check_limits(max_batch_rows=max_batch_rows, max_batch_bytes=max_batch_bytes)
         super().__init__(source, fields)
         self._folder, self._keep = _checked_folder("folder", folder), keep
         self._limits = ChunkLimits(max_batch_rows, max_batch_bytes)

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 _log, _py4j = logging.getLogger(__name__), logging.getLogger("py4j.clientserver")
 _STOP_S = 30.0
 _CHUNK = ChunkLimits(65_536, 32 << 20)
-_used: set[str] = set()  # the checkpoints of this process
-_used_lock = threading.Lock()
+_used: dict[str, QueryCoordinator] = {}  # the checkpoints of this process, and who reads them
 # What Spark takes for the end of a query that was stopped: it looks for this text in what the Python side raised. Any longer
 # text of that kind, as a cancelled job raises it, lets Spark's search overflow its stack.
 _Stopped = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
@@ -75,7 +74,6 @@ class QueryCoordinator(BatchCoordinator):
         self._query: StreamQuery | None = None
         self._last: Definition | None = None  # the last batch that the log has, committed or being tried
         self._open: Definition | None = None  # a batch that is being tried
-        self._holds = False
         self._sources: list[str] = []
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
@@ -132,14 +130,11 @@ class QueryCoordinator(BatchCoordinator):
     def _running(self) -> StreamQuery:
         if self._query is None:
             checkpoint = self._settings.checkpoint
-            with _used_lock:
-                if checkpoint in _used:
-                    raise SpoutError(
-                        f"the checkpoint {checkpoint} is in use by another stream of this process. Give each its own: what one "
-                        "of them has read, the other would miss"
-                    )
-                _used.add(checkpoint)
-                self._holds = True
+            if _used.setdefault(checkpoint, self) is not self:
+                raise SpoutError(
+                    f"the checkpoint {checkpoint} is in use by another stream of this process. Give each its own: what one "
+                    "of them has read, the other would miss"
+                )
             self._query = StreamQuery(
                 self._start, self._write, bool({"availableNow", "once"} & self._settings.trigger.keys())
             )
@@ -150,10 +145,8 @@ class QueryCoordinator(BatchCoordinator):
         if self._query is not None:
             self._query.close()
             self._query = None
-        with _used_lock:
-            if self._holds:
-                _used.discard(self._settings.checkpoint)
-            self._holds = False
+        if _used.get(self._settings.checkpoint) is self:
+            del _used[self._settings.checkpoint]
 
     def _start(self, call: Callable[[DataFrame, int], None]) -> StreamingQuery:
         df, settings = self._open_dataframe(), self._settings

@@ -130,7 +130,7 @@ OF_SOURCES = (
     Mutant(
         "messages: one that could not be buried is acknowledged",
         "spouts/messages/deliveries.py",
-        "            self._waiting.add(message, self._clock() + self._policy.longest_pause_s)\n            return\n",
+        "            self._wait(message, self._policy.longest_pause_s)\n            return\n",
         "            self._done.append(message)\n            return\n",
         ("tests/spouts/messages/test_deliveries.py",),
     ),

@@ -240,6 +240,13 @@ class ThrottledCoordinator(BatchCoordinator):
         return max(1, int(limit * self._share))
 
 
+def check_limits(**limits: float | None) -> None:
+    """Raise `ValueError` for a limit of batches that is less than 1."""
+    for name, limit in limits.items():
+        if limit is not None and limit < 1:
+            raise ValueError(f"{name} is {limit}; it must be at least 1")
+
+
 def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
     """Return the coordinator that an object is; a class of a user need not inherit from `BatchCoordinator`."""
     if lacks := ", ".join(lacking(BatchCoordinator, given)):

@@ -250,3 +250,25 @@ def test_a_bad_item_spoils_no_other(numbers: list[int]) -> None:
         return [(item,) for item in items]
 
     assert decoded(numbers, decode) == [((), "negative") if number < 0 else ((number,), None) for number in numbers]
+
+
+@given(st.lists(st.integers(0, 5), max_size=8))
+def test_what_failed_comes_again_when_it_is_due_and_not_before(seconds_between: list[int]) -> None:
+    numbers = range(len(seconds_between))
+    run = Run(ListQueue(numbers), RetryPolicy(first_pause_s=2.0), max_pending=8)
+    for _ in range(20):
+        run.step(1e-3)
+    due = {}
+    for id_, seconds in zip(list(run.out), seconds_between, strict=True):
+        run.now += seconds
+        due[run.out.pop(id_)] = run.now + 2.0
+        run.deliveries.fail(id_)
+    assert sorted(due) == list(numbers)
+    while due:
+        run.now += 0.25
+        for _ in range(20):
+            run.step(1e-3)
+        assert set(run.out.values()) >= {number for number, at in due.items() if at <= run.now - 0.01}
+        for id_, number in list(run.out.items()):
+            assert due.pop(number) <= run.now
+            run.ack(id_)

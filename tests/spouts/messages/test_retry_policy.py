@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.messages.deliveries import DueTimes, RetryPolicy
+from spouts.messages.deliveries import RetryPolicy
 from trident.errors import ConfigError
 
 
@@ -53,17 +53,3 @@ def test_nothing_is_given_up_without_a_limit_or_a_place_for_it(policy: RetryPoli
 def test_an_impossible_policy_is_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         RetryPolicy(**options)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9))))
-def test_what_waits_comes_when_it_is_due_and_in_order(added: list[tuple[int, int]]) -> None:
-    waiting: DueTimes[int] = DueTimes()
-    for number, (due, _) in enumerate(added):
-        waiting.add(number, due)
-    got: list[int] = []
-    for now in range(6):
-        assert len(waiting) == len(added) - len(got)
-        while (number_due := waiting.pop_due(now)) is not None:
-            assert added[number_due][0] == now
-            got.append(number_due)
-    assert got == sorted(range(len(added)), key=lambda number: added[number][0])
