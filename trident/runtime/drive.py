@@ -266,6 +266,8 @@ class TopologyFigures:
     def __init__(self, drive: Drive) -> None:
         self._drive, self._opened = drive, drive.opened
         self._ended_at: float | None = None
+        over_time = (node for node in drive.graph.nodes if isinstance(node, WindowNode | JoinWithinNode))
+        self._over_time = [node.state for node in over_time]
 
     def end(self) -> None:
         """Let windows end now: what has ended is not idle."""
@@ -284,11 +286,6 @@ class TopologyFigures:
         from trident.explain.descriptions import describe
 
         return describe(self._drive.graph)
-
-    @cached_property
-    def _over_time(self) -> list[str]:
-        """The states of windows and of joins over time."""
-        return [node.state for node in self._drive.graph.nodes if isinstance(node, WindowNode | JoinWithinNode)]
 
     @property
     def statistics(self) -> TopologyStatistics:
