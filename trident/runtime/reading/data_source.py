@@ -147,7 +147,9 @@ class _Reader(DataSourceReader):
         name = self._place.node.name
         if self._txid > now.txid:
             raise StateError(f"read state {name!r} as of batch {self._txid}: {now.txid} is the last one committed")
-        if self._txid < now.txid and not self._place.open(0, 1).offers("at"):
+        with closing(self._place.open(0, 1)) as state:
+            keeps_earlier = state.offers("at")
+        if self._txid < now.txid and not keeps_earlier:
             raise StateError(
                 f"read state {name!r} as of batch {self._txid}: its store is not a Delta table, so only the last batch "
                 f"({now.txid}) can be read"
