@@ -185,7 +185,8 @@ class Drive:
         """Which batch runs, for how long and where it is; since when none was committed, and what is left to do."""
         if not self.is_active:
             return AtWork()
-        moved, usual_s = max(self.progress.last_recorded, self.began), self.progress.usual_s
+        moved, recent = max(self.progress.last_recorded, self.began), self.progress.events()
+        usual_s = sum(each.phases.total for each in recent) / len(recent) if recent else 0.0
         batch = self.loop.at_work(moved)
         sources, _ = self.progress.sources()
         lags = summed(Lag(**each["lag"]) for each in sources if each["lag"])
