@@ -128,8 +128,7 @@ class Sources:
     def complete(self, batch: Batch) -> bool:
         """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
         undecided, txid = batch.undecided, batch.attempt.txid
-        if undecided is None:
-            return True
+        assert undecided is not None, batch
         read = {}
         for name in undecided.spouts:
             with failing_at(name):
