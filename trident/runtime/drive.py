@@ -183,7 +183,8 @@ class Drive:
         """Which batch runs, for how long and where it is; since when none was committed, and what is left to do."""
         if not self.is_active:
             return AtWork()
-        moved, usual_s = max(self.progress.last_recorded, self.began), self.progress.usual_s
+        moved, recent = max(self.progress.last_recorded, self.began), self.progress.events()
+        usual_s = sum(each.phases.total for each in recent) / len(recent) if recent else 0.0
         batch = self.loop.at_work(moved)
         sources, _ = self.progress.sources()
         lags = summed(Lag(**each["lag"]) for each in sources if each["lag"])
@@ -264,6 +265,8 @@ class TopologyFigures:
     def __init__(self, drive: Drive) -> None:
         self._drive, self._opened = drive, drive.opened
         self._ended_at: float | None = None
+        over_time = (node for node in drive.graph.nodes if isinstance(node, WindowNode | JoinWithinNode))
+        self._over_time = [node.state for node in over_time]
 
     def end(self) -> None:
         """Let windows end now: what has ended is not idle."""
@@ -282,11 +285,6 @@ class TopologyFigures:
         from trident.explain.text import describe
 
         return describe(self._drive.graph)
-
-    @cached_property
-    def _over_time(self) -> list[str]:
-        """The states of windows and of joins over time."""
-        return [node.state for node in self._drive.graph.nodes if isinstance(node, WindowNode | JoinWithinNode)]
 
     @property
     def statistics(self) -> TopologyStatistics:

@@ -6,8 +6,9 @@ import datetime
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,9 @@ from trident.errors import (
 )
 from trident.fields import Fields
 from trident.operations import Count, Sum
+from trident.runtime.reading import data_source
 from trident.runtime.reading.data_source import TridentDataSource
+from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.targets import load_topology
 from trident.runtime.reading.views import StateView, table_of_state
 from trident.state import Key, OpaqueMap, OpaqueValue, Snapshot, State, Winners
@@ -235,6 +238,30 @@ def test_rows_that_commits_overtook_are_not_given(target: str, tmp_path: Path) -
     assert read("table", 1) == {1: 100}
     with pytest.raises(StateError, match="as of batch 1: its topology committed further batches while Spark read"):
         read("rows", 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"txid": "2"}])
+def test_what_the_planning_opens_is_closed(
+    options: dict[str, str], target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_all(load_topology(target), "in_process", log_dir=str(tmp_path / "log"))
+    opened: list[State] = []
+    closed: list[State] = []
+
+    def watched(*arguments: Any, **more: Any) -> State:
+        state = open_state(*arguments, **more)
+        monkeypatch.setattr(state, "close", partial(closing, state, state.close))
+        opened.append(state)
+        return state
+
+    def closing(state: State, close: Callable[[], None]) -> None:
+        close()
+        closed.append(state)
+
+    monkeypatch.setattr(data_source, "open_state", watched)
+    source = TridentDataSource({"topology": target, "log_dir": str(tmp_path / "log"), "state": "table", **options})
+    source.reader(StructType()).partitions()
+    assert len(opened) == len(closed) > 0
 
 
 @pytest.mark.long

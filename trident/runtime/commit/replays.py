@@ -141,7 +141,13 @@ class Replays:
             at = left_out.entry, letter.failure.step, left_out.port, left_out.partition, left_out.partitions
             by_place.setdefault(_Place(*at), []).append(letter)
         for place, letters in by_place.items():
-            part = _part(place, _fields_at(self._plan, place), letters, program)
+            table, lost = _table(place, _fields_at(self._plan, place), letters)
+            if not table.num_rows:
+                part = PutBack(lost=lost)
+            elif place.entry in program.emitters:
+                part = PutBack({(place.step, place.port): table}, lost=lost)
+            else:
+                part = PutBack(frames=list(_frames(place, table, program.exchanges.get(place.entry))), lost=lost)
             if part.count != len(letters):  # the record would mark the others as put back
                 raise LogError(f"of {len(letters)} dead letters at {place} only {part.count} were put back")
             yield place.entry, part
@@ -157,15 +163,6 @@ class Replays:
         name, folder = f"{txid}-{number}", self._letters.folder
         cause = f"dead letter {name} is to be put back, but it is no longer in {folder}; restore its file"
         return DeadLetter(txid, 0, number, Failure("dead letters", name, cause, left_out=LeftOut({}, "")))
-
-
-def _part(place: _Place, fields: Fields | None, letters: Sequence[DeadLetter], program: Program) -> PutBack:
-    table, lost = _table(place, fields, letters)
-    if not table.num_rows:
-        return PutBack(lost=lost)
-    if place.entry in program.emitters:
-        return PutBack({(place.step, place.port): table}, lost=lost)
-    return PutBack(frames=list(_frames(place, table, program.exchanges.get(place.entry))), lost=lost)
 
 
 def _fields_at(plan: Plan, place: _Place) -> Fields | None:

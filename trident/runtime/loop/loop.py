@@ -381,7 +381,14 @@ class BatchLoop:
         cause = f"not {what} within message_timeout_s={limit:g} seconds"
         if where == "processing" and limit < self._limit_s(batch):
             cause += f", nor within the {_COLD_S:g} seconds that an attempt on Spark has to start its Python workers"
-        self._warn_late(limit)
+        self._late += 1
+        if self._late == _LATE_IN_A_ROW:  # each starts as cold as the one before
+            logger.warning(
+                "topology %s: %d attempts in a row took longer than message_timeout_s=%g, and no batch was committed in "
+                "between. If their work is only slow, raise message_timeout_s: an attempt that is cancelled ends its Python "
+                "workers, and the next attempt's prepare your operations again",
+                self._name, self._late, limit,
+            )  # fmt: skip
         self._attempts.cancel(batch)  # it may still use the cores that the next attempt needs
         self._sources.timed_out(batch)
         self._fail(batch, self._work.hanging(batch.attempt, cause) or Failure(where, None, cause))
@@ -390,17 +397,6 @@ class BatchLoop:
         """Return how long an attempt may be processed: the start of Python workers is not held against it."""
         limit = self._config.message_timeout_s
         return max(limit, _COLD_S) if batch.cold and not batch.runner.here else limit
-
-    def _warn_late(self, limit: float) -> None:
-        """Say what may be wrong once one attempt after the other takes too long: each starts as cold as the one before."""
-        self._late += 1
-        if self._late == _LATE_IN_A_ROW:
-            logger.warning(
-                "topology %s: %d attempts in a row took longer than message_timeout_s=%g, and no batch was committed in "
-                "between. If their work is only slow, raise message_timeout_s: an attempt that is cancelled ends its Python "
-                "workers, and the next attempt's prepare your operations again",
-                self._name, self._late, limit,
-            )  # fmt: skip
 
     def _fail(self, batch: Batch, failure: Failure) -> None:
         """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""

@@ -208,16 +208,17 @@ def meanings_of(fragment: Fragment, states: Mapping[str, PersistNode]) -> Meanin
     found: list[list[tuple[Key, int]]] = [[] for _ in range(HEAD + EACH * (len(fragment.steps) + len(fragment.sinks)))]
     entry = fragment.entry
     own = ["busy_ns", "commit_ns"] if entry in states else ["busy_ns"]
+    of_entry = [(Key(entry, measure), -1) for measure in own]  # the time of a step is part of the entry's
     found[ROWS] += _given(fragment, entry)
     found[NS] += [(Key(entry, measure), 1) for measure in own]
     for number, step in enumerate(fragment.steps):
         at = HEAD + EACH * number
         found[at] += _given(fragment, step.id)
-        found[at + 1] += _took(step.id, entry, own)
+        found[at + 1] += [(Key(step.id, "busy_ns"), 1), *of_entry]
     for number, sink in enumerate(fragment.sinks, len(fragment.steps)):
         at = HEAD + EACH * number
         found[at].append((Key(sink.source, "sent", sink.target), 1))
-        found[at + 1] += _took(sink.target, entry, own)
+        found[at + 1] += [(Key(sink.target, "busy_ns"), 1), *of_entry]
     return tuple(map(tuple, found))
 
 
@@ -232,13 +233,6 @@ def _given(fragment: Fragment, source: str) -> Iterator[tuple[Key, int]]:
     for sink in fragment.sinks:
         if sink.source == source:
             yield Key(sink.target, "executed"), 1
-
-
-def _took(operation: str, entry: str, own: list[str]) -> Iterator[tuple[Key, int]]:
-    """Iterate over what the time of a step means: it is part of the entry's time."""
-    yield Key(operation, "busy_ns"), 1
-    for measure in own:
-        yield Key(entry, measure), -1
 
 
 def read_statistics(

@@ -213,12 +213,6 @@ class Progress:
             return dict(self._metrics)
 
     @property
-    def usual_s(self) -> float:
-        """How long the recent batches took on average, in seconds; 0 before the first."""
-        recent = self.events()
-        return sum(each.phases.total for each in recent) / len(recent) if recent else 0.0
-
-    @property
     def seconds(self) -> float:
         """Return the seconds from the first definition to the last commit."""
         with self._lock:

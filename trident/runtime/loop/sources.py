@@ -128,8 +128,7 @@ class Sources:
     def complete(self, batch: Batch) -> bool:
         """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
         undecided, txid = batch.undecided, batch.attempt.txid
-        if undecided is None:
-            return True
+        assert undecided is not None, batch
         read = {}
         for name in undecided.spouts:
             with failing_at(name):
@@ -143,16 +142,6 @@ class Sources:
         batch.definitions, batch.undecided = definitions, None
         batch.is_guess = any(self._is_guess(name, definitions.get(name)) for name in self._guessing)
         return True
-
-    def _settle(
-        self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
-    ) -> Definitions | None:
-        """Log what is known of a batch and return it; None, and nothing is logged, if nothing is known."""
-        given = _given(asked, time)
-        if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
-            return None
-        self._write(txid, logged, asked, time)
-        return given
 
     def _ask(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
         """Call a spout because of a batch, watched; what it raises is a failure of its stream."""
@@ -198,16 +187,21 @@ class Sources:
             self._topology, moment_text(ahead), min(at, default=self._log.state.txid), moment_text(now),
         )  # fmt: skip
 
-    def _write(
+    def _settle(
         self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
-    ) -> None:
-        """Log what a replay has to repeat, before anything reads a source, or before what has been read is committed.
+    ) -> Definitions | None:
+        """Return what is known of a batch; None, and nothing is logged, if nothing is known.
+
+        Logs what a replay has to repeat, before anything reads a source, or before what has been read is committed.
 
         That is the definitions of transactional spouts, "nothing" included, the letters, the time, and where any spout has
         chosen to begin; otherwise a spout is asked again for each attempt. It is made durable here if a state needs identical
         replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
         batch, which saves one of two syncs.
         """
+        given = _given(asked, time)
+        if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
+            return None
         chosen = {name for name in self._offering["traits"] if self._traits(name, asked.get(name)).is_choice}
         repeated = {
             name: definition
@@ -220,6 +214,7 @@ class Sources:
         for name, definition in repeated.items():
             if name not in logged:
                 self._log.append(DefineRecord(txid, name, definition), self._sync or name in chosen)
+        return given
 
     def _traits(self, name: str, definition: Definition | None) -> BatchTraits:
         if definition is None:

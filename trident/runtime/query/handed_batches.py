@@ -73,14 +73,15 @@ class HandedSpout(QueryBatches):
 
 def plan_of_query(graph: Graph, handed: HandedBatches | None = None) -> Plan:
     """Return the plan of a graph as a query runs it: its batches are handed over, the driver commits its states."""
-    nodes = [_handed(node, handed or HandedBatches()) if isinstance(node, SpoutNode) else node for node in graph.nodes]
-    plan = make_plan(replace(graph, nodes=tuple(nodes)))
+    batches = handed or HandedBatches()
+    nodes = tuple(
+        replace(node, spout=HandedSpout(node.spout, batches))
+        if isinstance(node, SpoutNode) and isinstance(node.spout, QueryBatches)
+        else node
+        for node in graph.nodes
+    )
+    plan = make_plan(replace(graph, nodes=nodes))
     return replace(plan, placements=dict.fromkeys(plan.partitions, DRIVER))
-
-
-def _handed(node: SpoutNode, handed: HandedBatches) -> SpoutNode:
-    assert isinstance(node.spout, QueryBatches), node
-    return replace(node, spout=HandedSpout(node.spout, handed))
 
 
 def check_rows(df: DataFrame, spout: QueryBatches, topology: str) -> None:

@@ -96,7 +96,7 @@ def _plan(
         raise RewindError(behind[0].name, str(error), 0) from error
     needed, read = _needed(graph, [found.name for found in behind])
     lacking = [
-        Lacking.of(found, log.state, past, reach[found.name], found.name in read)
+        Lacking(found, log.state, past, reach[found.name], found.name in read)
         for found in founds
         if found.name in needed
     ]

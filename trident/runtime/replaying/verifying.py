@@ -80,7 +80,14 @@ def verify_states(
     States that cannot be compared are refused: by an error if they were named, else in the result.
     """
     refused = {state.name: why for state in graph.states if not state.static and (why := _refusal(graph, state))}
-    _check(graph, names, refused, keys, share)
+    for name in names:
+        if graph.state(name).static:
+            raise UnsupportedOperation(f"verify state {name!r}: no batch of topology {graph.name!r} writes it")
+    _refuse_named(names, refused)
+    if keys and len(names) != 1:
+        raise WrongKeyError(f"verify the keys {list(keys)}: name the one state that they are keys of")
+    if not 0 < share <= 1:
+        raise ValueError(f"share={share}: give more than 0, and at most 1 for all keys")
     with Replay(graph, config) as replay:
         refused.update(replay.left_out)
         _refuse_named(names, refused)
@@ -93,17 +100,6 @@ def verify_states(
             else _Comparison(graph, name, config, replay).run(keys, share)
             for name in wanted
         ]
-
-
-def _check(graph: Graph, names: Sequence[str], refused: Mapping[str, str], keys: Sequence[Any], share: float) -> None:
-    for name in names:
-        if graph.state(name).static:
-            raise UnsupportedOperation(f"verify state {name!r}: no batch of topology {graph.name!r} writes it")
-    _refuse_named(names, refused)
-    if keys and len(names) != 1:
-        raise WrongKeyError(f"verify the keys {list(keys)}: name the one state that they are keys of")
-    if not 0 < share <= 1:
-        raise ValueError(f"share={share}: give more than 0, and at most 1 for all keys")
 
 
 def _refuse_named(names: Iterable[str], refused: Mapping[str, str]) -> None:
