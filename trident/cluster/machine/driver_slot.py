@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _NEVER = float("inf")  # until something else is wanted: Nimbus marks the topology as failed, or its code is changed
 _TAIL_BYTES = 2000
+_GRACE_S = 60.0  # how long a driver may take to end before it is killed
 _SAME_S = 0.02  # the time of a process's begin is read in ticks of 10 ms
 RUN_VARIABLE = "TRIDENT_DRIVER_RUN"
 
@@ -179,7 +180,6 @@ class DriverSlot:
 
     `code`: brings a package to this machine; that may take long and runs in `fetching`.
     `deaths`: gets each driver that ended without being ordered to, by its topology.
-    `grace_s`: how long a driver may take to end before it is killed.
     """
 
     def __init__(
@@ -191,11 +191,10 @@ class DriverSlot:
         code: CodeCache,
         fetching: Executor,
         deaths: list[tuple[str, DriverDeath]],
-        grace_s: float,
     ) -> None:
         self.port = port
         self._folder, self._address, self._host = folder, cluster_address, host
-        self._code, self._fetching, self._deaths, self._grace_s = code, fetching, deaths, grace_s
+        self._code, self._fetching, self._deaths = code, fetching, deaths
         self.driver: DriverProcess | None = adopt(folder.order_file(port))
         self._ends_by: float | None = None
         self._pause_s, self._not_before = 0.0, 0.0
@@ -252,7 +251,7 @@ class DriverSlot:
         """Let the driver end; it is killed when its grace is over."""
         if self.driver is not None and self._ends_by is None:
             logger.info("slot %d: asking the driver of %s to end", self.port, self.driver.order.storm_id)
-            self._ends_by = now + self._grace_s
+            self._ends_by = now + _GRACE_S
             self.driver.end()
 
     def _start(self, now: float, wanted: Wanted) -> None:

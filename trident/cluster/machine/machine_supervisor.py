@@ -10,10 +10,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -34,23 +33,10 @@ from trident.ui.ui_server import UIServer
 logger = logging.getLogger(__name__)
 
 
+_LOOK_S = 0.1  # how often it looks at its drivers
+_READ_S = 1.0  # how often it reads its assignments, if no watch makes it read them earlier
+_HEARTBEAT_S = 3.0  # how often it says that it is there
 _TIDY_EVERY_S, _FETCH_TIMEOUT_S = 600.0, 60.0
-
-
-@dataclass(frozen=True)
-class SupervisorSettings:
-    """Times of a supervisor, in seconds.
-
-    `look_s`: how often it looks at its drivers.
-    `read_s`: how often it reads its assignments, if no watch makes it read them earlier.
-    `heartbeat_s`: how often it says that it is there.
-    `grace_s`: how long a driver may take to end when it is asked to.
-    """
-
-    look_s: float = 0.1
-    read_s: float = 1.0
-    heartbeat_s: float = 3.0
-    grace_s: float = 60.0
 
 
 class MachineSupervisor:
@@ -70,16 +56,14 @@ class MachineSupervisor:
         host: str,
         ports: Sequence[int],
         code: CodeCache,
-        meta: dict[str, str] | None = None,
-        settings: SupervisorSettings | None = None,
+        meta: Mapping[str, str],
     ) -> None:
         self.cluster, self.folder, self.id = cluster, folder, folder.id
-        self.settings = settings or SupervisorSettings()
-        self._name, self._meta, self._code = socket.gethostname(), meta or {}, code
+        self._name, self._meta, self._code = socket.gethostname(), meta, code
         self._began = time.time()
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
         self._unreported: list[tuple[str, DriverDeath]] = []
-        shared = (folder, cluster_address, host, code, self._fetching, self._unreported, self.settings.grace_s)
+        shared = (folder, cluster_address, host, code, self._fetching, self._unreported)
         self.slots = {port: DriverSlot(port, *shared) for port in ports}
         self._wanted: dict[int, Wanted] = {}
         self._read_at = self._beat_at = float("-inf")
@@ -114,7 +98,7 @@ class MachineSupervisor:
         self._changed.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self.settings.look_s):
+        while not self._stopped.wait(_LOOK_S):
             try:
                 self._round()
             except Exception:  # its drivers depend on it
@@ -128,7 +112,7 @@ class MachineSupervisor:
         if busy != [slot.is_busy for slot in self.slots.values()]:
             self._changed.set()  # a driver that was asked to end knows more than what was read last
         try:
-            if self._changed.is_set() or now - self._read_at >= self.settings.read_s:
+            if self._changed.is_set() or now - self._read_at >= _READ_S:
                 self._read(now)
             self._beat(now)
         except ClusterError as error:
@@ -171,7 +155,7 @@ class MachineSupervisor:
             self.cluster.report_error(storm_id, DRIVER, error)
             self._unreported.remove((storm_id, death))
         used = [port for port, slot in self.slots.items() if slot.is_busy]
-        if now - self._beat_at < self.settings.heartbeat_s and used == self._reported_used:
+        if now - self._beat_at < _HEARTBEAT_S and used == self._reported_used:
             return
         now_secs, ports = time.time(), tuple(self.slots)
         info = SupervisorInfo(now_secs, self._name, self.id, used, ports, self._meta, now_secs - self._began)
@@ -190,7 +174,7 @@ class MachineSupervisor:
         while any(slot.is_busy for slot in self.slots.values()):
             for slot in self.slots.values():
                 slot.look(time.monotonic(), time.time())
-            waiting.wait(self.settings.look_s)
+            waiting.wait(_LOOK_S)
 
 
 class SupervisorDaemon:
@@ -217,7 +201,6 @@ class SupervisorDaemon:
         folder: Path,
         host: str = "127.0.0.1",
         ports: Sequence[int] = (6700, 6701, 6702, 6703),
-        settings: SupervisorSettings | None = None,
         session_timeout_s: float = 10.0,
     ) -> None:
         os.environ[TOKEN_VARIABLE] = token  # drivers get it from here, not from their command line, which others see
@@ -231,9 +214,7 @@ class SupervisorDaemon:
             cache = CodeCache(machine.path, partial(_fetch, cluster, token))
             # An address that means the same in every working directory.
             where = str(folder_of(address)) if is_embedded(address) else address
-            self.supervisor = MachineSupervisor(
-                cluster, where, machine, host, ports, cache, {"logs": server.url}, settings
-            )
+            self.supervisor = MachineSupervisor(cluster, where, machine, host, ports, cache, {"logs": server.url})
         except BaseException:
             self._open.close()
             raise

@@ -19,6 +19,9 @@ _YOUNG_S = 60.0  # a driver that ran longer than this has died for a new reason
 _MOVED_AFTER = 3
 _DEATHS_WINDOW_S = 1800.0
 _END_GRACE_S = 30.0
+# If rounds are further apart, this process was paused, or could not read: then that time does not count. Longer than the
+# longest pause between rounds.
+_GAP_S = 10.0
 
 
 class Assign(NamedTuple):
@@ -217,12 +220,10 @@ class DriverHealth:
 
     `timeout_s`: a driver without a new heartbeat for this long is stale.
     `launch_s`: how long it may take to the first one.
-    `gap_s`: if rounds are further apart than this, this process was paused, or could not read: then that time does not count.
-    Longer than the longest pause between rounds.
     """
 
-    def __init__(self, timeout_s: float, launch_s: float, gap_s: float = 10.0) -> None:
-        self._timeout_s, self._launch_s, self._gap_s = timeout_s, launch_s, gap_s
+    def __init__(self, timeout_s: float, launch_s: float) -> None:
+        self._timeout_s, self._launch_s = timeout_s, launch_s
         self._seen: dict[str, _Seen] = {}
         self._observed: float | None = None
 
@@ -230,7 +231,7 @@ class DriverHealth:
         self, now: float, assignments: Mapping[str, Assignment], beats: Mapping[str, WorkerHeartbeat | None]
     ) -> dict[str, Health]:
         """Take in one round and say how each assigned topology's driver does. `now` is monotonic."""
-        if self._observed is not None and now - self._observed > self._gap_s:
+        if self._observed is not None and now - self._observed > _GAP_S:
             late = now - self._observed
             self._seen = {name: seen._replace(at=seen.at + late) for name, seen in self._seen.items()}
         self._observed = now

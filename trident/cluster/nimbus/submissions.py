@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from trident.cluster.code.code_store import UNUSED_S, CodeStore
+from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_archive import ComponentFacts, PackageManifest
 from trident.cluster.code.topology_package import settings_of
 from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
@@ -214,12 +214,12 @@ class Submissions:
             raise ClusterError(f"{action!r} is not possible; possible: activate, deactivate, kill, rebalance")
         return {"name": base.storm_name, "topologyStatus": base.status.kind, "generation": base.generation}
 
-    def remove_unused_code(self, older_than_s: float = UNUSED_S) -> list[str]:
+    def remove_unused_code(self) -> list[str]:
         """Remove the packages that no topology runs or may return to, and that are not new; returns their hashes."""
         used = {
             each for base in self.cluster.all_bases().values() for each in (base.code_hash, base.previous_code_hash)
         }
-        return self.code.remove_unused(used, older_than_s)
+        return self.code.remove_unused(used)
 
     def _manifest(self, sha256: str) -> PackageManifest:
         manifest = self.code.check(sha256)  # as supervisors do, which would refuse it each time

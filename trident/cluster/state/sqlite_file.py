@@ -27,12 +27,6 @@ INSERT INTO node VALUES ('/', '', '', x'', 0, NULL);
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_FORMAT};
 """
-_FROM_1 = f"""
-DROP TABLE session;
-DROP TABLE journal;
-DROP TABLE counter;
-PRAGMA user_version = {_FORMAT};
-"""
 
 
 class SqliteFile:
@@ -138,8 +132,8 @@ def prepare(path: Path, busy_s: float) -> None:
             is_new = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
             (application,) = db.execute("PRAGMA application_id").fetchone()
             (found,) = db.execute("PRAGMA user_version").fetchone()
-            if is_new or (application, found) == (_APPLICATION, 1):
-                for statement in (_SCHEMA if is_new else _FROM_1).split(";\n"):
+            if is_new:
+                for statement in _SCHEMA.split(";\n"):
                     db.execute(statement)
                 return
         if application != _APPLICATION:
