@@ -61,11 +61,6 @@ class MachineFolder:
         """Return where what a driver prints goes."""
         return self.path / "logs" / f"{storm_id}.out"
 
-    @property
-    def code(self) -> Path:
-        """Where code is unpacked."""
-        return self.path / "code"
-
     def remove_old_logs(self, known: Collection[str]) -> None:
         """Remove the logs of topologies that are not in the cluster any more, a week after their last line."""
         for each in (self.path / "logs").iterdir():
