@@ -24,7 +24,7 @@ from trident.cluster.code.package_archive import (
     sha256_of,
 )
 from trident.cluster_errors import BadPackage, ClusterError
-from trident.coordination.log_file import sync_directory
+from trident.servers.local_processes import sync_directory
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 UNUSED_S = 3600.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from trident.cluster_errors import ClusterError
-from trident.coordination.log_file import write_whole
+from trident.servers.local_processes import write_whole
 from trident.ui.cluster_pages import Page
 from trident.ui.log_pages import decoded_page
 
