@@ -14,7 +14,7 @@ from trident.cli.arguments import ClusterAddress, ClusterToken, Conf, LogDir, Su
 from trident.cli.console import reporting
 
 if TYPE_CHECKING:
-    from trident.cluster.client.cluster_client import ClusterClient
+    from trident.cluster.client import ClusterClient
     from trident.config import Config
     from trident.topology import TridentTopology
 
@@ -112,7 +112,7 @@ class ClusterOptions:
 
     def client(self, token: str | None = None) -> ClusterClient:
         """Open a client."""
-        from trident.cluster.client.cluster_client import ClusterClient
+        from trident.cluster.client import ClusterClient
         from trident.cluster.state.cluster_address import default_address
 
         return ClusterClient(self.cluster or default_address(), token)

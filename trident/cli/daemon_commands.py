@@ -54,7 +54,7 @@ class Own(NamedTuple):
 
     def report_remains(self) -> None:
         """Say what is left of a cluster whose state is gone."""
-        from trident.cluster.client.cluster_client import left_of
+        from trident.cluster.client import left_of
 
         if self.folder is not None and (left := left_of(self.folder)):
             self.say(f"warning: starting with an empty cluster: {left}")

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from trident.coordination.framing import decode, encode
 from trident.coordination.lock import SegmentName
-from trident.coordination.log_reader import header_state
+from trident.coordination.log_reader import header_at
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import Record, record_from_data
@@ -164,8 +164,7 @@ def first_kept(
     first, last = names[0], state.history[-1]
     for name in names[1 : AT_ONCE + 1]:
         try:
-            payload = next(read(name), None)
-            header = None if payload is None else header_state(payload, name, name.file)
+            header = header_at(read(name), name, name.file)
         except LogError as error:
             logger.warning("transaction log of topology %r: its history is damaged: %s", state.topology, error)
             continue

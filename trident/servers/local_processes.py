@@ -1,4 +1,4 @@
-"""The machine that this runs on: how it differs from others, what the system says about a process, what is locked, and what is durable."""
+"""The machine that this runs on: how it differs from others, what is known of its processes, what is locked or durable."""
 
 from __future__ import annotations
 

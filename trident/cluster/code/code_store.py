@@ -44,17 +44,12 @@ class CodeStore:
         except OSError as error:
             raise ClusterError(f"packages of code cannot be stored in {folder}: {error}") from error
 
-    def put(self, sha256: str, data: bytes) -> None:
-        """Keep a package; when this returns it is durable. One that is there already is left as it is.
+    @contextmanager
+    def incoming(self, sha256: str) -> Iterator[IncomingPackage]:
+        """Take a package piece by piece; when the block has ended without an error, it is stored durably.
 
         Raises `BadPackage`: the bytes have another hash, or are too many. Nothing was stored.
         """
-        with self.incoming(sha256) as package:
-            package.write(data)
-
-    @contextmanager
-    def incoming(self, sha256: str) -> Iterator[IncomingPackage]:
-        """Take a package piece by piece; it is stored when the block ends without an error, see `put`."""
         _check_name(sha256)
         descriptor, name = tempfile.mkstemp(prefix=f"{sha256[:12]}-", suffix=".part", dir=self.folder)
         part = Path(name)

@@ -17,7 +17,7 @@ from pathlib import Path
 from trident.cluster.cluster_log import log_of_base
 from trident.cluster.code.package_archive import MANIFEST, PackageManifest
 from trident.cluster.code.topology_package import load_package
-from trident.cluster.driver.driven import TopologyHandle, config_of, start_driven
+from trident.cluster.driver.driven import TopologyHandle, config_of
 from trident.cluster.driver.orders import DriverBeats, Ending, Orders
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
 from trident.cluster.state.cluster_address import TOKEN_VARIABLE, open_cluster_state
@@ -85,7 +85,7 @@ class _Driver:
         config = config_of(topology, base, log_of_base(self._order.cluster, base))
         if isinstance(config, Config):
             base = orders.note_proof(base, config.log_dir)
-        driven = start_driven(topology, self._order.storm_id, base, executors, config)
+        driven = TopologyHandle(topology, self._order.storm_id, base, executors, config)
         self._running_since = time.time()
         logger.info("topology %s runs", self._order.storm_id)
         token, pages = os.environ.get(TOKEN_VARIABLE), OneTopology(self._order.storm_id, driven.pages)

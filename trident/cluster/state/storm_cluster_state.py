@@ -66,10 +66,6 @@ class StormClusterState:
         """Return all assignments by topology."""
         return self._records(Assignment, _ASSIGNMENTS)
 
-    def set_assignment(self, storm_id: str, info: Assignment) -> None:
-        """Say where a topology runs from now on."""
-        self.state.set_data(node_at(_ASSIGNMENTS, storm_id), info.to_bytes())
-
     def replace_assignment(self, storm_id: str, before: Assignment | None, info: Assignment) -> bool:
         """Assign a topology if it is still assigned as `before` says; returns whether it was done."""
         path = node_at(_ASSIGNMENTS, storm_id)
