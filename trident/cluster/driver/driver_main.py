@@ -67,17 +67,14 @@ class _Driver:
             return "killed"
         beats = DriverBeats(cluster, self._order)
         try:
-            ending, base, driven = self._drive(open_things, orders, base, beats)
-            self._end(driven, ending, base, beats)
+            ending = self._drive(open_things, orders, base, beats)
         except BaseException:
             beats.stop(ended=False)
             raise
         beats.stop(ended=ending == "killed")
         return ending
 
-    def _drive(
-        self, open_things: ExitStack, orders: Orders, base: StormBase, beats: DriverBeats
-    ) -> tuple[Ending, StormBase, TopologyHandle]:
+    def _drive(self, open_things: ExitStack, orders: Orders, base: StormBase, beats: DriverBeats) -> Ending:
         folder = Path(self._order.code_dir)
         manifest = PackageManifest.of_bytes((folder / MANIFEST).read_bytes())
         topology = load_package(folder, manifest, base.storm_name)
@@ -93,18 +90,14 @@ class _Driver:
         open_things.callback(server.close)
         beats.pages = server.url
         beats.statistics, beats.errors = driven.statistics, driven.errors
-        beats.state = "active" if base.status.kind == "active" else "inactive"
-        beats.send_now()
+        beats.say("active" if base.status.kind == "active" else "inactive")
         ending, base = orders.follow(driven, base, beats)
-        return ending, base, driven
-
-    def _end(self, driven: TopologyHandle, ending: Ending, base: StormBase, beats: DriverBeats) -> None:
-        beats.state = "ending"
-        beats.send_now()
+        beats.say("ending")
         driven.stop(base.status.wait_secs if ending == "killed" else 0.0)
         error = driven.running.exception()
         if error is not None and not (ending == "moved" and isinstance(error, FencedError)):
             raise error
+        return ending
 
     def _died(self, error: Exception) -> int:
         logger.error("the driver of %s died", self._order.storm_id, exc_info=error)

@@ -229,11 +229,7 @@ class DriverSlot:
             return
         death = self._death(ended, end, now_secs)
         logger.warning("slot %d: the driver of %s died: %s", self.port, ended.order.storm_id, death.reason)
-        if death.fatal:
-            self._not_before = _NEVER
-        else:
-            self._pause(now, death.ran_secs)
-        self._deaths.append((ended.order.storm_id, death))
+        self._note(now, ended.order.storm_id, death)
 
     def want(self, now: float, wanted: Wanted | None) -> None:
         """Take a step towards what should run here, None for nothing."""
@@ -271,34 +267,22 @@ class DriverSlot:
                 {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"},
             )
             logger.info("slot %d: started %s, process %d", self.port, wanted.storm_id, self.driver.pid)
-        except BadPackage as error:
-            self._not_before = _NEVER
-            self._report_death(wanted, str(error), fatal=True)
-        except RequirementsFailed as error:
-            # Perhaps an index does not answer: another time, or another machine, may do.
-            self._pause(now, 0.0)
-            self._report_death(wanted, str(error), fatal=False)
+        except (BadPackage, RequirementsFailed) as error:
+            # Of requirements perhaps an index does not answer: another time, or another machine, may do.
+            fatal, start = isinstance(error, BadPackage), wanted.assignment.start_time_secs
+            where = self._folder.id, self.port, wanted.assignment.generation
+            self._note(now, wanted.storm_id, DriverDeath(start, *where, start, 0.0, fatal, str(error)))
         except (ClusterError, OSError) as error:
             self._pause(now, 0.0)
             logger.warning("slot %d: %s cannot be started yet: %s", self.port, wanted.storm_id, error)
         self._fetched = None
 
     def _order(self, wanted: Wanted, ready: UnpackedCode) -> DriverOrder:
-        assignment = wanted.assignment
-        return DriverOrder(
-            self._address,
-            wanted.storm_id,
-            self._folder.id,
-            self.port,
-            self._host,
-            assignment.start_time_secs,
-            assignment.generation,
-            assignment.code_hash,
-            str(ready.folder),
-            str(self._folder.log_file(wanted.storm_id)),
-            str(self._folder.end_file(self.port)),
-            secrets.token_hex(8),
-        )
+        assigned, folder = wanted.assignment, self._folder
+        slot = self._address, wanted.storm_id, folder.id, self.port, self._host
+        of = assigned.start_time_secs, assigned.generation, assigned.code_hash
+        files = str(ready.folder), str(folder.log_file(wanted.storm_id)), str(folder.end_file(self.port))
+        return DriverOrder(*slot, *of, *files, secrets.token_hex(8))
 
     def _pause(self, now: float, ran_secs: float) -> None:
         """Wait before the next start: longer each time, from the begin again after a driver that ran well."""
@@ -315,10 +299,13 @@ class DriverSlot:
         where, start = (order.node, order.port, order.generation), order.start_time_secs
         return DriverDeath(now_secs, *where, start, end.ran_secs, end.fatal, end.reason)
 
-    def _report_death(self, wanted: Wanted, reason: str, fatal: bool) -> None:
-        start, generation = wanted.assignment.start_time_secs, wanted.assignment.generation
-        death = DriverDeath(start, self._folder.id, self.port, generation, start, 0.0, fatal, reason)
-        self._deaths.append((wanted.storm_id, death))
+    def _note(self, now: float, storm_id: str, death: DriverDeath) -> None:
+        """Note a death for the cluster; another start is later, or makes no sense."""
+        if death.fatal:
+            self._not_before = _NEVER
+        else:
+            self._pause(now, death.ran_secs)
+        self._deaths.append((storm_id, death))
 
 
 def _tail(file: Path) -> str:

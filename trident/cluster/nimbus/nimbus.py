@@ -210,14 +210,8 @@ class Nimbus:
         host = machine_names(picture.supervisors)[slot.node]
         # Later than every earlier one: supervisors and drivers distinguish assignments by this.
         start = max(picture.now_secs, 0.0 if before is None else before.start_time_secs + 0.001)
-        assignment = Assignment(
-            self._code_dir,
-            {slot.node: host},
-            {Assignment.DRIVER: slot},
-            {Assignment.DRIVER: start},
-            base.code_hash,
-            base.generation,
-        )
+        driver, code = Assignment.DRIVER, (base.code_hash, base.generation)
+        assignment = Assignment(self._code_dir, {slot.node: host}, {driver: slot}, {driver: start}, *code)
         self.cluster.setup_heartbeats(storm_id)
         if self.cluster.replace_assignment(storm_id, before, assignment):
             logger.info("topology %s is assigned to %s: %s", storm_id, assignment.where, why)
