@@ -8,10 +8,10 @@ import secrets
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trident.coordination.framing import decode, encode
-from trident.coordination.lock import SegmentName
+from trident.coordination.lock import Claim, SegmentName
 from trident.coordination.log_reader import header_at
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
@@ -20,8 +20,11 @@ from trident.errors import FencedError, ForeignLogError, LogError
 from trident.retention import Retention
 from trident.servers import local_processes
 
+if TYPE_CHECKING:
+    from trident.coordination.stored_log import StoredClaim
+
 logger = logging.getLogger(__name__)
-C = TypeVar("C", bound="LogClaim")
+C = TypeVar("C", bound="Claim | StoredClaim")
 
 
 class DurableLog(TransactionLog):
@@ -89,15 +92,6 @@ class DurableLog(TransactionLog):
         self._dead = self._dead or LogError(f"the transaction log {self._place} is closed")
         if not self._is_ours:
             self._lock = threading.Lock()  # no thread is left to release the old one
-
-
-class LogClaim(Protocol):
-    """The right to write a log as epoch `epoch`, until another driver claims it."""
-
-    epoch: int
-
-    def release(self) -> None:
-        """Give it up."""
 
 
 def claimed(

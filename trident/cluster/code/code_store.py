@@ -21,7 +21,6 @@ from trident.cluster.code.package_archive import (
     PackageManifest,
     check_package,
     read_manifest,
-    sha256_of,
 )
 from trident.cluster_errors import BadPackage, ClusterError
 from trident.servers.local_processes import sync_directory
@@ -87,7 +86,7 @@ class CodeStore:
                 f"there is no package {sha256} in {self.folder}; submit the topology, or upgrade it, again"
             ) from None
         try:
-            actual = sha256_of(source)
+            actual = hashlib.file_digest(source, "sha256").hexdigest()
             if actual != sha256:
                 raise BadPackage(
                     f"the package {path} is damaged: its bytes have the hash {actual}. Submit the topology, or upgrade it, "
