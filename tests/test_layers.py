@@ -209,7 +209,11 @@ LAYERS = (
     Layer(("trident.runtime.engine",), (*_rooms("steps", "windows"), "trident.spark", *RUNTIME)),
     # Where a log is may be written in the cluster's state.
     Layer(("trident.runtime.reading",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster.cluster_log",)),
-    Layer(("trident.runtime.commit",), (*_rooms("steps", "windows", "engine", "reading"), *RUNTIME)),
+    Layer(
+        ("trident.runtime.commit",),
+        # local_processes: files of dead letters appear whole and durable
+        (*_rooms("steps", "windows", "engine", "reading"), "trident.servers.local_processes", *RUNTIME),
+    ),
     Layer(_rooms("spouts"), (*_rooms("steps", "engine"), *RUNTIME)),
     Layer(
         _rooms("start"),

@@ -54,7 +54,7 @@ ALLOWED = {
         "states/cassandra/cluster_session.py",
         COMPUTED,
     ): "the driver's constants are chosen by the names of consistency levels",
-    ("trident/coordination/log_file.py", "fdatasync"): SYSTEM,
+    ("trident/coordination/transaction_log.py", "fdatasync"): SYSTEM,
     ("trident/runtime/engine/runners.py", "sched_getaffinity"): SYSTEM,
     ("trident/operations/names.py", "__name__"): FUNCTIONS,
     ("trident/crashtest/injected/sitecustomize.py", "__code__"): FUNCTIONS,

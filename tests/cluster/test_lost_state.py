@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.code.archives import package_of
+from tests.cluster.code.archives import package_of, put
 from tests.harness.commands import started
-from trident.cluster.client import ClusterClient
-from trident.cluster.client.cluster_client import left_of
+from trident.cluster.client import ClusterClient, left_of
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.state.cluster_address import STATE_FILE
 from trident.cluster_errors import ClusterUnreachable
@@ -21,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
     """Make what a cluster has that ran `words`, and `old` whose code is gone; without its state."""
     made = tmp_path / "trident-cluster"
     sha256, data = package_of({"a.py": b"1"}, name="words")
-    CodeStore(made / "code").put(sha256, data)
+    put(CodeStore(made / "code"), sha256, data)
     (made / "code" / f"{'0' * 64}.zip").write_bytes(b"damaged")
     FileLog.open(made / "transactional" / "old", "old").close()
     return made

@@ -13,7 +13,7 @@ import psutil
 
 from tests.harness.commands import environment, interruptible, until, write_module
 from tests.harness.freezing import freeze
-from trident.cluster.client.cluster_client import ClusterClient
+from trident.cluster.client import ClusterClient
 from trident.cluster.cluster_log import log_of
 from trident.cluster.code.topology_package import make_package
 from trident.cluster.machine.machine_folder import DriverOrder

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from trident.cluster.state.cluster_records import Assignment
 from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.servers.nodes import NodeEvent
 
 __all__ = ["Opened", "Opening"]
@@ -61,3 +63,9 @@ class Opening(Protocol):
 
     def __call__(self, session_timeout_s: float = ...) -> Opened:
         """Open it."""
+
+
+def set_assignment(cluster: StormClusterState, storm_id: str, info: Assignment) -> None:
+    """Say where a topology runs from now on."""
+    while not cluster.replace_assignment(storm_id, cluster.assignment_info(storm_id), info):
+        pass

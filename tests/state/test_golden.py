@@ -23,7 +23,7 @@ from spouts.spark.chunks import Chunk, read_manifest, write_manifest
 from states.delta.fence import CommitNote
 from tests.harness.crashing_stores import DictMap
 from tests.state.samples import same
-from trident.coordination import framing, log_file
+from trident.coordination import framing
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
@@ -38,7 +38,7 @@ from trident.coordination.records import (
     TopologyRecord,
     record_from_data,
 )
-from trident.coordination.transaction_log import SegmentWriter
+from trident.coordination.transaction_log import LogFile, SegmentWriter
 from trident.errors import CorruptValueError, SpoutError
 from trident.fields import Fields
 from trident.runtime.commit.dead_letters import DeadLetter
@@ -194,7 +194,7 @@ def test_stored_values_and_sentinels() -> None:
 
 def test_the_transaction_log(tmp_path: Path) -> None:
     state = LogState("0123456789abcdef", "words")
-    writer = SegmentWriter(tmp_path, 7, 1 << 20, log_file.LogFile)
+    writer = SegmentWriter(tmp_path, 7, 1 << 20, LogFile)
     writer.begin(state, None)
     for record in RECORDS.values():
         writer.append(framing.encode(record.to_data()), state, durable=not isinstance(record, DefineRecord))

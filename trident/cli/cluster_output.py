@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trident.cli.console import is_wide, problems, results, say, show, show_facts
-from trident.cluster.client.cluster_client import ClusterClient
+from trident.cluster.client import ClusterClient
 from trident.cluster.topology_overviews import TopologyOverview, first_line
 from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
 from trident.naming import duration

@@ -15,7 +15,7 @@ import typer
 from trident.cli.console import reporting, wrong_use
 
 if TYPE_CHECKING:
-    from trident.cluster.client.cluster_client import ClusterClient
+    from trident.cluster.client import ClusterClient
     from trident.config import Config
     from trident.topology import TridentTopology
 
@@ -271,7 +271,7 @@ class ClusterOptions:
 
     def client(self, token: str | None = None) -> ClusterClient:
         """Open a client."""
-        from trident.cluster.client.cluster_client import ClusterClient
+        from trident.cluster.client import ClusterClient
         from trident.cluster.state.cluster_address import default_address
 
         return ClusterClient(self.cluster or default_address(), token)

@@ -48,7 +48,7 @@ class Own(NamedTuple):
 
     def report_remains(self) -> None:
         """Say what is left of a cluster whose state is gone."""
-        from trident.cluster.client.cluster_client import left_of
+        from trident.cluster.client import left_of
 
         if self.folder is not None and (left := left_of(self.folder)):
             self.say(f"warning: starting with an empty cluster: {left}")
@@ -115,15 +115,14 @@ def nimbus_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin(host)
-    from trident.cluster.nimbus.nimbus import NimbusSettings
     from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 
     own.report_remains()
     code_dir = code or (own.folder / "code" if own.folder else Path("trident-code"))
-    times = NimbusSettings(driver_timeout_s=driver_timeout, max_deaths=max_deaths)
+    times = {"driver_timeout_s": driver_timeout, "max_deaths": max_deaths}
     with (
         ending_signals("stopping; topologies go on", "ended at once; topologies go on", own.as_json) as signals,
-        NimbusDaemon(own.address, own.token, code_dir, host, port, None, times, session_timeout) as nimbus,
+        NimbusDaemon(own.address, own.token, code_dir, host, port, session_timeout, **times) as nimbus,
     ):
         own.say(f"Nimbus of {own.address}: page and clients at {nimbus.url}, code in {code_dir}")
         return signals.wait()

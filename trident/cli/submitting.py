@@ -15,7 +15,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from trident.cli.console import INTERRUPTED, print_json, problems, say, wrong_use
-from trident.cluster.client.cluster_client import ClusterClient
+from trident.cluster.client import ClusterClient
 from trident.cluster.code.package_archive import unpack_into
 from trident.cluster.code.topology_package import TopologyPackage, load_package, make_package, settings_of
 from trident.cluster.topology_overviews import TopologyOverview, first_line

@@ -256,12 +256,12 @@ def _error(info: ErrorInfo) -> dict[str, Any]:
 
 
 @contextmanager
-def open_cluster_pages(address: str, token: str | None, session_timeout_s: float = 10.0) -> Iterator[ClusterOverview]:
+def open_cluster_pages(address: str, token: str | None) -> Iterator[ClusterOverview]:
     """Open the pages of a cluster, which change nothing themselves: what is asked for is passed on to the leading Nimbus.
 
     `token`: of the cluster. Without it nothing can be changed, and drivers show nothing beyond their heartbeats.
     """
-    cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
+    cluster = StormClusterState(open_cluster_state(address))
 
     def forward(storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
         leader = cluster.leader()

@@ -281,7 +281,10 @@ class PostgresRecords(RecordStore):
             self.close()
             if self._away(error) is not None:
                 raise
-            raise self._refused(error) from error
+            raise LogError(
+                f"PostgreSQL refuses {self._address}: {self._driver.text_of(error)}. Check user, password and database, the "
+                "server's pg_hba.conf, and whether the user may create tables in the first schema of its search_path"
+            ) from error
         except BaseException:
             self.close()  # the answer to what was asked may still come, and would be taken for the next one
             raise
@@ -320,12 +323,6 @@ class PostgresRecords(RecordStore):
         if isinstance(error, self._psycopg.Error) and self._driver.passes(error):
             return self._driver.text_of(error)
         return None
-
-    def _refused(self, error: Any) -> LogError:
-        return LogError(
-            f"PostgreSQL refuses {self._address}: {self._driver.text_of(error)}. Check user, password and database, the "
-            "server's pg_hba.conf, and whether the user may create tables in the first schema of its search_path"
-        )
 
 
 def _refusing(beside: Sequence[LaterWrite], connection: PostgresConnection) -> LaterWrite | None:

@@ -15,7 +15,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trident.errors import TridentError
 from trident.extras import needs_package
@@ -32,27 +32,6 @@ _CLOSE_S = 5.0
 _LOOK_S = 0.25
 _PAUSE_S = 0.05
 _TRIES = 3  # to connect, while a session lasts
-
-
-class CallResult(Protocol):
-    """The answer to a request, some time."""
-
-    def wait(self, timeout: float) -> bool:
-        """Wait for it; False if it did not come."""
-
-    def get(self, block: bool) -> Any:
-        """Return it, or raise the error that is the answer."""
-
-
-Method = Callable[["KazooClient"], Callable[..., CallResult]]
-"""A method of a client that is given a path and a watch."""
-
-
-class PendingAnswer(NamedTuple):
-    """What a request came to; `repeated`: an earlier try was left without an answer, so it may have been carried out."""
-
-    value: Any
-    repeated: bool
 
 
 class ZooKeeperNodes(ABC):
@@ -122,20 +101,22 @@ class ZooKeeperNodes(ABC):
         return [sorted(names or ()) for names in self._each(lambda client: client.get_children_async, paths, watch)]
 
     def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
-        def request(client: KazooClient) -> CallResult:
+        def request(client: KazooClient) -> Any:
             transaction = client.transaction()
             for step in steps:
                 self._add(transaction, step)
-            done: CallResult = transaction.commit_async()
-            return done
+            return transaction.commit_async()
 
         before = int(self._client.last_zxid)
-        answer = self.call(request)
-        refusal = self._refusal(answer.value)
-        return None if refusal and answer.repeated and self._is_done(steps[-1], before) else refusal
+        results, repeated = self.call(request)
+        refusal = self._refusal(results)
+        return None if refusal and repeated and self._is_done(steps[-1], before) else refusal
 
-    def call(self, request: Callable[[KazooClient], CallResult]) -> PendingAnswer:
-        """Ask until there is an answer, whatever happens to connection and session meanwhile."""
+    def call(self, request: Callable[[KazooClient], Any]) -> tuple[Any, bool]:
+        """Ask until there is an answer, whatever happens to connection and session meanwhile.
+
+        Returns it, and whether an earlier try was left without one, so it may have been carried out.
+        """
         from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
 
         since, repeated, lost = time.monotonic(), False, _lost_errors()
@@ -144,7 +125,7 @@ class ZooKeeperNodes(ABC):
             try:
                 value = self._once(request, since)
                 self.answered()
-                return PendingAnswer(value, repeated)
+                return value, repeated
             except (NoAuthError, AuthFailedError) as error:
                 raise self.refused() from error
             except lost:
@@ -167,7 +148,9 @@ class ZooKeeperNodes(ABC):
     def _at(self, path: str) -> str:
         return self.root if path == "/" else self.root + path
 
-    def _each(self, method: Method, paths: Sequence[str], watch: bool = False, sync: bool = False) -> list[Any]:
+    def _each(
+        self, method: Callable[[KazooClient], Any], paths: Sequence[str], watch: bool = False, sync: bool = False
+    ) -> list[Any]:
         """Ask the same of several nodes at once; None for one that is not there, whose creation is watched then."""
         from kazoo.exceptions import NoNodeError
 
@@ -175,12 +158,12 @@ class ZooKeeperNodes(ABC):
             return []
         fire = self._fire if watch else None
 
-        def ask(method: Method, some: Sequence[str]) -> list[Any]:
-            def request(client: KazooClient) -> CallResult:
+        def ask(method: Callable[[KazooClient], Any], some: Sequence[str]) -> list[Any]:
+            def request(client: KazooClient) -> Any:
                 first = [client.sync_async(self._at(some[0]))] if sync else []
                 return _Together([*first, *(method(client)(self._at(path), fire) for path in some)], NoNodeError)
 
-            answers: list[Any] = self.call(request).value
+            answers: list[Any] = self.call(request)[0]
             return answers[-len(some) :]
 
         while True:
@@ -253,7 +236,7 @@ class ZooKeeperNodes(ABC):
         with contextlib.suppress(KazooException, OSError):
             self._client.close()
 
-    def _once(self, request: Callable[[KazooClient], CallResult], since: float) -> Any:
+    def _once(self, request: Callable[[KazooClient], Any], since: float) -> Any:
         while not self._live.wait(_LOOK_S):
             self._check(since)
         result, by = request(self._client), time.monotonic() + 2 * self.timeout_s
@@ -296,7 +279,7 @@ def _lost_errors() -> tuple[type[Exception], ...]:
 class _Together:
     """Several requests that are under way at once, as one; None for one that comes to the error `none`."""
 
-    def __init__(self, results: Sequence[CallResult], none: type[Exception]) -> None:
+    def __init__(self, results: Sequence[Any], none: type[Exception]) -> None:
         self._results, self._none = results, none
 
     def wait(self, timeout: float) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Self
 from urllib.parse import urlsplit
 
-from trident.cluster.client.cluster_client import leader_url
+from trident.cluster.client import leader_url
 from trident.cluster.state.storm_cluster_state import LEADER, StormClusterState
 
 __all__ = ["LosingProxy"]

@@ -18,7 +18,7 @@ import pytest
 from tests.cluster.client.losing_proxy import LosingProxy
 from tests.cluster.code.archives import package_of
 from tests.harness.commands import until
-from trident.cluster.client.cluster_client import ClusterClient, NimbusHttp
+from trident.cluster.client import ClusterClient, NimbusHttp
 from trident.cluster.code.package_archive import ComponentFacts, read_manifest
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
@@ -250,7 +250,7 @@ def test_a_topology_that_is_forgotten_at_once_was_killed(client: ClusterClient, 
 _CLIENT = """
 import io, sys
 from tests.cluster.client.test_cluster_client import packed
-from trident.cluster.client.cluster_client import ClusterClient
+from trident.cluster.client import ClusterClient
 with ClusterClient(sys.argv[1], "the-token") as client:
     package = packed("x" * 5_000_000)
     def told(sent):

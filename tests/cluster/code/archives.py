@@ -8,9 +8,10 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
+from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_archive import MANIFEST, PackageManifest, archive_of
 
-__all__ = ["archive_by_hand", "package_of"]
+__all__ = ["archive_by_hand", "package_of", "put"]
 
 
 def package_of(content: Mapping[str, bytes], **manifest: Any) -> tuple[str, bytes]:
@@ -34,3 +35,9 @@ def archive_by_hand(entries: Mapping[str, bytes], mode: int = 0, compression: in
             entry.external_attr, entry.compress_type = mode << 16, compression
             archive.writestr(entry, data)
     return target.getvalue()
+
+
+def put(store: CodeStore, sha256: str, data: bytes) -> None:
+    """Store a package."""
+    with store.incoming(sha256) as package:
+        package.write(data)

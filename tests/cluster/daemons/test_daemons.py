@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.daemons.counted import committed, goes_on, stop_and_check
 from tests.harness.cluster_machines import TOKEN, MachineCluster
 from tests.harness.commands import until
-from trident.cluster.client.cluster_client import ClusterClient
+from trident.cluster.client import ClusterClient
 from trident.cluster_errors import NoLeader
 
 

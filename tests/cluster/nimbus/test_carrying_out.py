@@ -24,7 +24,7 @@ _NEW = StormBase("words", 1.0, WantedStatus("active", 0.0), 1, {}, "trident", "m
 @pytest.fixture
 def nimbus(address: str, tmp_path: Path) -> Iterator[Nimbus]:
     cluster = StormClusterState(open_cluster_state(address))
-    made = Nimbus(cluster, "http://127.0.0.1:1", "0.1.0", str(tmp_path))
+    made = Nimbus(cluster, "http://127.0.0.1:1", str(tmp_path))
     yield made
     made.stop()
     cluster.disconnect()

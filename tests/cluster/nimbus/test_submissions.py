@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from unittest import mock
 
 import pytest
 
-from tests.cluster.code.archives import package_of
+from tests.cluster.code.archives import package_of, put
+from tests.harness.cluster_states import set_assignment
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_archive import ComponentFacts
 from trident.cluster.code.topology_package import settings_of
@@ -58,7 +60,7 @@ def submissions(cluster: StormClusterState, tmp_path: Path) -> Submissions:
 def packed(submissions: Submissions, text: str = "1", **manifest: Any) -> str:
     """Keep a package and return its hash."""
     sha256, data = package_of({"a.py": text.encode()}, **{"name": "mine", **manifest})
-    submissions.code.put(sha256, data)
+    put(submissions.code, sha256, data)
     return sha256
 
 
@@ -79,7 +81,7 @@ def test_a_package_that_every_supervisor_would_refuse_is_refused(
     submissions: Submissions, content: dict[str, bytes]
 ) -> None:
     sha256, data = package_of(content)
-    submissions.code.put(sha256, data)
+    put(submissions.code, sha256, data)
     with pytest.raises(BadPackage, match="which no package of `trident submit` does"):
         submissions.submit(sha256, "mine")
     good = submissions.submit(packed(submissions), "mine")
@@ -267,8 +269,10 @@ def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submission
     storm_id = submissions.submit(packed(submissions), submission="s1")
     submissions.cluster.report_error(storm_id, "a", ErrorInfo(1.0, "x", "host", 1))
     submissions.cluster.setup_heartbeats(storm_id)
-    submissions.cluster.set_assignment(
-        storm_id, Assignment("", {}, {Assignment.DRIVER: NodePort("s", 1)}, {Assignment.DRIVER: 1.0}, "", 1)
+    set_assignment(
+        submissions.cluster,
+        storm_id,
+        Assignment("", {}, {Assignment.DRIVER: NodePort("s", 1)}, {Assignment.DRIVER: 1.0}, "", 1),
     )
     submissions.cluster.remove_storm(storm_id)
     submissions.cluster.remove_storm(storm_id)
@@ -452,7 +456,8 @@ def test_code_is_kept_while_a_topology_runs_it_or_may_return_to_it(submissions: 
     submissions.submit(first, "mine")
     submissions.upgrade("mine", second)
     assert submissions.remove_unused_code() == []  # it is new: its submission may be on its way
-    assert submissions.remove_unused_code(older_than_s=-1) == [unused]
+    os.utime(submissions.code.path(unused), (0, 0))
+    assert submissions.remove_unused_code() == [unused]
     assert submissions.code.hashes() == sorted([first, second])
 
 

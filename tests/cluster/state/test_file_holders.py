@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.harness.commands import until
-from trident.cluster.state.sqlite_file import holders_text, writers_of
+from trident.cluster.state.sqlite_nodes import holders_text, writers_of
 
 pytestmark = [
     pytest.mark.slow,

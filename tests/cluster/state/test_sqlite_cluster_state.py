@@ -154,29 +154,14 @@ def test_the_file_of_another_program_is_an_error_and_is_left_as_it_is(folder: Pa
         assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
 
 
-def test_the_file_of_another_version_is_an_error_that_names_both(folder: Path) -> None:
+@pytest.mark.parametrize("version", [1, 7])
+def test_the_file_of_another_version_is_an_error_that_names_both(folder: Path, version: int) -> None:
     with opened(folder):
         pass
     with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db:
-        db.execute("PRAGMA user_version = 7")
-    with pytest.raises(ClusterError, match="is of version 7; this version of the software reads 2"):
+        db.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(ClusterError, match=f"is of version {version}; this version of the software reads 2"):
         open_cluster_state(folder)
-
-
-def test_the_file_of_the_version_before_is_brought_up_to_date(folder: Path) -> None:
-    with opened(folder) as one:
-        one.state.set_data("/errors/a/e0000000007", b"kept")
-    with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db, db:
-        for table in ("session (id)", "journal (seq)", "counter (last)"):
-            db.execute(f"CREATE TABLE {table}")
-        db.execute("INSERT INTO node VALUES ('/leader', '/', 'leader', x'', 0, 'a session of that version')")
-        db.execute("PRAGMA user_version = 1")
-    for _ in range(2):
-        with opened(folder) as one:
-            assert one.state.get_children("/") == ["errors"]
-            assert one.state.get_data("/errors/a/e0000000007") == b"kept"
-    with opened(folder) as one:
-        assert one.state.create_sequential("/errors/a/e", b"new") == "/errors/a/e0000000008"
 
 
 def test_a_damaged_file_is_an_error(folder: Path) -> None:

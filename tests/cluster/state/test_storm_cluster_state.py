@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.cluster_states import Opened, Opening
+from tests.harness.cluster_states import Opened, Opening, set_assignment
 from trident.cluster.state.cluster_records import (
     Assignment,
     ErrorInfo,
@@ -85,9 +85,9 @@ def raw(opening: Opening) -> Opened:
 def test_assignments(cluster: StormClusterState, raw: Opened) -> None:
     told = Told(cluster)
     assert cluster.assignments(watch=True) == []
-    StormClusterState(raw.state).set_assignment("b", ASSIGNMENT)
+    set_assignment(StormClusterState(raw.state), "b", ASSIGNMENT)
     told.wait(1)
-    cluster.set_assignment("a", ASSIGNMENT)
+    set_assignment(cluster, "a", ASSIGNMENT)
     assert cluster.assignments() == ["a", "b"]
     assert cluster.all_assignments() == {"a": ASSIGNMENT, "b": ASSIGNMENT}
     assert told.calls == 1
@@ -96,7 +96,7 @@ def test_assignments(cluster: StormClusterState, raw: Opened) -> None:
 def test_assignment_info(cluster: StormClusterState, raw: Opened) -> None:
     told = Told(cluster)
     assert cluster.assignment_info("a", watch=True) is None
-    StormClusterState(raw.state).set_assignment("a", ASSIGNMENT)
+    set_assignment(StormClusterState(raw.state), "a", ASSIGNMENT)
     told.wait(1)
     assert cluster.assignment_info("a", watch=True) == ASSIGNMENT
     raw.state.delete_node("/assignments/a")
@@ -105,8 +105,8 @@ def test_assignment_info(cluster: StormClusterState, raw: Opened) -> None:
 
 
 def test_set_assignment(cluster: StormClusterState) -> None:
-    cluster.set_assignment("a", ASSIGNMENT)
-    cluster.set_assignment("a", replace(ASSIGNMENT, generation=4))
+    set_assignment(cluster, "a", ASSIGNMENT)
+    set_assignment(cluster, "a", replace(ASSIGNMENT, generation=4))
     found = cluster.assignment_info("a")
     assert found == replace(ASSIGNMENT, generation=4)
     assert found is not None
@@ -177,7 +177,7 @@ def test_update_storm(cluster: StormClusterState, raw: Opened) -> None:
 def test_remove_storm(cluster: StormClusterState) -> None:
     for storm in ("a", "b"):
         cluster.activate_storm(storm, replace(BASE, storm_name=f"name-{storm}"))
-        cluster.set_assignment(storm, ASSIGNMENT)
+        set_assignment(cluster, storm, ASSIGNMENT)
         cluster.worker_heartbeat(storm, "node-a", 6700, BEAT)
         cluster.report_error(storm, "split", ERROR)
     cluster.remove_storm("a")
@@ -328,7 +328,7 @@ def test_disconnect(cluster: StormClusterState, raw: Opened) -> None:
     cluster.assignments(watch=True)
     cluster.disconnect()
     cluster.disconnect()
-    StormClusterState(raw.state).set_assignment("a", ASSIGNMENT)
+    set_assignment(StormClusterState(raw.state), "a", ASSIGNMENT)
     raw.settled()
     assert told.calls == 0
     with pytest.raises(ClusterError, match="is closed"):
@@ -342,7 +342,7 @@ def test_a_change_is_told_once_however_often_it_is_watched(
         cluster.assignment_info("a", watch=True)
     writer = StormClusterState(raw.state)
     for _ in range(3):
-        writer.set_assignment("a", ASSIGNMENT)
+        set_assignment(writer, "a", ASSIGNMENT)
     opened.until(lambda told: len(told) > 0)
     assert opened.settled() == [("changed", "/assignments/a")]
 
@@ -350,7 +350,7 @@ def test_a_change_is_told_once_however_often_it_is_watched(
 def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
     for name in ODD:
         cluster.activate_storm(name, replace(BASE, storm_name=name))
-        cluster.set_assignment(name, ASSIGNMENT)
+        set_assignment(cluster, name, ASSIGNMENT)
         cluster.supervisor_heartbeat(name, SUPERVISOR)
         cluster.worker_heartbeat(name, name, 6700, BEAT)
         cluster.report_error(name, name, ERROR)
@@ -436,7 +436,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def filled(cluster: StormClusterState) -> None:
     cluster.activate_storm("a", BASE)
-    cluster.set_assignment("a", ASSIGNMENT)
+    set_assignment(cluster, "a", ASSIGNMENT)
     cluster.supervisor_heartbeat("node-a", SUPERVISOR)
     cluster.worker_heartbeat("a", "node-a", 6700, BEAT)
     cluster.report_error("a", "split", ERROR)

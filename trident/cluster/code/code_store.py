@@ -21,10 +21,9 @@ from trident.cluster.code.package_archive import (
     PackageManifest,
     check_package,
     read_manifest,
-    sha256_of,
 )
 from trident.cluster_errors import BadPackage, ClusterError
-from trident.coordination.log_file import sync_directory
+from trident.servers.local_processes import sync_directory
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 UNUSED_S = 3600.0
@@ -44,17 +43,12 @@ class CodeStore:
         except OSError as error:
             raise ClusterError(f"packages of code cannot be stored in {folder}: {error}") from error
 
-    def put(self, sha256: str, data: bytes) -> None:
-        """Keep a package; when this returns it is durable. One that is there already is left as it is.
+    @contextmanager
+    def incoming(self, sha256: str) -> Iterator[IncomingPackage]:
+        """Take a package piece by piece; when the block has ended without an error, it is stored durably.
 
         Raises `BadPackage`: the bytes have another hash, or are too many. Nothing was stored.
         """
-        with self.incoming(sha256) as package:
-            package.write(data)
-
-    @contextmanager
-    def incoming(self, sha256: str) -> Iterator[IncomingPackage]:
-        """Take a package piece by piece; it is stored when the block ends without an error, see `put`."""
         _check_name(sha256)
         descriptor, name = tempfile.mkstemp(prefix=f"{sha256[:12]}-", suffix=".part", dir=self.folder)
         part = Path(name)
@@ -92,7 +86,7 @@ class CodeStore:
                 f"there is no package {sha256} in {self.folder}; submit the topology, or upgrade it, again"
             ) from None
         try:
-            actual = sha256_of(source)
+            actual = hashlib.file_digest(source, "sha256").hexdigest()
             if actual != sha256:
                 raise BadPackage(
                     f"the package {path} is damaged: its bytes have the hash {actual}. Submit the topology, or upgrade it, "

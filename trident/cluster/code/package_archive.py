@@ -47,7 +47,6 @@ MAX_ARCHIVE_BYTES = MAX_BYTES + (32 << 20)
 """The longest package that is taken: its files, the manifest, and what the format adds."""
 
 _MADE = (1980, 1, 1, 0, 0, 0)  # the first date that a zip knows
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -242,14 +241,6 @@ def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:
             entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16
             archive.writestr(entry, data)
     return target.getvalue()
-
-
-def sha256_of(source: BinaryIO) -> str:
-    """Return the SHA-256 of what is left in a file."""
-    digest = hashlib.sha256()
-    while chunk := source.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def read_manifest(source: BinaryIO) -> PackageManifest:

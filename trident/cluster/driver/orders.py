@@ -28,7 +28,7 @@ Ending = Literal["killed", "moved", "ordered", "failed"]
 class DriverBeats:
     """Tells how a driver does, in a thread of its own.
 
-    `state`, `pages`: as of `WorkerHeartbeat`; set from any thread.
+    `pages`: as of `WorkerHeartbeat`; set from any thread.
     `statistics`: returns what the heartbeat contains; set once the topology runs.
     `errors`: returns the errors of components that were not reported yet: component, seconds since 1970, text.
     """
@@ -48,8 +48,9 @@ class DriverBeats:
         # A thread of its own: while something holds up the statistics, the driver is alive all the same.
         threading.Thread(target=self._count, name="trident-driver-figures", daemon=True).start()
 
-    def send_now(self) -> None:
-        """Send a heartbeat at once."""
+    def say(self, state: str) -> None:
+        """Say at once that it is in another state."""
+        self.state = state
         self._now.set()
 
     def stop(self, ended: bool) -> None:
@@ -82,19 +83,9 @@ class DriverBeats:
             logger.warning("the last errors could not be reported: %s", error)
 
     def _send(self) -> None:
-        order = self._order
-        beat = WorkerHeartbeat(
-            time.time(),
-            time.time() - self._began,
-            order.storm_id,
-            self._host,
-            os.getpid(),
-            order.generation,
-            order.start_time_secs,
-            self.state,
-            self.pages,
-            self._figures,
-        )
+        order, now = self._order, time.time()
+        driver = order.storm_id, self._host, os.getpid(), order.generation, order.start_time_secs
+        beat = WorkerHeartbeat(now, now - self._began, *driver, self.state, self.pages, self._figures)
         if not self._stopped.is_set():
             self._cluster.worker_heartbeat(order.storm_id, order.node, order.port, beat)
         self._report()
@@ -198,8 +189,7 @@ class Orders:
                 logger.info("topology %s: %s", self._order.storm_id, "activated" if active else "deactivated")
                 driven.running.activate() if active else driven.running.deactivate()
                 self._active = active
-                beats.state = "active" if active else "inactive"
-                beats.send_now()
+                beats.say("active" if active else "inactive")
             driven.adapt(base)
         except TridentError as error:
             logger.exception("topology %s could not do what it was asked", self._order.storm_id)

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _NEVER = float("inf")  # until something else is wanted: Nimbus marks the topology as failed, or its code is changed
 _TAIL_BYTES = 2000
+_GRACE_S = 60.0  # how long a driver may take to end before it is killed
 _SAME_S = 0.02  # the time of a process's begin is read in ticks of 10 ms
 RUN_VARIABLE = "TRIDENT_DRIVER_RUN"
 
@@ -179,7 +180,6 @@ class DriverSlot:
 
     `code`: brings a package to this machine; that may take long and runs in `fetching`.
     `deaths`: gets each driver that ended without being ordered to, by its topology.
-    `grace_s`: how long a driver may take to end before it is killed.
     """
 
     def __init__(
@@ -191,11 +191,10 @@ class DriverSlot:
         code: CodeCache,
         fetching: Executor,
         deaths: list[tuple[str, DriverDeath]],
-        grace_s: float,
     ) -> None:
         self.port = port
         self._folder, self._address, self._host = folder, cluster_address, host
-        self._code, self._fetching, self._deaths, self._grace_s = code, fetching, deaths, grace_s
+        self._code, self._fetching, self._deaths = code, fetching, deaths
         self.driver: DriverProcess | None = adopt(folder.order_file(port))
         self._ends_by: float | None = None
         self._pause_s, self._not_before = 0.0, 0.0
@@ -230,11 +229,7 @@ class DriverSlot:
             return
         death = self._death(ended, end, now_secs)
         logger.warning("slot %d: the driver of %s died: %s", self.port, ended.order.storm_id, death.reason)
-        if death.fatal:
-            self._not_before = _NEVER
-        else:
-            self._pause(now, death.ran_secs)
-        self._deaths.append((ended.order.storm_id, death))
+        self._note(now, ended.order.storm_id, death)
 
     def want(self, now: float, wanted: Wanted | None) -> None:
         """Take a step towards what should run here, None for nothing."""
@@ -252,7 +247,7 @@ class DriverSlot:
         """Let the driver end; it is killed when its grace is over."""
         if self.driver is not None and self._ends_by is None:
             logger.info("slot %d: asking the driver of %s to end", self.port, self.driver.order.storm_id)
-            self._ends_by = now + self._grace_s
+            self._ends_by = now + _GRACE_S
             self.driver.end()
 
     def _start(self, now: float, wanted: Wanted) -> None:
@@ -272,34 +267,22 @@ class DriverSlot:
                 {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"},
             )
             logger.info("slot %d: started %s, process %d", self.port, wanted.storm_id, self.driver.pid)
-        except BadPackage as error:
-            self._not_before = _NEVER
-            self._report_death(wanted, str(error), fatal=True)
-        except RequirementsFailed as error:
-            # Perhaps an index does not answer: another time, or another machine, may do.
-            self._pause(now, 0.0)
-            self._report_death(wanted, str(error), fatal=False)
+        except (BadPackage, RequirementsFailed) as error:
+            # Of requirements perhaps an index does not answer: another time, or another machine, may do.
+            fatal, start = isinstance(error, BadPackage), wanted.assignment.start_time_secs
+            where = self._folder.id, self.port, wanted.assignment.generation
+            self._note(now, wanted.storm_id, DriverDeath(start, *where, start, 0.0, fatal, str(error)))
         except (ClusterError, OSError) as error:
             self._pause(now, 0.0)
             logger.warning("slot %d: %s cannot be started yet: %s", self.port, wanted.storm_id, error)
         self._fetched = None
 
     def _order(self, wanted: Wanted, ready: UnpackedCode) -> DriverOrder:
-        assignment = wanted.assignment
-        return DriverOrder(
-            self._address,
-            wanted.storm_id,
-            self._folder.id,
-            self.port,
-            self._host,
-            assignment.start_time_secs,
-            assignment.generation,
-            assignment.code_hash,
-            str(ready.folder),
-            str(self._folder.log_file(wanted.storm_id)),
-            str(self._folder.end_file(self.port)),
-            secrets.token_hex(8),
-        )
+        assigned, folder = wanted.assignment, self._folder
+        slot = self._address, wanted.storm_id, folder.id, self.port, self._host
+        of = assigned.start_time_secs, assigned.generation, assigned.code_hash
+        files = str(ready.folder), str(folder.log_file(wanted.storm_id)), str(folder.end_file(self.port))
+        return DriverOrder(*slot, *of, *files, secrets.token_hex(8))
 
     def _pause(self, now: float, ran_secs: float) -> None:
         """Wait before the next start: longer each time, from the begin again after a driver that ran well."""
@@ -316,10 +299,13 @@ class DriverSlot:
         where, start = (order.node, order.port, order.generation), order.start_time_secs
         return DriverDeath(now_secs, *where, start, end.ran_secs, end.fatal, end.reason)
 
-    def _report_death(self, wanted: Wanted, reason: str, fatal: bool) -> None:
-        start, generation = wanted.assignment.start_time_secs, wanted.assignment.generation
-        death = DriverDeath(start, self._folder.id, self.port, generation, start, 0.0, fatal, reason)
-        self._deaths.append((wanted.storm_id, death))
+    def _note(self, now: float, storm_id: str, death: DriverDeath) -> None:
+        """Note a death for the cluster; another start is later, or makes no sense."""
+        if death.fatal:
+            self._not_before = _NEVER
+        else:
+            self._pause(now, death.ran_secs)
+        self._deaths.append((storm_id, death))
 
 
 def _tail(file: Path) -> str:

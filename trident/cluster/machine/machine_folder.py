@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from trident.cluster_errors import ClusterError
-from trident.coordination.log_file import write_whole
+from trident.servers.local_processes import write_whole
 from trident.ui.cluster_pages import Page
 from trident.ui.log_pages import decoded_page
 
@@ -60,11 +60,6 @@ class MachineFolder:
     def output_file(self, storm_id: str) -> Path:
         """Return where what a driver prints goes."""
         return self.path / "logs" / f"{storm_id}.out"
-
-    @property
-    def code(self) -> Path:
-        """Where code is unpacked."""
-        return self.path / "code"
 
     def remove_old_logs(self, known: Collection[str]) -> None:
         """Remove the logs of topologies that are not in the cluster any more, a week after their last line."""

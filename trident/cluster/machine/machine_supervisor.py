@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -32,10 +32,10 @@ from trident.ui.ui_server import UIServer
 
 logger = logging.getLogger(__name__)
 
+
 _LOOK_S = 0.1  # how often it looks at its drivers
 _READ_S = 1.0  # how often it reads its assignments, if no watch makes it read them earlier
 _HEARTBEAT_S = 3.0  # how often it says that it is there
-_GRACE_S = 60.0  # how long a driver may take to end when it is asked to
 _TIDY_EVERY_S, _FETCH_TIMEOUT_S = 600.0, 60.0
 
 
@@ -56,14 +56,14 @@ class MachineSupervisor:
         host: str,
         ports: Sequence[int],
         code: CodeCache,
-        meta: dict[str, str] | None = None,
+        meta: Mapping[str, str],
     ) -> None:
         self.cluster, self.folder, self.id = cluster, folder, folder.id
-        self._name, self._meta, self._code = socket.gethostname(), meta or {}, code
+        self._name, self._meta, self._code = socket.gethostname(), meta, code
         self._began = time.time()
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
         self._unreported: list[tuple[str, DriverDeath]] = []
-        shared = (folder, cluster_address, host, code, self._fetching, self._unreported, _GRACE_S)
+        shared = (folder, cluster_address, host, code, self._fetching, self._unreported)
         self.slots = {port: DriverSlot(port, *shared) for port in ports}
         self._wanted: dict[int, Wanted] = {}
         self._read_at = self._beat_at = float("-inf")

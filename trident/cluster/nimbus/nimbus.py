@@ -10,8 +10,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from trident import __version__
 from trident.cluster.nimbus.assigning import (
     Assign,
     Decision,
@@ -36,10 +37,9 @@ from trident.cluster_errors import ClusterError, ClusterUnreachable
 
 logger = logging.getLogger(__name__)
 
-_ROUND_S = 1.0  # how often it looks; watches make it look at once
+_ROUND_S, _MAX_PAUSE_S = 1.0, 5.0  # between looks; watches make it look at once
 _LAUNCH_TIMEOUT_S = 60.0  # how long a driver may take to its first heartbeat
 _TIDY_EVERY_S = 600.0
-_MAX_PAUSE_S = 5.0
 
 
 class Leadership:
@@ -78,43 +78,32 @@ class Leadership:
             pass  # the session ends with the process, and the nodes with the session
 
 
-@dataclass(frozen=True)
-class NimbusSettings:
-    """When a Nimbus gives up a driver, and a topology.
-
-    `driver_timeout_s`: a driver without a heartbeat for this long is started elsewhere.
-    `max_deaths`: so many deaths of a topology's drivers in half an hour, none after a minute of work, and it is marked as
-    failed.
-    """
-
-    driver_timeout_s: float = 15.0
-    max_deaths: int = 20
-
-
 class Nimbus:
     """One Nimbus; the thread `trident-nimbus` runs its rounds.
 
     `url`: where its HTTP answers.
     `code_dir`: where it keeps the code, for the records.
     `tidy`: called by the leader every few minutes: removes what is not used any more.
+    `driver_timeout_s`: a driver without a heartbeat for this long is started elsewhere.
+    `max_deaths`: so many deaths of a topology's drivers in half an hour, none after a minute of work, and it is marked as
+    failed.
     """
 
     def __init__(
         self,
         cluster: StormClusterState,
         url: str,
-        version: str,
         code_dir: str,
-        settings: NimbusSettings | None = None,
         tidy: Callable[[], object] = lambda: None,
+        driver_timeout_s: float = 15.0,
+        max_deaths: int = 20,
     ) -> None:
-        self.cluster, self.settings = cluster, settings or NimbusSettings()
-        self._code_dir = code_dir
+        self.cluster, self._code_dir, self._max_deaths = cluster, code_dir, max_deaths
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        self._leadership = Leadership(cluster, url, version)
+        self._leadership = Leadership(cluster, url, __version__)
         self._registered = cluster.state.register(lambda _event: self._wake.set())
-        self._health = DriverHealth(self.settings.driver_timeout_s, _LAUNCH_TIMEOUT_S)
+        self._health = DriverHealth(driver_timeout_s, _LAUNCH_TIMEOUT_S)
         self.leads = False
         self._problem = ""
         self._tidy, self._tidied_at = tidy, time.monotonic()
@@ -198,7 +187,7 @@ class Nimbus:
             self._health.observe(time.monotonic(), assignments, beats),
             beating,
             cluster.all_deaths(),
-            self.settings.max_deaths,
+            self._max_deaths,
         )
 
     def _do(self, decision: Decision, picture: Picture) -> None:
@@ -221,14 +210,8 @@ class Nimbus:
         host = machine_names(picture.supervisors)[slot.node]
         # Later than every earlier one: supervisors and drivers distinguish assignments by this.
         start = max(picture.now_secs, 0.0 if before is None else before.start_time_secs + 0.001)
-        assignment = Assignment(
-            self._code_dir,
-            {slot.node: host},
-            {Assignment.DRIVER: slot},
-            {Assignment.DRIVER: start},
-            base.code_hash,
-            base.generation,
-        )
+        driver, code = Assignment.DRIVER, (base.code_hash, base.generation)
+        assignment = Assignment(self._code_dir, {slot.node: host}, {driver: slot}, {driver: start}, *code)
         self.cluster.setup_heartbeats(storm_id)
         if self.cluster.replace_assignment(storm_id, before, assignment):
             logger.info("topology %s is assigned to %s: %s", storm_id, assignment.where, why)

@@ -26,10 +26,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from trident import __version__
 from trident.cluster.cluster_log import log_of
 from trident.cluster.code.code_store import CodeStore
-from trident.cluster.nimbus.nimbus import Nimbus, NimbusSettings
+from trident.cluster.nimbus.nimbus import Nimbus
 from trident.cluster.nimbus.submissions import Submissions
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
@@ -45,6 +44,7 @@ _CODES = "/api/v1/code"
 _CODE = f"{_CODES}/{{sha256}}"
 _TOPOLOGY = "/api/v1/topology"
 _MAX_BODY = 1 << 20
+_KNOWN_S = 15.0
 
 
 class NimbusDaemon(Closes):
@@ -60,8 +60,8 @@ class NimbusDaemon(Closes):
         Where the packages of code are; several Nimbuses of a cluster share it.
     host, port
         Where it answers; port 0 takes a free one.
-    public_host
-        The name of this machine for others; by default `host`.
+    times
+        `driver_timeout_s` and `max_deaths` of `Nimbus`.
 
     Raises
     ------
@@ -75,9 +75,8 @@ class NimbusDaemon(Closes):
         code_dir: Path,
         host: str = "127.0.0.1",
         port: int = 0,
-        public_host: str | None = None,
-        settings: NimbusSettings | None = None,
         session_timeout_s: float = 10.0,
+        **times: Any,
     ) -> None:
         self._open = ExitStack()
         try:
@@ -87,22 +86,21 @@ class NimbusDaemon(Closes):
             self.submissions = Submissions(cluster, code, lambda name: log_of(address, name))
             overview = ClusterOverview(cluster, token, self._act)
             self.server = self._open.enter_context(UIServer(overview, host, port, token, extra_routes=self._routes()))
-            url = self.server.url if public_host is None else f"http://{public_host}:{self.server.port}"
             tidy = self.submissions.remove_unused_code
-            self.nimbus = Nimbus(cluster, url, __version__, str(code_dir.absolute()), settings, tidy)
+            self.nimbus = Nimbus(cluster, self.server.url, str(code_dir.absolute()), tidy, **times)
             self._open.callback(self.nimbus.stop)
             self.nimbus.start()
         except BaseException:
             self._open.close()
             raise
-        self.url, self._cluster = url, cluster
+        self.url, self._cluster = self.server.url, cluster
 
-    def wait_until_known(self, timeout_s: float = 15.0) -> None:
+    def wait_until_known(self) -> None:
         """Wait until the cluster has a leader, this one or another. Raises `ClusterUnreachable` if none is there in time."""
-        ends = time.monotonic() + timeout_s
+        ends = time.monotonic() + _KNOWN_S
         while self._cluster.leader() is None:
             if time.monotonic() > ends:
-                raise ClusterUnreachable(f"no Nimbus leads the cluster after {timeout_s:g} s")
+                raise ClusterUnreachable(f"no Nimbus leads the cluster after {_KNOWN_S:g} s")
             time.sleep(0.02)
 
     def close(self) -> None:

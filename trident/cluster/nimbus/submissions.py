@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from trident.cluster.code.code_store import UNUSED_S, CodeStore
+from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_archive import ComponentFacts, PackageManifest
 from trident.cluster.code.topology_package import settings_of
 from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
@@ -184,6 +184,8 @@ class Submissions:
         def change(base: StormBase) -> StormBase:
             if (base.code_hash, dict(base.conf)) == (sha256, dict(wanted)):
                 return base
+            # What an earlier upgrade has replaced, without what its drivers noted of the log.
+            since = {name: value for name, value in base.previous.items() if name != "epoch"}
             return replace(
                 base,
                 code_hash=sha256,
@@ -194,7 +196,7 @@ class Submissions:
                 status=_status("active") if base.status.kind == "failed" else base.status,
                 # While the last upgrade has committed nothing, what can be returned to is still the code before that.
                 previous_code_hash=base.previous_code_hash or base.code_hash,
-                previous=_without_proof(base.previous) if base.previous_code_hash else _replaced(base),
+                previous=since or _replaced(base),
             )
 
         return self._change(topology, "upgraded", change), check
@@ -214,12 +216,12 @@ class Submissions:
             raise ClusterError(f"{action!r} is not possible; possible: activate, deactivate, kill, rebalance")
         return {"name": base.storm_name, "topologyStatus": base.status.kind, "generation": base.generation}
 
-    def remove_unused_code(self, older_than_s: float = UNUSED_S) -> list[str]:
+    def remove_unused_code(self) -> list[str]:
         """Remove the packages that no topology runs or may return to, and that are not new; returns their hashes."""
         used = {
             each for base in self.cluster.all_bases().values() for each in (base.code_hash, base.previous_code_hash)
         }
-        return self.code.remove_unused(used, older_than_s)
+        return self.code.remove_unused(used)
 
     def _manifest(self, sha256: str) -> PackageManifest:
         manifest = self.code.check(sha256)  # as supervisors do, which would refuse it each time
@@ -416,11 +418,6 @@ def _replaced(base: StormBase) -> dict[str, Any]:
     """Return what an upgrade replaces beside the package."""
     executors = dict(base.component_executors)
     return {"target": base.target, "conf": dict(base.conf), "component->executors": executors}
-
-
-def _without_proof(previous: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an earlier upgrade has replaced, without what its drivers noted of the log."""
-    return {name: value for name, value in previous.items() if name != "epoch"}
 
 
 def _status(kind: StatusKind) -> WantedStatus:

@@ -64,7 +64,12 @@ class ClusterRecord:
     def to_bytes(self) -> bytes:
         """Return the record as JSON."""
         values = {"version": _VERSION, **{self._key(name): value for name, value in vars(self).items()}}
-        text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), default=_plain)
+        text = json.dumps(
+            values,
+            ensure_ascii=False,
+            separators=(",", ":"),
+            default=lambda each: each.as_json() if isinstance(each, WantedStatus) else dict(each),
+        )
         return text.encode(errors="replace")  # a message of an error may have characters that have no UTF-8
 
     @classmethod

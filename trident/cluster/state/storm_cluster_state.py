@@ -66,10 +66,6 @@ class StormClusterState:
         """Return all assignments by topology."""
         return self._records(Assignment, _ASSIGNMENTS)
 
-    def set_assignment(self, storm_id: str, info: Assignment) -> None:
-        """Say where a topology runs from now on."""
-        self.state.set_data(node_at(_ASSIGNMENTS, storm_id), info.to_bytes())
-
     def replace_assignment(self, storm_id: str, before: Assignment | None, info: Assignment) -> bool:
         """Assign a topology if it is still assigned as `before` says; returns whether it was done."""
         path = node_at(_ASSIGNMENTS, storm_id)
@@ -274,19 +270,13 @@ def _beat(storm_id: str, node: str, port: int) -> str:
     return node_at(_WORKERBEATS, storm_id, f"{node}-{port}")
 
 
-# Ids and names of any kind as names of nodes, and back.
-
-
 def node_at(root: str, *texts: str) -> str:
     """Return the path of a node below `root`: one name for each text, whatever characters it has."""
-    return "/".join((root, *map(_name, texts)))
+    # `.` and `..` are no names, and are not escaped in addresses.
+    names = (text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="") for text in texts)
+    return "/".join((root, *names))
 
 
 def text_of(name: str) -> str:
     """Return the text that a name was made of."""
     return unquote(name)
-
-
-def _name(text: str) -> str:
-    # `.` and `..` are no names, and are not escaped in addresses.
-    return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.log_file import make_directory, write_whole
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Ranges, count_of, numbers_of, ranges_of
 from trident.errors import CorruptValueError, LogError
 from trident.runtime.steps.failures import Failure, LeftOut
+from trident.servers.local_processes import make_directory, write_whole
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
 
