@@ -138,7 +138,12 @@ class Stamps:
         if data is None:
             self._when_new()
         for _ in range(TRIES):
-            found = None if data is None else _range(data)
+            fields = None if data is None else decode(data)
+            if fields is not None and (not isinstance(fields, list) or len(fields) != 4):
+                raise CorruptValueError(
+                    f"the floor of timestamps is {fields!r}, not [incarnation, floor, ceiling, token]"
+                )
+            found = None if fields is None else _Range(*fields[:3])
             new = follow(found)
             if new.ceiling >= _STAMPS:
                 raise UnsupportedOperation(
@@ -160,10 +165,3 @@ def timestamp(stamp: int, number: int) -> int:
             f"more than {PUTS_PER_COMMIT} puts in one commit: put more keys at once, or make batches smaller"
         )
     return stamp << _NUMBER_BITS | number
-
-
-def _range(data: bytes) -> _Range:
-    fields = decode(data)
-    if not isinstance(fields, list) or len(fields) != 4:
-        raise CorruptValueError(f"the floor of timestamps is {fields!r}, not [incarnation, floor, ceiling, token]")
-    return _Range(*fields[:3])
