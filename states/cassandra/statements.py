@@ -29,7 +29,7 @@ Cells = Sequence[bytes | None]
 """Values of a statement, as they are sent."""
 
 
-class ByteColumns:
+class BucketColumns:
     """Keys and values that are bytes, as the columns of a table that states share: rows of a bucket are one partition.
 
     `lists`: the cells that rows have in common which are listed together.
@@ -77,7 +77,7 @@ class StateRows:
         connection: CassandraConnection,
         options: CassandraOptions,
         table: str,
-        columns: ByteColumns | CqlColumns,
+        columns: BucketColumns | CqlColumns,
         what: str,
     ) -> None:
         self._connection, self._columns, self._table, self._what = connection, columns, table, what

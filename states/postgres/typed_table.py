@@ -127,14 +127,11 @@ class TypedTable:
             raise self._refused("it has the binary layout (key, value)", "give layout='binary', or another table")
         for name, (type_, _, _, is_deterministic) in found.items():
             column = known.get(name)
-            if column is None and self._is_of_another_kind(name) and not self._columns.is_bytes:
+            if column is None and self._is_of_another_kind(name):
                 raise self._refused(
                     f"it has {name}, of a state of another kind", "give the kind that it was written with"
                 )
-            usable = (
-                column is None or gives(type_, column.form.sql) or (self._evolves and holds(column.form.sql, type_))
-            )
-            if column is not None and not usable:
+            if column is not None and not self._is_usable(column, type_):
                 raise self._refused(
                     f"{name} is {type_}, not {column.form.sql}", "give another table, or change the type"
                 )
@@ -144,7 +141,11 @@ class TypedTable:
     def _is_of_another_kind(self, name: str) -> bool:
         """Whether a column that no field needs is one of the framework's; those of fields of former declarations stay."""
         is_former = name.startswith(f"{BEFORE}_") and any(column.name == BEFORE_NULL for column in self._columns.all)
-        return name.startswith(OWN) and name != AT and not is_former
+        return name.startswith(OWN) and name != AT and not is_former and not self._columns.is_bytes
+
+    def _is_usable(self, column: Column, type_: str) -> bool:
+        """Whether a column of a type holds the values, or can be made to."""
+        return gives(type_, column.form.sql) or (self._evolves and holds(column.form.sql, type_))
 
     def _refuse_missing(self, connection: PostgresConnection, found: Mapping[str, Any], missing: Sequence[str]) -> None:
         own, keys = self._columns.ours, {column.name for column in self._columns.keys}
