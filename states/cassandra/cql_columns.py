@@ -45,39 +45,25 @@ def _of_decimal(value: Decimal) -> bytes:
     return _LENGTH(-exponent) + whole.to_bytes(whole.bit_length() // 8 + 1, "big", signed=True)
 
 
-def _of_date(value: dt.date) -> bytes:
-    return struct.pack(">I", value.toordinal() - _FIRST_DAY + (1 << 31))
-
-
-def _of_moment(value: dt.datetime) -> bytes:
-    return struct.pack(">q", (value - _EPOCH) // _MS)
-
-
-def _moment(value: dt.datetime) -> dt.datetime:
-    return _EPOCH + round((value.replace(tzinfo=dt.UTC) - _EPOCH) / _MS) * _MS  # the driver reads it through a float
-
-
-def _day(value: Any) -> dt.date:
-    return dt.date.fromordinal(value.days_from_epoch + _FIRST_DAY)
-
-
-def _of_key(text: str) -> bytes:
-    return (_ESCAPE + text if not text or text[0] == _ESCAPE else text).encode()
-
-
-def _key(text: str) -> str:
-    return text.removeprefix(_ESCAPE)
-
-
 _TO_BYTES: dict[type, Callable[[Any], bytes]] = {
     str: str.encode,
     bytes: bytes,
     Decimal: _of_decimal,
-    dt.date: _of_date,
-    dt.datetime: _of_moment,
+    dt.date: lambda day: struct.pack(">I", day.toordinal() - _FIRST_DAY + (1 << 31)),
+    dt.datetime: lambda moment: struct.pack(">q", (moment - _EPOCH) // _MS),
 }
-_OF_DRIVER: dict[type, Callable[[Any], Any]] = {dt.date: _day, dt.datetime: _moment}
-_ONLY_KEY = CqlForm("text", pa.large_string(), _of_key, _key)
+_OF_DRIVER: dict[type, Callable[[Any], Any]] = {
+    dt.date: lambda day: dt.date.fromordinal(day.days_from_epoch + _FIRST_DAY),
+    dt.datetime: lambda read: (
+        _EPOCH + round((read.replace(tzinfo=dt.UTC) - _EPOCH) / _MS) * _MS
+    ),  # it was made of a float
+}
+_ONLY_KEY = CqlForm(
+    "text",
+    pa.large_string(),
+    lambda text: (_ESCAPE + text if not text or text[0] == _ESCAPE else text).encode(),
+    lambda text: text.removeprefix(_ESCAPE),
+)
 
 
 class CqlColumn(PlainColumn[CqlForm]):
@@ -203,12 +189,12 @@ def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> C
     """
     if options.layout == "binary":
         return None
-    shape = asked_shape(conf, options, CqlColumn.form_of, _misnamed)
+
+    def misnamed(field: str, is_key: bool) -> str | None:
+        return f"no column can be called {field!r}" if field.lower().startswith(OWN) or not field else None
+
+    shape = asked_shape(conf, options, CqlColumn.form_of, misnamed)
     keys = tuple(CqlColumn.of(*field, True) for field in shape.keys)
     if [key.declared for key in keys] == ["string"]:
         keys = (keys[0]._replace(form=_ONLY_KEY),)
     return CqlColumns(kind, keys, tuple(CqlColumn.of(*field, False) for field in shape.values), shape)
-
-
-def _misnamed(field: str, is_key: bool) -> str | None:
-    return f"no column can be called {field!r}" if field.lower().startswith(OWN) or not field else None

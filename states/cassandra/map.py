@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from states.cassandra.cassandra_fence import CassandraFence
 from states.cassandra.cluster_session import borrow, give_back
 from states.cassandra.cql_columns import CqlColumns
+from states.cassandra.fence import CassandraFence, CassandraRegister, timestamp
 from states.cassandra.options import CassandraOptions, table_name
 from states.cassandra.schema import RECORDS, RECORDS_FORM, form_of_bytes, form_of_columns, open_table
-from states.cassandra.stamps import CassandraRegister, timestamp
-from states.cassandra.statements import ByteColumns, ColumnRows, StateRows
+from states.cassandra.statements import BucketColumns, ColumnRows, StateRows
 from trident.errors import CommitOrderError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.interfaces import Key, StateConf
@@ -151,7 +150,7 @@ class CassandraBackingMap(BackingMap):
         table = open_table(connection, options, self._table, form_of_bytes(options), self._conf.read_only)
         registers = partial(CassandraRegister, connection, table, state, options)
         rows = StateRows(
-            connection, options, table, ByteColumns(state, options.buckets), f"of state {state!r} in {table}"
+            connection, options, table, BucketColumns(state, options.buckets), f"of state {state!r} in {table}"
         )
         return rows, CassandraFence(registers, self._partition, self._what)
 

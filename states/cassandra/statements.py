@@ -29,7 +29,7 @@ Cells = Sequence[bytes | None]
 """Values of a statement, as they are sent."""
 
 
-class ByteColumns:
+class BucketColumns:
     """Keys and values that are bytes, as the columns of a table that states share: rows of a bucket are one partition.
 
     `lists`: the cells that rows have in common which are listed together.
@@ -77,15 +77,14 @@ class StateRows:
         connection: CassandraConnection,
         options: CassandraOptions,
         table: str,
-        columns: ByteColumns | CqlColumns,
+        columns: BucketColumns | CqlColumns,
         what: str,
     ) -> None:
         self._connection, self._columns, self._table, self._what = connection, columns, table, what
         self._concurrency, self._shared = options.max_concurrency, len(columns.lists[0])
         self._puts, self._gets = options.rows_per_batch, options.rows_per_read
-        self._window = (
-            options.buckets * self._puts * _WINDOW_REQUESTS
-        )  # keys in memory in addition to the caller's lists
+        # How many keys are in memory in addition to the caller's lists.
+        self._window = options.buckets * self._puts * _WINDOW_REQUESTS
         if not self._shared:  # each row is a partition
             self._puts, self._gets, self._window = min(self._puts, _PUTS), min(self._gets, _GETS), 10_000
         read, write, ttl = options.read_consistency, options.write_consistency, options.ttl_s

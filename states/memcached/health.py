@@ -60,11 +60,6 @@ class Health(NamedTuple):
         return Health(epoch, int(statistics[b"pid"]), started, flushes, evictions, sent)
 
 
-def moves_page(statistics: Mapping[bytes, Any]) -> bool:
-    """Whether the server is moving a page of memory: what it drops in doing so, it counts at the end."""
-    return statistics.get(b"slab_reassign_running", b"0") not in (b"0", 0, False)
-
-
 Baseline = dict[str, Health]
 """The health of each server of a state."""
 
@@ -185,7 +180,10 @@ class ServerWatch:
         """Return the statistics of a server, including the slab page that is being moved."""
         statistics = first = connection.statistics()
         give_up = time.monotonic() + self._patience_s
-        while moves_page(statistics) and statistics[b"slabs_moved"] == first[b"slabs_moved"]:
+        # What a server drops in moving a page of memory, it counts at the end.
+        while statistics.get(b"slab_reassign_running", b"0") not in (b"0", 0, False) and (
+            statistics[b"slabs_moved"] == first[b"slabs_moved"]
+        ):
             if self._warns:
                 break
             if time.monotonic() > give_up:

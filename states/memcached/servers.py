@@ -6,7 +6,7 @@ again over a new connection; a write is not, because it is unknown whether it wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from hashlib import blake2b
 from operator import itemgetter
@@ -16,7 +16,7 @@ from zlib import crc32
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_commands
 from trident.errors import BackendError, StoreAwayError
-from trident.storekit import Retries, driver_package
+from trident.storekit import Retries, by_count, by_size, driver_package
 
 T = TypeVar("T")
 _TOKEN: Callable[[Item], bytes] = itemgetter(2)
@@ -173,20 +173,29 @@ class Servers:
     def __init__(self, options: MemcachedOptions) -> None:
         self.connections = [MemcachedConnection(name, options) for name in options.servers]
         self._slots = _slots(options.servers)
+        self._most_keys, self._most_bytes = options.max_keys_per_call, options.max_bytes_per_call
 
     def of(self, name: bytes) -> MemcachedConnection:
         """Return the server of a name."""
         return self.connections[self._slots[crc32(name) % _SLOTS]]
 
-    def placed(self, names: Sequence[bytes]) -> list[tuple[MemcachedConnection, list[int]]]:
-        """Return, for each server that has any of the names, their places in the list."""
-        if len(self.connections) == 1:
-            return [(self.connections[0], list(range(len(names))))] if names else []
+    def chunks(
+        self, names: Sequence[bytes], values: Sequence[bytes] | None = None
+    ) -> Iterator[tuple[MemcachedConnection, Sequence[int]]]:
+        """Iterate over the places in the list of what one request takes, of names or of values to write, server by server."""
         places: list[list[int]] = [[] for _ in self.connections]
-        slots = self._slots
-        for at, name in enumerate(names):
-            places[slots[crc32(name) % _SLOTS]].append(at)
-        return [(connection, mine) for connection, mine in zip(self.connections, places, strict=True) if mine]
+        if len(places) == 1:
+            places[0] = list(range(len(names)))
+        else:
+            slots = self._slots
+            for at, name in enumerate(names):
+                places[slots[crc32(name) % _SLOTS]].append(at)
+        for connection, mine in zip(self.connections, places, strict=True):
+            if values is None or not mine:
+                chunks = by_count(mine, self._most_keys)
+            else:
+                chunks = by_size(mine, (len(values[at]) for at in mine), self._most_keys, self._most_bytes)
+            yield from ((connection, chunk) for chunk in chunks)
 
     def close(self) -> None:
         """Close all connections."""

@@ -256,8 +256,9 @@ def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Co
 
 
 def _misnamed(field: str, is_key: bool) -> str | None:
-    most = MAX_NAME_BYTES if is_key else MAX_NAME_BYTES - len(f"{BEFORE}_")
-    return None if _is_name(field, most) else f"no column can be called {field!r}"
+    most, is_free = MAX_NAME_BYTES, not field.lower().startswith(OWN) and field not in _SYSTEM
+    size = len(field.encode(errors="replace")) + (0 if is_key else len(f"{BEFORE}_"))
+    return None if is_free and field and size <= most and _NUL not in field else f"no column can be called {field!r}"
 
 
 def packed(form: _Form, array: Any) -> Packed:
@@ -299,11 +300,6 @@ def _fits_json(type_: pa.DataType) -> bool:
     if pa.types.is_struct(type_):
         return all(_fits_json(field.type) for field in type_)
     return any(row.arrow == type_ for row in TYPES.values() if row.python in (str, bool, int, float))
-
-
-def _is_name(field: str, most: int) -> bool:
-    is_free = not field.lower().startswith(OWN) and field not in _SYSTEM
-    return is_free and 0 < len(field.encode(errors="replace")) <= most and _NUL not in field
 
 
 def _escaped(array: Any) -> Any:

@@ -208,7 +208,7 @@ class TypedRows(StoredRows):
             )
             for at, (rows, arguments) in enumerate(self._statements(puts))
         ]
-        return FencedWrite(len(clauses), lambda: clauses)
+        return FencedWrite(clauses)
 
     def _fence(self, sentinel: bytes, found: bytes | None, new: bytes, witness: bytes | None) -> Statement:
         given = {"layout": LAYOUT, "found": found, "new": new, "dead": self._dead, "witness": witness}

@@ -127,7 +127,7 @@ class TypedTable:
             raise self._refused("it has the binary layout (key, value)", "give layout='binary', or another table")
         for name, (type_, _, _, is_deterministic) in found.items():
             column = known.get(name)
-            if column is None and self._is_of_another_kind(name) and not self._columns.is_bytes:
+            if column is None and self._is_of_another_kind(name):
                 raise self._refused(
                     f"it has {name}, of a state of another kind", "give the kind that it was written with"
                 )
@@ -141,7 +141,7 @@ class TypedTable:
     def _is_of_another_kind(self, name: str) -> bool:
         """Whether a column that no field needs is one of the framework's; those of fields of former declarations stay."""
         is_former = name.startswith(f"{BEFORE}_") and any(column.name == BEFORE_NULL for column in self._columns.all)
-        return name.startswith(OWN) and name != AT and not is_former
+        return name.startswith(OWN) and name != AT and not is_former and not self._columns.is_bytes
 
     def _is_usable(self, column: Column, type_: str) -> bool:
         """Whether a column of a type holds the values, or can be made to."""

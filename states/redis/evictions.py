@@ -146,7 +146,10 @@ def greeted(evictions: Evictions, link: Link) -> None:
     """Ask a server what it keeps, and how many keys it has evicted so far."""
     info_answer, *config_answers = link.ask((b"INFO",), *((b"CONFIG", b"GET", name) for name in _CONFIG))
     info, server = info_of(info_answer), f"Redis {link.name}"
-    config = {name: _config(answer) for name, answer in zip(_CONFIG, config_answers, strict=True)}
+    config = {
+        name: bytes(answer[1]).decode() if isinstance(answer, list) and len(answer) == 2 else None
+        for name, answer in zip(_CONFIG, config_answers, strict=True)
+    }
     risk = persistence_risk(info, config)
     if risk:
         evictions.note((server, risk))
@@ -186,7 +189,3 @@ def persistence_risk(info: dict[str, str], config: dict[str, str | None]) -> str
         f"there is no append-only file: a crash loses every batch since the last RDB snapshot{every}. That is "
         "detected, and the start then says what keeps the totals right; set appendonly yes to keep them"
     )
-
-
-def _config(answer: Any) -> str | None:
-    return bytes(answer[1]).decode() if isinstance(answer, list) and len(answer) == 2 else None

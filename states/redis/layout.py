@@ -95,22 +95,24 @@ class RedisLayout:
 
     def __init__(self, prefix: str, buckets: int | None = None, plain: PlainHashes | None = None) -> None:
         tag = prefix.replace("%", "%25").replace("}", "%7D")  # a closing brace would end the tag too early
-        names = [prefix] if buckets is None else [f"{{{tag}:{bucket}}}" for bucket in range(buckets)]
-        self.stems = stems = [name.encode() for name in names]
-        self.buckets, self.plain = len(stems), plain
+        if buckets is None:
+            stems, before, tags = [prefix.encode()], f"{prefix}:".encode(), b""
+        else:
+            stems = [f"{{{tag}:{bucket}}}".encode() for bucket in range(buckets)]
+            before, tags = f"{{{tag}:".encode(), b"*}:"
         # Recorded with each sentinel, so that no other number of buckets is used; one server records nothing.
         self.recorded_buckets = b"" if buckets is None else b"%d" % buckets
+        own, other, changes, glob = b":sentinels", _PLAIN_SENTINELS, b":changes", b"[\x01-\x1f]*"
+        if plain is not None:
+            own, other, changes, glob = other, own, _PLAIN_CHANGES, b"*"
+        self.stems, self.buckets, self.plain, self._before = stems, len(stems), plain, len(before)
         self._starts = [stem + b":" for stem in stems]
         self._bucket_of = {start: bucket for bucket, start in enumerate(self._starts)}
-        ends = (b":sentinels", _PLAIN_SENTINELS)
-        end, other = ends if plain is None else reversed(ends)
-        self.sentinel_keys = [stem + end for stem in stems]
+        self.sentinel_keys = [stem + own for stem in stems]
         self.other_sentinels = [stem + other for stem in stems]
-        self.change_keys = [stem + (b":changes" if plain is None else _PLAIN_CHANGES) for stem in stems]
+        self.change_keys = [stem + changes for stem in stems]
         self._named: Callable[..., list[bytes]] = encode_keys if plain is None else plain.names
-        before = stems[0] + b":" if buckets is None else stems[0][: -len(b"0}")]
-        self._before, tags = len(before), b"" if buckets is None else b"*}:"
-        self.scan_pattern = _GLOB.sub(rb"\\\1", before) + tags + (b"[\x01-\x1f]*" if plain is None else b"*")
+        self.scan_pattern = _GLOB.sub(rb"\\\1", before) + tags + glob
         """The glob that the names of all keys match, and few others."""
 
     def check_buckets(self, recorded: bytes | None, place: str) -> None:

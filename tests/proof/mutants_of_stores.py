@@ -189,7 +189,7 @@ OF_STORES = (
     ),
     Mutant(
         "Cassandra: the writes of an adopted state lose against those before",
-        "states/cassandra/stamps.py",
+        "states/cassandra/fence.py",
         "            floor = 0 if found is None else found.ceiling\n",
         "            floor = 0 if found is None else found.floor\n",
         ("tests/states/cassandra/test_cassandra.py::test_states_that_share_a_table_do_not_meet",),

@@ -29,11 +29,8 @@ Field = tuple[str, str]
 
 FormOf = Callable[[str, bool], Any]
 """Says how a store keeps values of a type, and whether of a key; None: it has no plain form for them."""
-
 Misnamed = Callable[[str, bool], str | None]
 """Says why a field, of a key or not, cannot have its name in a store; None: it can."""
-
-Refusal = Callable[[str, str, bool], str | None]
 
 _KEPT_BY_JSON = [row.name for row in TYPES.values() if row.python in (str, bool, int) or row.name == "double"]
 _IN_JSON = re.compile(rf"(array|struct|{'|'.join(_KEPT_BY_JSON)}|decimal\(\d+,\d+\)|\w+:|[<>,])+")
@@ -113,20 +110,21 @@ def shape_of(conf: StateConf, options: MapOptions, form_of: FormOf, misnamed: Mi
     keys = conf.key_fields or ((("key", "string"),) if isinstance(options.snapshot_key, str) else ())
     if conf.value_type is None or not keys:
         return "its keys and values have no declared type"
-    names = [name for name, _ in keys]
-    value_type = normal_type(conf.value_type)
-    parts = _parts(value_type, names, refusal)
+    return _shape(conf, keys, normal_type(conf.value_type), refusal)
+
+
+def _shape(
+    conf: StateConf, keys: Sequence[Field], value_type: str, refusal: Callable[[str, str, bool], str | None]
+) -> PlainShape | str:
+    names, parts = list(dict(keys)), struct_fields(value_type)
+    if any(refusal(*part, False) or part[0] in names for part in parts):
+        parts = ()  # not columns of its own
     values = parts or ((free_name(conf.value_field or "value", names), value_type),)  # named as by a reader
     typed = tuple((name, normal_type(type_) if type_ else "") for name, type_ in keys)
-    return _reason(typed, values, value_type, refusal) or PlainShape(typed, values, is_struct=bool(parts))
-
-
-def _reason(keys: Sequence[Field], values: Sequence[Field], value_type: str, refusal: Refusal) -> str | None:
-    """Return why a field has no plain form: of a struct as a whole, one of its own."""
-    reasons = [refusal(*key, True) for key in keys]
-    if any(refusal(*one, False) for one in values):
+    reasons = [refusal(*key, True) for key in typed]
+    if any(refusal(*one, False) for one in values):  # of a struct as a whole, one of its fields' own
         reasons += [refusal(*one, False) for one in (*struct_fields(value_type), *values)]
-    return next(filter(None, reasons), None)
+    return next(filter(None, reasons), None) or PlainShape(typed, values, is_struct=bool(parts))
 
 
 def json_form(type_: str) -> tuple[Callable[[Any], str], Callable[[str], Any]] | None:
@@ -157,12 +155,6 @@ def _decimals(type_: str) -> Callable[[Any], Any] | None:
     if not members:
         return None
     return lambda value: value and {**value, **{name: made(value[name]) for name, made in members.items()}}
-
-
-def _parts(type_: str, keys: Sequence[str], refusal: Refusal) -> tuple[Field, ...]:
-    """Return the fields of a struct; none if it is no struct, or one of them has no plain form, or the name of a key's."""
-    parts = struct_fields(type_)
-    return () if any(refusal(*part, False) or part[0] in keys for part in parts) else parts
 
 
 class PlainColumn(NamedTuple, Generic[F]):

@@ -17,7 +17,7 @@ from spouts import FixedBatchSpout
 from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.cql_columns import columns_of
-from states.cassandra.stamps import timestamp
+from states.cassandra.fence import timestamp
 from tests.harness.servers import Server
 from tests.harness.store_commits import update, values
 from tests.states.cassandra.cassandra_states import EPOCH, KINDS, Home, Log, commit, names
