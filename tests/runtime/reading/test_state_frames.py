@@ -6,11 +6,11 @@ import datetime
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 import trident
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
+from states.delta.time_travel import DeltaMapState
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.sqlite_map import PAGE, sqlite_state
@@ -240,28 +241,16 @@ def test_rows_that_commits_overtook_are_not_given(target: str, tmp_path: Path) -
         read("rows", 1)
 
 
-@pytest.mark.parametrize("options", [{}, {"txid": "2"}])
-def test_what_the_planning_opens_is_closed(
-    options: dict[str, str], target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_planning_opens_is_closed(target: str, tmp_path: Path) -> None:
     run_all(load_topology(target), "in_process", log_dir=str(tmp_path / "log"))
-    opened: list[State] = []
-    closed: list[State] = []
-
-    def watched(*arguments: Any, **more: Any) -> State:
-        state = open_state(*arguments, **more)
-        monkeypatch.setattr(state, "close", partial(closing, state, state.close))
-        opened.append(state)
-        return state
-
-    def closing(state: State, close: Callable[[], None]) -> None:
-        close()
-        closed.append(state)
-
-    monkeypatch.setattr(data_source, "open_state", watched)
-    source = TridentDataSource({"topology": target, "log_dir": str(tmp_path / "log"), "state": "table", **options})
-    source.reader(StructType()).partitions()
-    assert len(opened) == len(closed) > 0
+    source = TridentDataSource({"topology": target, "log_dir": str(tmp_path / "log"), "state": "table", "txid": "2"})
+    reader: Any = source.reader(StructType())
+    with (
+        mock.patch.object(data_source, "open_state", side_effect=open_state) as opened,
+        mock.patch.object(DeltaMapState, "close", autospec=True, side_effect=DeltaMapState.close) as closed,
+    ):
+        reader.partitions()
+    assert opened.call_count == closed.call_count == 2
 
 
 @pytest.mark.long
