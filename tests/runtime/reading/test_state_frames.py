@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 import trident
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
-from states.delta.time_travel import DeltaMapState
+from states.delta.state import DeltaMapState
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.sqlite_map import PAGE, sqlite_state
