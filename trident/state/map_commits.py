@@ -28,7 +28,7 @@ from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.kinds import LaterWrite
-from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
+from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel
 from trident.state.txid import EMPTIED, Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue, owned
 
@@ -45,8 +45,8 @@ class CommittedMap(State, ABC):
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         self.backing, self.name, self.place, self.partition = backing_map(backing), name, name, partition
         known, self.kept_changes = self.backing.facts, self.backing.kept_changes
-        self._guard = fenced(self.backing, partition)
-        fences = self._guard is self.backing
+        fences = self.backing.offers("move_sentinel")
+        self._guard = self.backing if fences else ReservedKeySentinel(self.backing, partition)
         keeps_columns = known.keeps_columns and self.kind is StateType.OPAQUE
         self.facts = StateFacts(fences, known.shares_keys, keeps_columns, can_be_emptied=self.backing.offers("reset"))
         self._removals = Removals(self.backing, self.kind)

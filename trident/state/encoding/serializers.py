@@ -54,8 +54,8 @@ from trident.types import plain_number
 class Serializer(Protocol):
     """Turns what a map stores into bytes and back.
 
-    It may have a `kind`, that of the values that it writes; and `serialize_many` and `deserialize_many`, which take a list and
-    return one, if it is faster with many at once. A trial shows whether it keeps the attempt of an opaque value.
+    It may have a `kind`, that of the values that it writes; and both `serialize_many` and `deserialize_many`, which take a list
+    and return one, if it is faster with many at once. A trial shows whether it keeps the attempt of an opaque value.
     """
 
     def serialize(self, obj: Any) -> bytes:
@@ -277,8 +277,9 @@ class StoredValues:
 
     def __init__(self, serializer: Serializer) -> None:
         self._serializer, many = serializer, cast("Any", serializer)
-        self._serialize_many = many.serialize_many if has(many, "serialize_many") else None
-        self._deserialize_many = many.deserialize_many if has(many, "deserialize_many") else None
+        self._serialize_many, self._deserialize_many = None, None
+        if has(serializer, "serialize_many", "deserialize_many"):
+            self._serialize_many, self._deserialize_many = many.serialize_many, many.deserialize_many
         is_codec = type(serializer) is CodecSerializer and serializer.kind is StateType.OPAQUE
         self.decode_opaque: DecodeOpaque | None = self._decoded_columns if is_codec else None
 
