@@ -178,7 +178,9 @@ OF_STORES = (
         "states/cassandra/map.py",
         "            self._rows.put(keys, values, at, self._fence.check)",
         "            self._rows.put(keys, values, at, lambda: None)",
-        ("tests/states/cassandra/test_cassandra_columns.py::TestFencedMap",),
+        (
+            "tests/states/cassandra/test_cassandra_faults.py::test_a_writer_that_wakes_up_between_windows_is_fenced_and_changes_nothing",
+        ),
     ),
     Mutant(
         "Cassandra: two puts of one commit have the same timestamp",
