@@ -8,11 +8,11 @@ import secrets
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from trident.coordination.framing import decode, encode
-from trident.coordination.lock import Claim, SegmentName
-from trident.coordination.log_reader import header_at
+from trident.coordination.lock import SegmentName
+from trident.coordination.log_reader import header_state
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import Record, record_from_data
@@ -20,11 +20,8 @@ from trident.errors import FencedError, ForeignLogError, LogError
 from trident.retention import Retention
 from trident.servers import local_processes
 
-if TYPE_CHECKING:
-    from trident.coordination.stored_log import StoredClaim
-
 logger = logging.getLogger(__name__)
-C = TypeVar("C", bound="Claim | StoredClaim")
+C = TypeVar("C", bound="LogClaim")
 
 
 class DurableLog(TransactionLog):
@@ -94,6 +91,15 @@ class DurableLog(TransactionLog):
             self._lock = threading.Lock()  # no thread is left to release the old one
 
 
+class LogClaim(Protocol):
+    """The right to write a log as epoch `epoch`, until another driver claims it."""
+
+    epoch: int
+
+    def release(self) -> None:
+        """Give it up."""
+
+
 def claimed(
     place: object,
     topology: str,
@@ -158,7 +164,8 @@ def first_kept(
     first, last = names[0], state.history[-1]
     for name in names[1 : AT_ONCE + 1]:
         try:
-            header = header_at(read(name), name, name.file)
+            payload = next(read(name), None)
+            header = None if payload is None else header_state(payload, name, name.file)
         except LogError as error:
             logger.warning("transaction log of topology %r: its history is damaged: %s", state.topology, error)
             continue

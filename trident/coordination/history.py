@@ -14,7 +14,7 @@ from datetime import datetime
 from trident.coordination.framing import decode
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_address import open_reader
-from trident.coordination.log_reader import header_at, header_state
+from trident.coordination.log_reader import header_state
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLogReader
 from trident.coordination.records import AdoptRecord, CommitRecord, Record, RenameRecord, record_from_data
@@ -136,6 +136,7 @@ class _Reading:
     def _header(self, name: SegmentName) -> LogState | None:
         """Return what a header says; None if the segment is not there, or damaged, which is told when it is read."""
         try:
-            return header_at(self._reader.read_segment(name, header_only=True), name, self._place)
+            payload = next(self._reader.read_segment(name, header_only=True), None)
+            return None if payload is None else header_state(payload, name, self._place)
         except CorruptLogError:
             return None

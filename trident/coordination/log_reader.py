@@ -197,12 +197,6 @@ def header_state(payload: bytes, segment: SegmentName, where: str) -> LogState:
         raise CorruptLogError(where, 0, str(error)) from error
 
 
-def header_at(read: Iterator[bytes], segment: SegmentName, where: str) -> LogState | None:
-    """Return the state in the header of a segment whose records are read; None if it was removed."""
-    payload = next(read, None)
-    return None if payload is None else header_state(payload, segment, where)
-
-
 def header_of(segment: SegmentName, state: LogState) -> dict[str, Any]:
     """Return the header of a segment as plain data."""
     return {

@@ -293,7 +293,10 @@ class DriverSlot:
     def _death(self, ended: DriverProcess, end: DriverEnd | None, now_secs: float) -> DriverDeath:
         order = ended.order
         if end is None:  # it could not say why
-            said = _tail(self._folder.output_file(order.storm_id))
+            said = ""
+            with contextlib.suppress(OSError):
+                printed = self._folder.output_file(order.storm_id).read_bytes()
+                said = printed[-_TAIL_BYTES:].decode(errors="replace").strip()
             reason = ended.how + (f"; it said last: {said}" if said else "")
             end = DriverEnd(False, False, max(0.0, now_secs - order.created_secs), reason)
         where, start = (order.node, order.port, order.generation), order.start_time_secs
@@ -306,10 +309,3 @@ class DriverSlot:
         else:
             self._pause(now, death.ran_secs)
         self._deaths.append((storm_id, death))
-
-
-def _tail(file: Path) -> str:
-    try:
-        return file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
-    except OSError:
-        return ""
