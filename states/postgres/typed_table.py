@@ -17,7 +17,7 @@ from trident.servers.postgres_connection import PostgresConnection, make
 from trident.state.interfaces import StateConf
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 
-_CREATE = "CREATE TABLE IF NOT EXISTS {table} ({columns}, UNIQUE{nulls} ({keys})) WITH (fillfactor = 70)"
+_CREATE = "CREATE TABLE IF NOT EXISTS {table} ({columns}, {unique} ({keys})) WITH (fillfactor = 70)"
 _SENTINELS = """
     CREATE TABLE IF NOT EXISTS {sentinels} (
         state text, partition int, layout int NOT NULL, sentinel bytea NOT NULL, witness bytea, PRIMARY KEY (state, partition)
@@ -96,9 +96,8 @@ class TypedTable:
         if self._expires and AT not in found:
             added = f'ADD COLUMN IF NOT EXISTS "{AT}" timestamp with time zone DEFAULT now()'
             self._alter(connection, added, f"it has no column {AT}", "add it")
-        elif (
-            not self._expires and AT in found
-        ):  # without it no driver notes when it writes, and a later ttl_s would go by old times
+        elif not self._expires and AT in found:
+            # Without it no driver notes when it writes, and a later ttl_s would go by old times.
             self._alter(connection, f'DROP COLUMN IF EXISTS "{AT}"', f"it has {AT}, and no ttl_s", "drop the column")
         if self._changes is not None:
             self._changes.create(connection)
@@ -109,14 +108,17 @@ class TypedTable:
         """Make the table, and that of the sentinels unless they are among its rows."""
         is_old, keys = connection.info.server_version < _EQUAL_NULLS, self._columns.keys
         takes_null, others = not is_old and not self._columns.is_bytes, () if self._columns.is_bytes else (_SENTINELS,)
-        rest = "" if takes_null else " NOT NULL"
+        rest, unique = ("", "UNIQUE NULLS NOT DISTINCT") if takes_null else (" NOT NULL", "UNIQUE")
+        if self._columns.is_bytes:
+            unique = "PRIMARY KEY"  # by which a subscription of PostgreSQL's knows the rows
         texts = {
             column: ' COLLATE "C"' for column in keys if column.form.sql == "text"
         }  # no upgrade of the system changes it
         types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
-        types += [f"{column.quoted} {column.form.sql}" for column in self._columns.all[len(keys) :]]
+        value_rest = rest if self._columns.is_bytes else ""
+        types += [f"{column.quoted} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]
         statement = _CREATE.replace("{columns}", ", ".join(types)).replace("{keys}", listed(keys))
-        for each in (statement.replace("{nulls}", " NULLS NOT DISTINCT" if takes_null else ""), *others):
+        for each in (statement.replace("{unique}", unique), *others):
             make(connection, self.sql(each))
         self._is_known = False
         self.prepare(connection)

@@ -57,6 +57,8 @@ def test_a_state_is_one_table_that_other_programs_can_read(home: Home) -> None:
     found = home.sql(f"SELECT convert_from(value, 'UTF8') FROM {table} WHERE key < ' '::bytea")
     assert [json.loads(value) for (value,) in found] == [[1, 0, None, 5]]
     assert home.sql(f"SELECT convert_from(key, 'UTF8') FROM {table} WHERE key > ' '::bytea") == [("sentinel:0",)]
+    primary = f"SELECT indisprimary FROM pg_index WHERE indrelid = '{table}'::regclass"
+    assert home.sql(primary) == [(True,)], "a subscription that copies the table knows its rows by their primary key"
 
 
 @pytest.mark.parametrize("name", ['a "quoted" one', "100 % of it, and a\\", "größe", "x" * 100, "x" * 99 + "y", "a;--"])
