@@ -3,10 +3,8 @@
 `recent_progress`, log records, metrics and listeners all show these events. What an event says is worked out when it is asked
 for, because a batch of one row takes hardly longer than the words about it.
 
-Events as log records, and log records as lines of JSON.
-
-The message of a record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures, and your
-own handler finds the typed value as `record.msg`.
+The message of a log record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures, and
+your own handler finds the typed value as `record.msg`.
 """
 
 from __future__ import annotations
@@ -25,6 +23,10 @@ from typing import Any, NamedTuple, Self
 
 from trident.observe.batch_committed import BatchCommitted, Placement, event_entry
 from trident.spout.interfaces import TransactionAttempt
+
+event_logger = logging.getLogger("trident.events")
+"""The logger of events: INFO; WARNING for a batch that left tuples out, an attempt that failed (but for a tuple that is then
+left out) and a replay that differed; ERROR for an end by an error."""
 
 WHOLE_TOPOLOGY = "__topology"
 """The component of an error that ended the topology."""
@@ -243,11 +245,6 @@ class TopologyListener:
 
     def on_topology_terminated(self, event: TopologyTerminated) -> None:
         """The topology ended, by `stop` or by an error; the last event."""
-
-
-event_logger = logging.getLogger("trident.events")
-"""The logger of events: INFO; WARNING for a batch that left tuples out, an attempt that failed (but for a tuple that is then
-left out) and a replay that differed; ERROR for an end by an error."""
 
 
 def event_of(record: logging.LogRecord) -> TopologyEvent | None:

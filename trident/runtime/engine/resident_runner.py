@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 10.0  # for workers that are on their way, before batches go on without them
+_START_S = 120.0  # for the first worker
+
 
 @dataclass(eq=False)
 class KeptRun:
@@ -135,12 +140,6 @@ def _dealt(parts: Sequence[Part], run: Run) -> dict[int, list[tuple[int, Part]]]
     for index, part in enumerate(parts):
         dealt.setdefault(places[(first + index) % len(places)], []).append((index, part))
     return dealt
-
-
-logger = logging.getLogger(__name__)
-
-_PATIENCE_S = 10.0  # for workers that are on their way, before batches go on without them
-_START_S = 120.0  # for the first worker
 
 
 class CrewMember(NamedTuple):
