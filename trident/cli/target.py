@@ -81,8 +81,9 @@ def settings(conf: Sequence[str], given: Mapping[str, Any], topology: TridentTop
 def conf_of(given: Sequence[str]) -> dict[str, str]:
     """Return the settings of `--conf key=value`, names and texts."""
     pairs = [each.partition("=") for each in given]
-    if wrong := next(("".join(pair) for pair in pairs if not pair[0] or not pair[1]), None):
-        raise typer.BadParameter(f"--conf {wrong!r}: expected key=value, as in max_spout_pending=5")
+    for name, equals, value in pairs:
+        if not (name and equals):
+            raise typer.BadParameter(f"--conf {name + equals + value!r}: expected key=value, as in max_spout_pending=5")
     return {name: value for name, _, value in pairs}
 
 

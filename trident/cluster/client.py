@@ -292,7 +292,7 @@ class NimbusHttp:
         error = error_of(url, answer.status_code, problem)
         if isinstance(error, NotAllowed) and not self._has_token:
             return NotAllowed(f"{error}; give it with --token or the variable TRIDENT_TOKEN")
-        return error if isinstance(error, TridentError) else ClusterError(str(error))
+        return error if isinstance(error, TridentError) else ClusterError(str(error.args[0]))
 
 
 class _Unknown(ClusterUnreachable):

@@ -63,10 +63,11 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Let a durable file appear, whole or not at all; it replaces what was there."""
+def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
+    """Let a durable file appear, whole or not at all; it replaces what was there. `mode`: of the file, less the umask."""
     temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:  # an error may say a lone surrogate
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:  # an error may say a lone surrogate
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

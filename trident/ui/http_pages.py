@@ -71,8 +71,7 @@ class HttpTopologyPages(Closes):
         path = f"/{action}" if wait_s is None else f"/{action}/{wait_s:g}"
         names = {"workers": "numWorkers", "executors": "executors"}
         options = {names[name]: value for name, value in parameters.items() if name in names}
-        # Beside what the action itself waits for.
-        return self._ask("POST", path, json={"rebalanceOptions": options}, timeout=30.0 + 2 * (wait_s or 0.0))
+        return self._ask("POST", path, json={"rebalanceOptions": options}, timeout=_ACTION_S + 2 * (wait_s or 0.0))
 
     def close(self) -> None:
         """Close the connections."""

@@ -78,7 +78,7 @@ class MachineFolder:
         file = self.path / "supervisor-id"
         if not file.exists():
             host = "".join(each if each.isalnum() else "-" for each in socket.gethostname())
-            write_whole(file, f"{host}-{secrets.token_hex(4)}\n")
+            write_whole(file, f"{host}-{secrets.token_hex(4)}\n", 0o644)
         return file.read_text(encoding="utf-8").strip()
 
 
@@ -102,11 +102,11 @@ def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> Page:
 
 @dataclass(frozen=True)
 class _Note:
-    """What a supervisor and the process of a driver tell each other, in a file; they are of the same version."""
+    """What a supervisor and the process of a driver tell each other, in a file."""
 
     def write(self, path: Path) -> None:
         """Write the file; it is whole, or the one before."""
-        write_whole(path, json.dumps(asdict(self)))
+        write_whole(path, json.dumps(asdict(self)), 0o644)
 
     @classmethod
     def read(cls, path: Path) -> Self | None:

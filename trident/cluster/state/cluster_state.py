@@ -152,6 +152,10 @@ class ClusterState(EventDispatcher):
         """Delete nodes that have none below, all at once; nothing is done if one of them is not there any more."""
         self._nodes.change(*(Delete(checked_way(path)) for path in paths))
 
+    def compare_and_delete(self, path: str, version: int) -> bool:
+        """Delete a node that has none below it if it has this version. Returns whether it was done."""
+        return self._nodes.change(Delete(checked_way(path), version)) is None
+
     def delete_node(self, path: str) -> None:
         """Delete a node and all below it; harmless if there is none."""
         node = Delete(checked_way(path))
