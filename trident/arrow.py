@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -229,29 +230,38 @@ def cut_table(table: pa.Table, parallelism: int, fewest: int = 1024) -> list[Tab
     return [TablePart(table.slice(start, end - start)) for start, end in pairwise(bounds)]
 
 
+_LONGEST_PAUSE_S = 1.0
+
+
 class _CollectorPause:
     """Pauses Python's cycle collector inside of it, in all threads; where rows are made, a third of the time would be its own.
 
     For where many small objects are made of which none refers to another.
-    Several threads may be inside at once: the last one to leave turns it on again, if it was on before the first.
+    Several threads may be inside at once: the last one to leave turns it on again, if it was on before the first. As long as
+    there is always another one, a thread that leaves collects, once a second.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._inside, self._was_on = 0, False
+        self._inside, self._was_on, self._since = 0, False, 0.0
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._inside:
-                self._was_on = gc.isenabled()
+                self._was_on, self._since = gc.isenabled(), monotonic()
                 gc.disable()
             self._inside += 1
 
     def __exit__(self, *raised: object) -> None:
         with self._lock:
             self._inside -= 1
-            if not self._inside and self._was_on:
+            is_due = self._was_on and self._inside > 0 and monotonic() > self._since + _LONGEST_PAUSE_S
+            if is_due:
+                self._since = monotonic()
+            elif not self._inside and self._was_on:
                 gc.enable()
+        if is_due:
+            gc.collect(1)
 
 
 COLLECTOR_PAUSE = _CollectorPause()

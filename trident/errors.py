@@ -130,14 +130,17 @@ class TridentError(Exception):
 
     can_heal: bool = True
     waits_for: str = ""
-    _text: ClassVar[str] = ""
+    _text_of_args: ClassVar[str] = ""
     """The message, with the names of what the class is made with in braces; empty if it is made otherwise."""
 
     def __str__(self) -> str:
-        if not self._text:
-            return super().__str__()
-        names = next(signature(kind).parameters for kind in type(self).__mro__ if "_text" in vars(kind))
-        return self._text.format(**dict(zip(names, self.args, strict=True)))
+        kind = next(kind for kind in type(self).__mro__ if "_text_of_args" in vars(kind))
+        message = vars(kind)["_text_of_args"]
+        return (
+            message.format(**dict(zip(signature(kind).parameters, self.args, strict=True)))
+            if message
+            else super().__str__()
+        )
 
 
 class TopologyError(TridentError):
@@ -173,7 +176,7 @@ class DirtyReadError(InexactPairingError):
     """A query may read what a failed attempt wrote, and feeds a state that must be exact; `allow_inexact` was not given."""
 
     __str__ = TridentError.__str__
-    _text = (
+    _text_of_args = (
         "query {query!r} reads state {state!r}, which is {state_kind}, before the batch has updated it, and feeds state "
         "{fed!r}: in a replay it may read what a failed attempt wrote. Only an opaque state can be read as of the batch "
         "before, so {fed!r} is not exact. Make {state!r} opaque, query it behind its own update (new_values_stream()), or "
@@ -291,7 +294,7 @@ class ReplayDiffersError(TridentError):
     """
 
     can_heal = False
-    _text = (
+    _text_of_args = (
         "topology {topology!r}, batch {txid}: {difference}. A replay would give other totals: let the results of a step depend "
         "on its tuples alone, not on a clock, a random number, a counter, or their order"
     )
@@ -350,7 +353,7 @@ class ReplayFailedError(TridentError):
 class FencedError(TridentError):
     """Another driver has taken this topology over. The writer that gets this error must stop."""
 
-    _text = "{what}: this writer is {own}, but {found} has taken over; nothing more is written from here"
+    _text_of_args = "{what}: this writer is {own}, but {found} has taken over; nothing more is written from here"
 
     def __init__(self, what: str, own: str, found: str) -> None:
         super().__init__(what, own, found)
@@ -363,7 +366,7 @@ class LogError(TridentError):
 class LogHeldError(LogError):
     """Another driver holds the log."""
 
-    _text = (
+    _text_of_args = (
         "the transaction log {path} is held by {holder}. Stop that driver, or start with takeover=True (--takeover), which "
         "fences it out"
     )
@@ -375,7 +378,7 @@ class LogHeldError(LogError):
 class AlreadyRunningError(LogHeldError):
     """The topology is running in this very process."""
 
-    _text = (
+    _text_of_args = (
         "the transaction log {path} is held by {holder}, which is this very process: the topology is already running here. "
         "Call stop() on what its start() has returned, or leave its with block, and start again; with takeover=True the "
         "running one is fenced out"
@@ -386,7 +389,9 @@ class ForeignLogError(LogError):
     """The log was written by another topology."""
 
     can_heal = False
-    _text = "the transaction log {path} belongs to {found}, not to {expected}. Give every topology a log_dir of its own"
+    _text_of_args = (
+        "the transaction log {path} belongs to {found}, not to {expected}. Give every topology a log_dir of its own"
+    )
 
     def __init__(self, path: str, found: str, expected: str) -> None:
         super().__init__(path, found, expected)
@@ -396,7 +401,7 @@ class CorruptLogError(LogError):
     """A record in the middle of the log is damaged; it is not the torn end that a crash may leave."""
 
     can_heal = False
-    _text = (
+    _text_of_args = (
         "the transaction log {path} is damaged at byte {offset}: {reason}. Nothing was changed. Restore the file from a copy. "
         "If there is none, move log_dir away and start: the start says what keeps the totals right then"
     )
@@ -409,7 +414,7 @@ class HistoryGapError(LogError):
     """A piece of the history of a log is damaged or missing. The topology itself does not need it."""
 
     can_heal = False
-    _text = (
+    _text_of_args = (
         "the history of the transaction log {place} lacks {missing}: {cause}. The batches after them can be read from batch "
         "{resume} on (`first={resume}`, `--since {resume}`). The topology goes on without them"
     )
@@ -451,7 +456,7 @@ class StaleTransactionError(StateError):
     """The store already holds a later batch than the one being committed. Nothing was written."""
 
     can_heal = False
-    _text = (
+    _text_of_args = (
         "batch {txid} is behind batch {stored_txid} stored for {key!r} in state {state!r}; a second topology writes this "
         "state, or the coordinator's progress was lost"
     )
@@ -484,7 +489,7 @@ class ChangesReplacedError(ChangesGoneError):
     """The log of the topology whose changes were read was set back: other batches have the numbers of those that were read."""
 
     __str__ = TridentError.__str__
-    _text = (
+    _text_of_args = (
         "the changes of state {state!r} of {topology!r} were read up to batch {txid}, {read}; the log {found}: it was set back "
         "to a copy, and the batches read after that copy were undone. Replace all that was made of the changes with "
         "snapshot(); a topology that follows must begin with another log and empty states (and since=0 if all changes are "
@@ -499,7 +504,7 @@ class StateMismatchError(StateError):
     """The last commit of a state according to the store does not match the log. Nothing was written."""
 
     can_heal = False
-    _text = (
+    _text_of_args = (
         "partition {partition} of state {state!r}: the log expects {expected}, the store has {found}. The store was emptied, "
         "set back or replaced since the start. Nothing was written. Start the topology again: the start says which accident it "
         "was, and what keeps the totals right"
@@ -528,7 +533,7 @@ class StartMismatchError(StateMismatchError):
 class StatePlaceError(StateMismatchError):
     """Two states keep their values in the same place: the same prefix, table or path."""
 
-    _text = (
+    _text_of_args = (
         "{what}: the place where {own!r} wants to keep its values belongs to {found!r}. Nothing was written. Give each state a "
         "prefix, table or path of its own. If the topology or the state was renamed, give it its former name"
     )
@@ -594,7 +599,7 @@ class SecondRunError(StateError):
     Nothing was written.
     """
 
-    _text = (
+    _text_of_args = (
         "{what}: another run of the same Spark task has begun {own} and may have written. Spark runs a task again if an "
         "executor or its output is lost; nothing was written, and the batch is tried again as a whole"
     )
@@ -650,7 +655,7 @@ class StateReadError(StateMismatchError):
         What is wrong with the store.
     """
 
-    _text = (
+    _text_of_args = (
         "partition {partition} of state {state!r} cannot be read: the log expects {expected}, the store has {found}: {wrong}. "
         "Bring back the store that belongs to the log, or name the log (log_dir) and the options of the state that belong to "
         "this store"
@@ -672,7 +677,7 @@ class StateLossDetected(StateError):
     """
 
     can_heal = False
-    _text = (
+    _text_of_args = (
         "{what} lost data that it had acknowledged: {found}. The batch was not committed. Start the topology again: the start "
         "says what is lost, and what keeps the totals right"
     )
@@ -779,7 +784,7 @@ class PartitionLostError(SourceAwayError):
         The spout, the batch, the partitions that are missing, and those that are there, as text.
     """
 
-    _text = (
+    _text_of_args = (
         "{spout}: batch {txid} has rows of {lost}, which the source does not have now (it has: {there}). A transactional spout "
         "gives the same rows again, so the batch waits until the source has them back. If they are gone for good, begin with "
         "another log and empty states, and make it an opaque spout, which goes on with the rows that are left"

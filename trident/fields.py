@@ -47,6 +47,8 @@ class Fields(Sequence[str]):
         return made
 
     def _set(self, names: Sequence[str], types: Sequence[str | None]) -> None:
+        if len(names) != len(types):
+            raise ValueError(f"{len(names)} names and {len(types)} types")
         if len(set(names)) < len(names):
             at = next(at for at, name in enumerate(names) if name in names[:at])
             raise TopologyError(f"duplicate field {names[at]!r} in {list(names[: at + 1])}")

@@ -51,7 +51,7 @@ def _shown_text(text: str) -> str:
 
 
 def shown_configuration(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as plain data, in mappings within them too: without secrets in URLs, and what is named as a secret is."""
+    """Return settings as plain data, without secrets: those in URLs, and values whose names speak of one, in mappings too."""
     return {
         str(name): _HIDDEN if value is not None and _SECRET_NAME.search(str(name)) else _shown_value(value)
         for name, value in sorted(settings.items(), key=lambda item: str(item[0]))

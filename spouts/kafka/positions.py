@@ -189,8 +189,11 @@ class OwnPartitions:
         bounds = self._view.bounds([spot])
         if spot not in bounds:
             return False
-        self._go_on(spot, work, work.window.position, bounds[spot], cut)
-        work.epoch = bounds[spot].epoch
+        position, epoch = work.window.position, bounds[spot].epoch
+        self._go_on(spot, work, position, bounds[spot], cut)
+        if work.window.position == position:  # what is behind it may be other records than those that were done
+            work.move(position, epoch, is_ahead=False)
+        work.epoch = epoch
         return True
 
     def _go_on(self, spot: Spot, work: PartitionWork, furthest: int, limits: OffsetBounds, cut: int | None) -> None:

@@ -102,7 +102,7 @@ class Evolving:
 
     def _former_types(self, attempt: int) -> list[Any]:
         """Return the former types of the values, the last of them up to an attempt, under the names of now."""
-        known = self._known.get(FORMER, ())
+        known = list(map(_padded, self._known.get(FORMER, ())))
         if self._migrates:
             return [*([until, type_, None] for until, type_, _ in known), [attempt, type_of(self._known), None]]
         former = [[until, type_, None if of is None else self._composed(of)] for until, type_, of in known]
@@ -259,7 +259,7 @@ class Evolving:
 
 def evolution_of(facts: Mapping[str, Any]) -> Evolution | None:
     """Return how a state is stored of which the log is to know these facts; None: as it is declared."""
-    former, declared, name = facts.get(FORMER, ()), type_of(facts) or None, facts.get(STORED_UNDER)
+    former, declared, name = list(map(_padded, facts.get(FORMER, ()))), type_of(facts) or None, facts.get(STORED_UNDER)
     if not former and STORED_AS not in facts:
         return None if name is None else Evolution((), None, None, (), None, name)
     width = len(facts["key"])
@@ -292,6 +292,10 @@ def goes_on(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
 def type_of(facts: Mapping[str, Any]) -> str:
     """Return the type of a state's value, "" if it has none."""
     return named_type(facts["value"][0])[1] if facts["value"] else ""
+
+
+def _padded(former: Sequence[Any]) -> Sequence[Any]:
+    return former if len(former) > 2 else [*former, None]
 
 
 def _names(fields: Sequence[str]) -> list[str]:

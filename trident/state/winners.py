@@ -103,7 +103,11 @@ class Winners:
 
     def with_types(self, types: Iterable[Iterable[Any]]) -> Winners:
         """Return the winners with the former types of a state's values."""
-        return Winners(self.ranges, self.adopted, tuple((until, type_, names) for until, type_, names in types))
+        return Winners(
+            self.ranges,
+            self.adopted,
+            tuple((one[0], one[1], one[2] if len(one) > 2 else None) for one in map(tuple, types)),
+        )
 
     @staticmethod
     def of(ranges: Iterable[Iterable[int]], adopted: int = 0, types: Iterable[Iterable[Any]] = ()) -> Winners:

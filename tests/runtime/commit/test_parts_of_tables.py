@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -99,4 +100,17 @@ def test_the_cycle_collector_stays_off_until_the_last_of_several_threads_has_lef
         second.enter_context(COLLECTOR_PAUSE)
         first.close()  # not in the order of their coming
         assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_the_cycle_collector_runs_now_and_then_where_threads_take_turns_without_a_gap() -> None:
+    collected: list[int] = []
+    note = lambda phase, info: collected.append(info["generation"]) if phase == "start" else None  # noqa: E731
+    with ExitStack() as last, mock.patch("trident.arrow._LONGEST_PAUSE_S", 0.0):
+        last.callback(gc.callbacks.remove, note)
+        last.enter_context(COLLECTOR_PAUSE)
+        gc.callbacks.append(note)
+        with COLLECTOR_PAUSE:
+            pass
+    assert collected == [1]
     assert gc.isenabled()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -10,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts.kafka.batch_ranges import Spot
+from spouts.kafka.broker_view import OffsetBounds, TopicView
 from spouts.kafka.offset_commits import OffsetWindow, PartitionWork
+from spouts.kafka.positions import OwnPartitions
 
 SPOT = Spot("topic", 0)
 _RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)))
@@ -156,3 +162,24 @@ def test_notes_of_what_lies_behind_a_cut_are_left_out() -> None:
     assert (work.window.done, work.failures, work.window.position, work.epoch) == ([(8, 10)], {9: 1}, 5, 7)
     work.move(8, 7, is_ahead=False)
     assert (work.window.furthest, work.window.position) == (5, 5)
+
+
+def test_of_a_partition_that_was_cut_and_grew_again_nothing_behind_the_position_is_done() -> None:
+    """The client says "out of range", and when the broker is asked, the partition has other records at these offsets."""
+    seen = [OffsetBounds(0, 40, 1), OffsetBounds(0, 40, 2)]
+    view = SimpleNamespace(
+        brokers=SimpleNamespace(explained=lambda _: nullcontext()),
+        bounds=lambda spots: dict.fromkeys(spots, seen.pop(0)),
+        truncations=dict.fromkeys,
+    )
+    options: Any = SimpleNamespace(
+        first_poll="earliest", on_lost="fail", group_id="g", bootstrap_servers="b", topics=SimpleNamespace(pattern=None)
+    )
+    notes = {"trident": 1, "topic": "A", "partitions": 1, "failures": [], "done": [5, 2]}  # 35 and 36
+    answer = TopicPartition(*SPOT, 30, json.dumps(notes), 1)
+    consumer: Any = SimpleNamespace(committed=lambda *_, **__: [answer])
+    own = OwnPartitions(options, cast(Any, view), 0, 1)
+    work = own.starts({SPOT: True}, {SPOT.topic: TopicView("A", {0: True})}, consumer, True)[SPOT]
+    assert list(work.window.done) == [(35, 37)]
+    assert own.move(SPOT, work, None)
+    assert [offset for offset in range(30, 40) if work.arrive(offset, 2)] == [*range(30, 40)]
