@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
-from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -230,37 +229,35 @@ def cut_table(table: pa.Table, parallelism: int, fewest: int = 1024) -> list[Tab
     return [TablePart(table.slice(start, end - start)) for start, end in pairwise(bounds)]
 
 
-_LONGEST_PAUSE_S = 1.0
+_MOST_UNSEEN = 50_000  # objects that were made and not freed, while there is always a thread inside
 
 
 class _CollectorPause:
     """Pauses Python's cycle collector inside of it, in all threads; where rows are made, a third of the time would be its own.
 
     For where many small objects are made of which none refers to another.
-    Several threads may be inside at once: the last one to leave turns it on again, if it was on before the first. As long as
-    there is always another one, a thread that leaves collects, once a second.
+    Several threads may be inside at once: the last one to leave turns it on again, if it was on before the first. While
+    there is always another one, a thread that leaves collects where much was made.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside, self._was_on, self._since = 0, False, 0.0
+        self._lock = threading.RLock()  # what the collector runs may enter again
+        self._inside, self._was_on = 0, False
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._inside:
-                self._was_on, self._since = gc.isenabled(), monotonic()
+                self._was_on = gc.isenabled()
                 gc.disable()
             self._inside += 1
 
     def __exit__(self, *raised: object) -> None:
         with self._lock:
             self._inside -= 1
-            is_due = self._was_on and self._inside > 0 and monotonic() > self._since + _LONGEST_PAUSE_S
-            if is_due:
-                self._since = monotonic()
-            elif not self._inside and self._was_on:
+            is_late = self._was_on and self._inside > 0 and gc.get_count()[0] > _MOST_UNSEEN
+            if not self._inside and self._was_on:
                 gc.enable()
-        if is_due:
+        if is_late:  # not under the lock: what is collected may run code that enters
             gc.collect(1)
 
 

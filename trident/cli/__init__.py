@@ -10,7 +10,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line; if its packages are missing, say which extra brings them."""
+    import sys
     from importlib import import_module
+    from io import TextIOWrapper
 
     from trident.errors import EnvironmentProblem
     from trident.extras import needs_package
@@ -23,4 +25,8 @@ def main() -> None:
         raise SystemExit(f"error: {problem}") from problem
     from trident.cli.app import app
 
+    if isinstance(
+        sys.stdout, TextIOWrapper
+    ):  # an error that a letter keeps may say a lone surrogate, which no encoding has
+        sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="trident")

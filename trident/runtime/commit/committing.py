@@ -1,4 +1,4 @@
-"""CommittingProgram: a program whose last levels commit; what a task does to the state partition that is its own.
+"""What commits: `open_committer` in the driver, `CommittingProgram` in tasks; `WorkerStates`: what a worker keeps open.
 
 - E1  Of the runs of a task only one commits. User code may give other rows when Spark runs a task again, and both would write
   as the same attempt. Each run has an id, which is in the sentinel that it lays, also if it has no rows: who finds, or meets,

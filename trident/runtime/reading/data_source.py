@@ -133,13 +133,14 @@ class _Reader(DataSourceReader):
         name = self.node.name
         if self.txid > now.txid:
             raise StateError(f"read state {name!r} as of batch {self.txid}: {now.txid} is the last one committed")
-        with closing(self.open(0, 1)) as state:
-            keeps_earlier = state.offers("at")
-        if self.txid < now.txid and not keeps_earlier:
-            raise StateError(
-                f"read state {name!r} as of batch {self.txid}: its store is not a Delta table, so only the last batch "
-                f"({now.txid}) can be read"
-            )
+        if self.txid < now.txid:
+            with closing(self.open(0, 1)) as state:
+                keeps_earlier = state.offers("at")
+            if not keeps_earlier:
+                raise StateError(
+                    f"read state {name!r} as of batch {self.txid}: its store is not a Delta table, so only the last batch "
+                    f"({now.txid}) can be read"
+                )
         return Snapshot(self.txid, now.winners)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
