@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pickle
 import subprocess
 import sys
 import threading
@@ -33,21 +32,8 @@ from trident.errors import (
 )
 from trident.operations import Count, Split
 from trident.state import Sentinel, Snapshot, StateConf
-from trident.state.values import OpaqueValue
 
 # ---- what is stored --------------------------------------------------------------------------------------------------
-
-
-def test_worked_example_of_an_opaque_state(home: Home) -> None:
-    state, log = home.state(home.conf()), Log()
-    commit(state, log, 1, 1, {"man": 3, "dog": 4, "apple": 10})
-    commit(state, log, 2, 1, {"man": 1, "dog": 1}, record=False)
-    # The replay of batch 2 has another content: "dog" is no longer in it, "apple" is.
-    commit(state, log, 2, 2, {"man": 2, "apple": 5})
-    assert values(state, "man", "apple") == [5, 15]
-    commit(state, log, 3, 2, {"dog": 1})
-    assert values(state, "man", "dog", "apple", "none") == [5, 5, 15, None]
-    assert state.map_state.backing.multi_get([("dog",)]) == [OpaqueValue(3, 2, 4, 5)]
 
 
 def test_a_state_is_one_table_that_other_programs_can_read(home: Home) -> None:
@@ -106,16 +92,6 @@ def test_a_large_commit_is_several_statements_and_one_transaction(home: Home) ->
     commit(state, log, 2, 0, words)
     assert values(home.state(conf, max_keys_per_call=3), *words) == [2 * number for number in words.values()]
     assert home.sql(f'SELECT count(DISTINCT xmin::text) FROM "{conf.prefix}"') == [(1,)]
-
-
-def test_keys_are_listed_page_by_page(home: Home) -> None:
-    conf, log = home.conf(), Log()
-    state = home.state(conf, max_keys_per_call=7)
-    words = {f"word {number}": number for number in range(20)}
-    commit(state, log, 1, 0, words)
-    backing = state.map_state.backing
-    assert [len(page) for page in backing.key_pages()] == [7, 7, 6]
-    assert dict(state.get_tuples()) == words
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -258,17 +234,6 @@ def test_a_forked_child_has_a_connection_of_its_own(home: Home) -> None:
     assert os.waitpid(child, 0)[1] == 0
     commit(state, log, 2, 0, {"cow": 1})
     assert values(state, "cow") == [4]
-
-
-def test_a_spec_is_pickled_without_a_connection(home: Home) -> None:
-    conf, spec = home.conf(), PostgresState.opaque(home.url, num_partitions=2)
-    commit(home.state(conf), Log(), 1, 0, {"cow": 3})
-    copy = pickle.loads(pickle.dumps(spec))
-    assert copy == spec
-    assert copy.required_num_partitions == 2
-    state = copy.factory.make_state(conf, 0, 2)
-    assert values(state, "cow") == [3]
-    state.close()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import redis
 
 from states.redis import RedisBackingMap, RedisOptions, RedisState
 from tests.harness.servers import Server, start_redis
-from trident.errors import BackendError, ConfigError, CorruptValueError, StateMismatchError, UnsupportedOperation
+from trident.errors import BackendError, ConfigError, CorruptValueError
 from trident.state.encoding.codec import encode, encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel
@@ -137,18 +137,6 @@ def test_large_values_go_in_calls_of_bounded_size(open_map: Open, client: Any) -
     backing.multi_put(keys, values)
     assert backing.multi_get(keys) == values
     assert client.info("commandstats")["cmdstat_mset"]["calls"] - before == 6
-
-
-@pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 7001])
-def test_any_number_of_keys_is_written_and_read_in_order(open_map: Open, client: Any, count: int) -> None:
-    backing = open_map()
-    backing.move_sentinel(Sentinel("inc", 1, 0))
-    keys, values = [(number,) for number in range(count)], [b"%d" % number for number in range(count)]
-    backing.multi_put(keys, values)
-    assert backing.multi_get([*reversed(keys), ("absent",)]) == [*reversed(values), None]
-    assert len(keys_of(backing)) == count
-    backing.multi_delete([*keys, ("absent",)])
-    assert backing.multi_get(keys) == [None] * count
 
 
 def test_no_call_has_more_keys_than_the_option_says(open_map: Open, client: Any) -> None:
@@ -288,23 +276,6 @@ def test_the_factory_is_pickled_and_connects_nowhere_before_the_first_call() -> 
     state.close()
 
 
-def test_a_reader_reads_and_refuses_to_write(open_map: Open, client: Any) -> None:
-    open_map().multi_put([("the",)], [b"one"])
-    reader = open_map(read_only=True)
-    assert reader.multi_get([("the",)]) == [b"one"]
-    assert keys_of(reader) == [("the",)]
-    refused: list[Callable[[], object]] = [
-        lambda: reader.multi_put([("the",)], [b"two"]),
-        lambda: reader.multi_delete([("the",)]),
-        lambda: reader.move_sentinel(Sentinel("inc", 1, 0), force=True),
-        reader.reset,
-    ]
-    for call in refused:
-        with pytest.raises(UnsupportedOperation, match="read only"):
-            call()
-    assert open_map().multi_get([("the",)]) == [b"one"]
-
-
 def test_a_closed_map_opens_again(open_map: Open, client: Any) -> None:
     backing = open_map()
     backing.multi_put([("the",)], [b"one"])
@@ -370,14 +341,3 @@ def test_a_sentinel_of_another_program_is_named_with_its_key(open_map: Open, cli
     client.hset("words/counts:sentinels", "0", "junk")
     with pytest.raises(CorruptValueError, match="words/counts:sentinels"):
         open_map().read_sentinel()
-
-
-def test_a_wiped_server_is_found_before_anything_is_written(url: str, client: Any) -> None:
-    state = RedisState.opaque(url).factory.make_state(StateConf("words", "counts"), 0, 1)
-    log = Log()
-    commit(state, log, {"the": 1})
-    client.flushall()
-    with pytest.raises(StateMismatchError, match="no commit at all"):
-        state.begin_commit(log.next())
-    assert client.dbsize() == 0
-    state.close()

@@ -130,31 +130,6 @@ def test_a_writer_replaced_between_two_calls_of_a_put_writes_nothing_more(
         each.close()
 
 
-def test_the_sentinel_moves_forward_only(redis_server: Server, client: Any) -> None:
-    backing = map_at(redis_server)
-    backing.move_sentinel(Sentinel("inc", 4, 7))
-    for behind in (Sentinel("inc", 3, 8), Sentinel("inc", 5, 6), Sentinel("other", 5, 8)):
-        with pytest.raises(FencedError, match="batch 4 attempt 7 of incarnation inc"):
-            backing.move_sentinel(behind)
-        assert backing.read_sentinel() == Sentinel("inc", 4, 7)
-    backing.move_sentinel(Sentinel("inc", 4, 7))
-    backing.move_sentinel(Sentinel("other", 1, 0), force=True)
-    assert backing.read_sentinel() == Sentinel("other", 1, 0)
-    backing.close()
-
-
-def test_partitions_are_fenced_apart(redis_server: Server, client: Any) -> None:
-    options = RedisOptions(f"redis://{redis_server.address}")
-    first, second = RedisBackingMap(options, CONF, 0), RedisBackingMap(options, CONF, 1)
-    first.move_sentinel(ATTEMPT)
-    second.move_sentinel(ATTEMPT._replace(attempt=9))
-    first.multi_put(KEYS[:1], [b"first"])
-    assert second.multi_get(KEYS[:1]) == [b"first"]
-    assert (first.read_sentinel(), second.read_sentinel()) == (ATTEMPT, ATTEMPT._replace(attempt=9))
-    for each in (first, second):
-        each.close()
-
-
 def test_without_a_log_puts_are_not_fenced(redis_server: Server, client: Any) -> None:
     state = state_at(redis_server)
     state.begin_commit(1)
