@@ -25,7 +25,7 @@ from tests.states.delta.delta_states import (
     values,
 )
 from tests.states.delta.publish_child import records_in
-from tests.states.delta.test_delta_published_kills import state_after
+from tests.states.delta.test_delta_published import state_after
 from tests.states.delta.upkeep_child import OPTIONS
 from trident.errors import FencedError, StateError
 from trident.state.txid import Snapshot, Txid
