@@ -339,10 +339,7 @@ def live(folder: Path, job: str, points: tuple[str, ...]) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "points",
-    [
-        pytest.param(("half of the put", "recorded"), id="some"),
-        pytest.param(POINTS, id="all", marks=pytest.mark.long),
-    ],
+    [pytest.param(("half of the put", "recorded"), id="some"), pytest.param(POINTS, id="all", marks=pytest.mark.long)],
 )
 def test_the_kept_query_is_exact_wherever_it_is_killed(
     points: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -218,13 +218,7 @@ def test_each_tuple_fires_once_or_is_late_once_whatever_replays_bring(
     stream = topology.new_stream("s", RowsSpout(FIELDS, {}, SpoutType.OPAQUE))
     out = "v" if isinstance(aggregator, Sum) else "v: array<bigint>"
     fired, late = stream.group_by("key").window_with_late_rows(
-        config,
-        "n",
-        aggregator,
-        out,
-        bounds="first, last",
-        state_name="w",
-        parallelism=seed + 1,
+        config, "n", aggregator, out, bounds="first, last", state_name="w", parallelism=seed + 1
     )
     wanted, wanted_late = {}, {}
     with TopologyTestDriver(topology, max_batch_attempts=99) as driver:

@@ -24,18 +24,10 @@ from states.cassandra.statements import BATCH_BYTES
 from tests.harness.store_commits import values
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit, names
 from trident import TridentTopology
-from trident.errors import (
-    BackendError,
-    CommitOrderError,
-    ConfigError,
-    StateError,
-    StateMismatchError,
-)
+from trident.errors import BackendError, CommitOrderError, ConfigError, StateError, StateMismatchError
 from trident.operations import Count, Split
 from trident.state import StateConf
-from trident.state.interfaces import (
-    Key,
-)
+from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue
 
 # ---- the value rules over Cassandra ----------------------------------------------------------------------------------

@@ -13,10 +13,7 @@ from states.delta.data_files import DataFile, name_of
 from states.delta.table_opening import TableOpening
 from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values, version_of
 from trident.errors import ConfigError, FencedError, StaleTransactionError, StateError, StateMismatchError
-from trident.state.interfaces import (
-    StateConf,
-    StateType,
-)
+from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
 
 

@@ -14,16 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.states.delta.delta_states import (
-    ROOT,
-    Log,
-    changes,
-    commit,
-    reader_at,
-    state_at,
-    update,
-    values,
-)
+from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values
 from tests.states.delta.publish_child import records_in
 from tests.states.delta.test_delta_published import state_after
 from tests.states.delta.upkeep_child import OPTIONS

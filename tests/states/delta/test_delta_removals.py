@@ -11,10 +11,7 @@ from deltalake import DeltaTable
 from states.delta import DeltaBackingMap, DeltaOptions
 from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values
 from trident.errors import BackendError, FencedError
-from trident.state.interfaces import (
-    StateConf,
-    StateType,
-)
+from trident.state.interfaces import StateConf, StateType
 from trident.state.map_commits import REMOVAL_LAG
 from trident.state.txid import Txid
 from trident.state.values import OpaqueValue, TransactionalValue

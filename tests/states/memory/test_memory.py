@@ -11,12 +11,7 @@ import pytest
 from states.memory import LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
 from tests.harness.crashing_stores import commit
 from trident.errors import ConfigError, FencedError, UnsupportedOperation
-from trident.state import (
-    Sentinel,
-    StateConf,
-    StateSpec,
-    StateType,
-)
+from trident.state import Sentinel, StateConf, StateSpec, StateType
 from trident.testing.backend.simulated_log import Add
 
 CONF = StateConf("shop", "counts")

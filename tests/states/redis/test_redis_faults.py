@@ -437,10 +437,7 @@ def test_evictions_during_a_commit_are_found_and_stop_the_replay(start: Callable
     state.close()
 
 
-@pytest.mark.parametrize(
-    ("policy", "options"),
-    [("allkeys-random", {"allow_eviction": True}), ("volatile-random", {})],
-)
+@pytest.mark.parametrize(("policy", "options"), [("allkeys-random", {"allow_eviction": True}), ("volatile-random", {})])
 def test_evictions_that_are_accepted_or_hit_others_do_not_stop_a_commit(
     start: Callable[..., Server], policy: str, options: dict[str, Any]
 ) -> None:
