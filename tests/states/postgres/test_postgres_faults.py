@@ -23,12 +23,9 @@ pytestmark = pytest.mark.server
 PATIENT: dict[str, Any] = {"retries": 8, "backoff_s": 0.05}
 
 
-@pytest.fixture(params=["columns", "bytes"])
-def home(request: pytest.FixtureRequest, postgres_server: Server) -> Iterator[Home]:
-    declared: dict[str, Any] = {"key_fields": (("word", "string"),), "value_type": "bigint"}
-    home = Home(postgres_server, **(declared if request.param == "columns" else {}))
-    yield home
-    home.close()
+@pytest.fixture
+def home(either: Home) -> Home:
+    return either
 
 
 @pytest.fixture
