@@ -30,6 +30,14 @@ every_kind = pytest.mark.parametrize("new_map", KINDS, ids=lambda kind: kind.__n
 
 
 @every_kind
+def test_a_replay_counts_once_where_the_kind_promises_it(new_map: Any) -> None:
+    state = new_map(DictMap())
+    commit(state, 1, a=5)
+    commit(state, 2, a=7)
+    assert commit(state, 2, a=7) == [19 if new_map is NonTransactionalMap else 12]
+
+
+@every_kind
 @pytest.mark.parametrize("store", [DictMap, LateMap])
 def test_a_key_may_be_updated_in_several_calls_of_a_batch(new_map: Any, store: Callable[..., Any]) -> None:
     state = new_map(store({}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,9 +16,6 @@ from trident import Fields, TopologyError, TridentTopology
 from trident.operations import Sum, col, sql
 from trident.operations.expression_types import type_of
 from trident.runtime.steps.vector_steps import evaluate
-
-if TYPE_CHECKING:
-    pass
 
 FIELDS = Fields(
     "a: int, b: bigint, x: double, s: string, t: string, n: string, p: boolean, d: date, m: decimal(10,2), u: timestamp, "
