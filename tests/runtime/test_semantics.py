@@ -56,11 +56,6 @@ from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import StateSpec, map_state
 
 
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
 def lines(topology: TridentTopology, *texts: str | None, size: int = 2, name: str = "lines") -> Stream:
     return topology.new_stream(name, FixedBatchSpout("line: string", size, *([text] for text in texts)))
 

@@ -45,11 +45,6 @@ class Gaps(RowsSpout):
         return batch_id < max(self.batches)
 
 
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
 @pytest.mark.parametrize("spout_type", SpoutType)
 @pytest.mark.parametrize("pending", [1, 3])
 def test_rows_behind_an_empty_batch_come(pending: int, spout_type: SpoutType, topology: TridentTopology) -> None:

@@ -48,11 +48,6 @@ from trident.state import OpaqueMap, OpaqueValue, Snapshot, SnapshottableMap, St
 KEYS = [(f"k{n}",) for n in range(30)]
 
 
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
 def counting(topology: TridentTopology, state: Any, partitions: int, batches: int) -> TridentState:
     """Declare a topology in which every batch adds 1 to every key."""
     rows = [list(key) for _ in range(batches) for key in KEYS]

@@ -32,11 +32,6 @@ from trident.operations.builtin import MaxBy, MinBy
 from trident.spout.interfaces import TransactionAttempt
 
 
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
 def rows(topology: TridentTopology, fields: str, *batch: Sequence[Any], name: str = "s") -> Stream:
     """One batch of rows; `()` alone is a batch whose only row is filtered away."""
     return topology.new_stream(name, FixedBatchSpout(fields, max(1, len(batch)), *batch))

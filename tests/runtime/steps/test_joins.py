@@ -37,11 +37,6 @@ INNER, OUTER = JoinType.INNER, JoinType.OUTER
 COMPACT, PRESERVE = JoinOutFieldsMode.COMPACT, JoinOutFieldsMode.PRESERVE
 
 
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
 def rows(topology: TridentTopology, name: str, fields: str, *batch: Sequence[Any]) -> Stream:
     return topology.new_stream(name, FixedBatchSpout(fields, max(1, len(batch)), *batch))
 

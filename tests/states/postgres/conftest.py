@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.crash.driver_runs import DriverServer
+from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.states.postgres.postgres_states import Home
 
@@ -25,3 +27,17 @@ def either(request: pytest.FixtureRequest, postgres_server: Server) -> Iterator[
     home = Home(postgres_server, **(declared if request.param == "columns" else {}))
     yield home
     home.close()
+
+
+@pytest.fixture
+def proxy(postgres_server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(postgres_server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def drivers() -> Iterator[DriverServer]:
+    server = DriverServer()
+    yield server
+    server.close()

@@ -7,7 +7,6 @@ import random
 import re
 import textwrap
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -285,13 +284,6 @@ class Watch:
         self.reads += 1
         if seen != wanted:
             self.wrong.append(f"after batch {found[0][0]}: {seen}, not {wanted}")
-
-
-@pytest.fixture
-def drivers() -> Iterator[DriverServer]:
-    server = DriverServer()
-    yield server
-    server.close()
 
 
 @pytest.mark.server

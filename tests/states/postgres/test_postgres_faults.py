@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness.proxy import Point, Proxy
-from tests.harness.servers import Server, start_postgres
+from tests.harness.servers import start_postgres
 from tests.harness.store_commits import Log, commit, update, values
 from tests.states.postgres.postgres_states import Home
 from trident.errors import BackendError, ConfigError, FencedError
@@ -26,13 +26,6 @@ PATIENT: dict[str, Any] = {"retries": 8, "backoff_s": 0.05}
 @pytest.fixture
 def home(either: Home) -> Home:
     return either
-
-
-@pytest.fixture
-def proxy(postgres_server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(postgres_server.port)
-    yield proxy
-    proxy.close()
 
 
 @pytest.mark.parametrize("point", ["half request", "reply"])
