@@ -38,11 +38,6 @@ from trident.spark.spark_resources import most_shipped
 MOST: dict[str, Any] = {"max_rows_per_tuple": 50, "max_rows_per_step": 200, "max_batch_attempts": 1}
 
 
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
 def numbers(topology: TridentTopology, *rows: int) -> Stream:
     return topology.new_stream("s", RowsSpout("n: int", {1: [(row,) for row in rows]}))
 

@@ -24,14 +24,7 @@ from trident.coordination.transaction_log import FileLog, LogFile
 from trident.operations import Count
 from trident.runtime.loop.batch import Clock
 from trident.spout.interfaces import BatchTraits, Definition, SpoutType, TransactionAttempt
-from trident.state import (
-    CachedMap,
-    MicroBatchIBackingMap,
-    ReadThroughMap,
-    SerializedMap,
-    StateSpec,
-    map_state,
-)
+from trident.state import CachedMap, MicroBatchIBackingMap, ReadThroughMap, SerializedMap, StateSpec, map_state
 
 
 class SyncedFile(LogFile):

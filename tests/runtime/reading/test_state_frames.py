@@ -50,11 +50,6 @@ if TYPE_CHECKING:
 KEYS = [f"k{n}" for n in range(2 * PAGE + 50)]
 
 
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
 def counting(topology: TridentTopology, state: Any, partitions: int = 1, batches: int = 2) -> None:
     """Declare the counts of `KEYS`, one for each batch."""
     spout = FixedBatchSpout("k: string", len(KEYS), *([[key] for key in KEYS] * batches))

@@ -189,13 +189,6 @@ def test_a_key_that_is_known_to_be_absent_is_not_read_from_the_store() -> None:
     assert store.gets == [[("a",)]]
 
 
-def test_a_commit_that_does_not_follow_directly_starts_with_an_empty_cache() -> None:
-    state, store, shelf = cached()
-    commit(state, 1, a=1)
-    commit(OpaqueMap(ReadThroughMap(store, shelf)), 2, a=10)
-    assert commit(state, 3, a=100) == [111]
-
-
 def test_a_writer_that_could_not_reach_the_cache_leaves_nothing_stale(caplog: pytest.LogCaptureFixture) -> None:
     state, _, shelf = cached()
     commit(state, 1, a=1)
@@ -208,20 +201,6 @@ def test_a_writer_that_could_not_reach_the_cache_leaves_nothing_stale(caplog: py
     hits = shelf.hits
     assert commit(state, 4, a=1) == [4]
     assert shelf.hits == hits + 1
-
-
-def test_a_failed_put_to_the_store_is_not_remembered() -> None:
-    store, shelf, faults = DictMap(), Shelf(), Faults()
-    backing: Any = ReadThroughMap(CrashingMap(store, faults), shelf)
-    state = OpaqueMap(backing)
-    commit(state, 1, a=1, b=1)
-    state.begin_commit(2)
-    faults.arm(1, "middle")  # the put: the read is answered by the cache
-    with pytest.raises(Crash):
-        state.multi_update([("a",), ("b",)], [Add(1), Add(1)])
-    found = backing.multi_get([("a",), ("b",)])
-    assert [value.curr for value in found] == [2, 1]  # as the store has it
-    assert commit(state, 2, a=5, b=5) == [6, 6]
 
 
 def test_a_fill_that_was_interrupted_leaves_the_cache_unused() -> None:

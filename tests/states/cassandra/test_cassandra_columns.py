@@ -558,10 +558,6 @@ class TestFencedMap(FencedMapContract):
     # Its keys, and what the ones below put, are of several types.
     test_the_sentinel_is_no_key = None  # type: ignore[assignment]
 
-    @pytest.mark.long
-    def test_a_writer_that_is_replaced_in_the_middle_of_a_put_stops_there(self) -> None:
-        super().test_a_writer_that_is_replaced_in_the_middle_of_a_put_stops_there()
-
 
 @pytest.mark.long
 @pytest.mark.usefixtures("_declared")

@@ -17,12 +17,7 @@ from tests.states.delta.delta_states import state_at
 from trident import TridentTopology
 from trident.errors import StaleTransactionError
 from trident.operations import Count, Sum
-from trident.state import (
-    CombinerUpdates,
-    OpaqueValue,
-    StateConf,
-    StateType,
-)
+from trident.state import CombinerUpdates, OpaqueValue, StateConf, StateType
 
 LETTERS = [*"abcde", None]
 

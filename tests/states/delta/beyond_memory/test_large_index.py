@@ -116,10 +116,7 @@ def test_columns_give_the_numbers_of_rows(tmp_path: Path, width: int) -> None:
         index.put(new)
         if number == 1:
             merged(index, layout, index.freeze(), 1)
-    assert index.get([*keys, ("z", 1)[:width]]) == [
-        *((3, 5, 2 * one, 3 * one) for one in (1, 10, 100, 1000)),
-        None,
-    ]
+    assert index.get([*keys, ("z", 1)[:width]]) == [*((3, 5, 2 * one, 3 * one) for one in (1, 10, 100, 1000)), None]
     values = index.find([keys[0], ("z", 1)[:width]])
     assert values is not None
     assert list(values) == [OpaqueValue(3, 5, 2, 3), None]
