@@ -257,8 +257,8 @@ class _CollectorPause:
             is_late = self._was_on and self._inside > 0 and gc.get_count()[0] > _MOST_UNSEEN
             if not self._inside and self._was_on:
                 gc.enable()
-        if is_late:  # not under the lock: what is collected may run code that enters
-            gc.collect(1)
+        if is_late:  # not under the lock: what is collected may run code that enters; each tenth time what is old, too
+            gc.collect(1 if gc.get_count()[2] < 10 else 2)
 
 
 COLLECTOR_PAUSE = _CollectorPause()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from states.postgres.columns import ByteColumns, Columns
+from states.postgres.columns import ByteColumns, Columns, packed_bytes
 from states.postgres.committed_view import CommittedView
 from states.postgres.number_arrays import TablePuts
 from states.postgres.options import PostgresOptions
@@ -21,7 +21,7 @@ from trident.state.encoding.codec import decode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.table import KeyColumns
 from trident.state.txid import Sentinel, Txid
-from trident.storekit import Puts, StoredRows, WholeCommitMap, refuse_read_only
+from trident.storekit import Puts, StoredRows, WholeCommitMap, by_size, refuse_read_only
 
 _FIRST = "INSERT INTO {table} VALUES (%(name)b, %(new)b) ON CONFLICT DO NOTHING RETURNING 1"
 _NEXT = "UPDATE {table} SET value = %(new)b WHERE key = %(name)b AND value = %(found)b RETURNING 1"
@@ -105,6 +105,13 @@ class ByteRows(TypedRows):
 
     def _next_witness(self, puts: Any) -> bytes | None:
         return None
+
+    def _puts(self, rows: Any) -> Iterator[Statement]:
+        keys, values, most = list(rows), list(rows.values()), self._options
+        sizes = map(len, values)
+        for at in by_size(range(len(keys)), sizes, most.max_keys_per_call, most.max_bytes_per_call) if keys else ():
+            some = slice(at[0], at[-1] + 1)
+            yield self._put, {"c0": packed_bytes(keys[some]), "c1": packed_bytes(values[some])}
 
 
 def byte_map(options: PostgresOptions, conf: StateConf, partition: int) -> WholeCommitMap:

@@ -29,6 +29,21 @@ _HEADS = [b"\r\n$%d\r\n" % size for size in range(1024)]
 _WINDOW = 8
 """Calls in flight on a connection: the server works on one while the next is packed and the last is read."""
 
+_LUA: dict[bytes, bytes] = {}
+_MOVING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"})
+_AWAY = frozenset({"", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})
+"""A server that is out of reach, or that cannot serve for a while; no code: nothing answered."""
+
+_LATER = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
+_ADVICE = {
+    "NOPERM": "grant the user the commands and keys that docs/states/redis.md lists",
+    "WRONGTYPE": "the key is used for something else: give the state another prefix, or delete the key",
+    "CROSSSLOT": "the server is a cluster: use redis+cluster:// or cluster=True",
+    "MOVED": "the server is a node of a cluster: use redis+cluster:// or cluster=True; if that is given, its slots are being "
+    "moved: wait until they have arrived",
+}
+_LOST = "is the server up, can it be reached, and is its address right?"
+
 
 class Words:
     """Many words, packed.
@@ -272,9 +287,6 @@ def _all(lost: deque[Call], source: Iterator[Call]) -> Iterator[Call]:
         yield call
 
 
-_LUA: dict[bytes, bytes] = {}
-
-
 def script(source: str) -> bytes:
     """Return the digest of a Lua script, by which EVALSHA calls it."""
     text = source.encode()
@@ -287,21 +299,6 @@ def eval_of(command: Command) -> Command:
     """Return the EVAL that does what an EVALSHA does, for a server that has not seen the script."""
     _evalsha, digest, *rest = command
     return (b"EVAL", _LUA[digest], *rest)
-
-
-_MOVING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"})
-_AWAY = frozenset({"", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})
-"""A server that is out of reach, or that cannot serve for a while; no code: nothing answered."""
-
-_LATER = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
-_ADVICE = {
-    "NOPERM": "grant the user the commands and keys that docs/states/redis.md lists",
-    "WRONGTYPE": "the key is used for something else: give the state another prefix, or delete the key",
-    "CROSSSLOT": "the server is a cluster: use redis+cluster:// or cluster=True",
-    "MOVED": "the server is a node of a cluster: use redis+cluster:// or cluster=True; if that is given, its slots are being "
-    "moved: wait until they have arrived",
-}
-_LOST = "is the server up, can it be reached, and is its address right?"
 
 
 def _is_transient(error: Exception) -> bool:

@@ -298,7 +298,7 @@ class Removals:
 
     def keep_all(self) -> None:
         """Delete nothing from now on: another partition may write a key while this one deletes it."""
-        self._deletes = False
+        self._deletes, self._removed = False, {}
 
     def note(self, keys: Sequence[Key], by: Txid) -> None:
         """A commit removed these keys."""
@@ -313,5 +313,6 @@ class Removals:
         """Whether `found` is what the commit `by` wrote for a key that it removed."""
         if self._kind is StateType.OPAQUE:
             return isinstance(found, OpaqueValue) and (found.txid, found.attempt, found.curr) == (by, by.attempt, None)
-        is_transactional = self._kind is StateType.TRANSACTIONAL
-        return bool(found == (TransactionalValue(int(by), None) if is_transactional else None))
+        if self._kind is StateType.TRANSACTIONAL:
+            return bool(found == TransactionalValue(int(by), None))
+        return found is None

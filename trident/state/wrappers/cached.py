@@ -104,7 +104,7 @@ class CommitMemory(MapWrapper):
     def reset(self) -> None:
         """Empty the store, and forget."""
         self._ended = None
-        self._forget()
+        self._drop()
         self.inner.reset()
 
     @abstractmethod
@@ -130,12 +130,16 @@ class CommitMemory(MapWrapper):
         try:
             write()
         except BaseException:
-            self._forget()  # any part may be written or not: only the store knows
+            self._drop()  # any part may be written or not: only the store knows
             raise
         if self._remembers(keys):
             self._remember(keys, values)
         elif not is_sentinel_key(keys):
-            self._forget()
+            self._drop()
+
+    def _drop(self) -> None:
+        """Forget; a memory whose fills may cross a write remembers nothing until the next commit."""
+        self._forget()
 
 
 def follows(txid: Txid, ended: Txid) -> bool:
@@ -285,3 +289,6 @@ class ReadThroughMap(CommitMemory):
 
     def _forget(self) -> None:
         self._space = secrets.token_hex(8)
+
+    def _drop(self) -> None:
+        self._space = None  # `begin` draws the next one

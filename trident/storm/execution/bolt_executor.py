@@ -27,7 +27,7 @@ class BoltExecutor(Executor):
     def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
         super().__init__(place, setting)
         self._conf = setting.conf_of(place.component)
-        self._executes: dict[int, Callable[[Tuple], None]] = {}
+        self._answering: dict[int, Callable[[Tuple], None]] = {}  # of basic bolts
         self._until_sample = 1
         now = setting.clock()
         self._tick_s: float | None = self._conf["tick_tuple_freq_s"]
@@ -41,11 +41,12 @@ class BoltExecutor(Executor):
             collector = BoltCollector(*(given := self._given(task)))
             bolt = self._setting.instance(component, task)
             basic = is_basic(bolt)
+            if basic:
+                self._answering[task] = answering(bolt, collector)
             try:
                 bolt.prepare(self._conf, given[0], *(() if basic else (collector,)))
             except Exception as error:
                 raise TaskError(component, task, "prepare") from error
-            self._executes[task] = answering(bolt, collector) if basic else bolt.execute
             self.instances[task], self._ends[task] = bolt, bolt.cleanup
             self.collectors[task], self.counts[task] = collector, collector.counts
 
@@ -66,7 +67,8 @@ class BoltExecutor(Executor):
 
     def _execute(self, task: int, tuples: list[SentTuple], flush_at: float) -> float:
         """Execute tuples, and send what resulted from them by a certain time; return the time by which to send the next."""
-        counts, execute, clock = self.counts[task], self._executes[task], self._setting.clock
+        execute = self._answering.get(task) or self.instances[task].execute  # which a bolt may change while it runs
+        counts, clock = self.counts[task], self._setting.clock
         began = now = self.uncounted_since = clock()
         started = began if self._is_sample(tuples) else 0.0
         each, origin = None, tuples[0][1]
