@@ -1,4 +1,4 @@
-"""Spouts keep the contract of spouts, check by check; those on servers that start slowly and on Spark do so in `test_all_spouts`."""
+"""Spouts keep the contract of spouts, check by check; `test_all_spouts` has those on Kafka and on Spark, too."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ from spouts import FixedBatchSpout
 from tests.storm.components import Split
 from tests.ui.chromium import PHONE, ask_now, open_browser, opened, tile
 from tests.ui.large_cluster import CyclicTopology, LargeCluster
-from tests.ui.page_servers import NASTY, TOKEN, counting, storm_server, trident_server, until
-from tests.ui.page_topologies import orders
+from tests.ui.page_servers import NASTY, TOKEN, counting, orders, storm_server, trident_server, until
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
 from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview

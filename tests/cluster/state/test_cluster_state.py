@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness.cluster_states import Opened, Opening
 from tests.harness.commands import until
+from trident.cluster.state.cluster_state import EventDispatcher
 from trident.cluster_errors import ClusterError
 from trident.servers.nodes import NodeEvent, StoredNode
 
@@ -395,3 +396,24 @@ def test_a_session_outlasts_its_timeout_while_its_process_is_well(opening: Openi
         assert other.state.get_data("/a") == b"1"
     assert other.settled() == []
     assert one.settled() == []
+
+
+ONE, TWO, THREE = (NodeEvent("changed", f"/{number}") for number in range(3))
+
+
+def test_a_callback_may_close_and_register_others() -> None:
+    received: list[NodeEvent] = []
+    dispatcher = EventDispatcher()
+
+    def again(event: NodeEvent) -> None:
+        dispatcher.register(received.append)
+        if event == TWO:
+            dispatcher.close()
+
+    registered = dispatcher.register(again)
+    dispatcher.put(ONE)
+    dispatcher.put(TWO)
+    dispatcher._thread.join(10)
+    dispatcher.unregister(registered)
+    assert received == [TWO]
+    assert not dispatcher._thread.is_alive()
