@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,36 @@ def test_every_setting_is_described() -> None:
 def test_what_cannot_be_is_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         Config.of(settings)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("s3://bucket", "name a bucket and a prefix that no other topology has, as in s3://BUCKET/PREFIX"),
+        ("s3:///prefix", "name a bucket"),
+        ("s3://bucket/a//b", "name a bucket"),
+        ("s3://key:hush@bucket/prefix", "must have neither credentials nor options in it"),
+        ("gs://bucket/prefix?token=hush", "must have neither credentials nor options in it"),
+        ("postgresql://localhost/db", r"name the log, as in postgresql://USER@HOST/DATABASE\?topology=NAME"),
+        ("postgresql://localhost/db?topology=", "name the log"),
+        ("postgresql://me:hush@localhost/db?topology=a", "must have no password in it, because it is shown in logs"),
+        ("postgresql://me@localhost/db?topology=a&password=hush", "must have no password in it"),
+        ("zookeeper://host:2181", "name a path after the servers, as in zookeeper://host1:2181,host2:2181/trident/"),
+        ("zookeeper://host:2181/", "name a path after the servers"),
+        ("zookeeper:///path", "'' is not a server; give HOST:PORT"),
+        ("zookeeper://a,,b/path", "'' is not a server"),
+        ("zookeeper://host:port/path", "'host:port' is not a server"),
+        ("zookeeper://host:70000/path", "'host:70000' is not a server"),
+        ("zookeeper://host/a//b", "a path in ZooKeeper has no empty part"),
+        ("zookeeper://host/a/../b", "no part that is . or .."),
+        ("zookeeper://host/zookeeper/log", "ZooKeeper keeps /zookeeper for itself"),
+        ("zookeeper://user:secret@host/log", "no user or password in it, .* TRIDENT_ZOOKEEPER_AUTH"),
+    ],
+)
+def test_a_wrong_address_of_a_log_is_refused_before_anything_is_asked(address: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        Config(log_dir=address)
+    assert not re.search("hush|secret", str(caught.value))
 
 
 MODULE = """

@@ -1,4 +1,4 @@
-"""`trident explain` and `trident diff`: what new code changes, what becomes of the totals, and the exit code for CI; nothing is run or written."""
+"""`trident explain` and `trident diff`: what a topology says of itself, what new code changes; nothing is run or written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the graph to the plan: what fuses, what is exchanged at which level, which columns live, in which order a batch commits."""
+"""From the graph to the plan: what fuses, what is exchanged and when, which columns live, in which order a batch commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topologies, of bolts too, that are upgraded, rebalanced and killed while they run: no count is lost, and none is counted twice."""
+"""Topologies that are upgraded, rebalanced and killed while they run: no count is lost, and none is counted twice."""
 
 from __future__ import annotations
 

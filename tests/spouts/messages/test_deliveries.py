@@ -1,4 +1,4 @@
-"""When messages come again, and what becomes of them between a queue and the topology, whatever happens: random answers, crashes, servers away.
+"""When messages come again, and what becomes of them, whatever happens: random answers, crashes, servers away.
 
 The queue is a list in memory that keeps what a real one promises: what is not acknowledged is delivered again."""
 
