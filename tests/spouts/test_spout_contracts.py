@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness.servers import Server
 from tests.spouts.file_sources import CsvSource, DeltaSource, JsonSource, ParquetSource, TextSource
-from tests.spouts.row_sources import WrittenRows
+from tests.spouts.row_sources import OpaquePartitions, Partitions, WrittenRows
 from tests.spouts.server_sources import StreamRanges
 from trident.testing import SpoutContract
 
@@ -31,6 +31,14 @@ class TestParquetFileSpout(SpoutContract):
 
 class TestDataFrameSpout(SpoutContract):
     source = WrittenRows
+
+
+class TestPartitionedSpout(SpoutContract):
+    source = Partitions
+
+
+class TestOpaquePartitionedSpout(SpoutContract):
+    source = OpaquePartitions
 
 
 class TestDeltaSpout(SpoutContract):
