@@ -89,10 +89,7 @@ def test_every_setting_is_described() -> None:
         ({"state_recovery": "adopt"}, "state_recovery='adopt': expected one of 'refuse', 'rewind', 'keep_totals'"),
         ({"spark_conf": "a=b"}, "spark_conf='a=b': expected a JSON object"),
         ({"log_dir": 7}, "log_dir=7: expected"),
-        (
-            {"log_dir": "https://host/log"},
-            "log_dir='https://host/log': must be a folder on a local disk",
-        ),
+        ({"log_dir": "https://host/log"}, "log_dir='https://host/log': must be a folder on a local disk"),
         ({"log_dir": Path("https://host/log")}, "log_dir='https:/host/log': must be a folder on a local disk"),
         ({"log_dir": "dbfs:/logs"}, "log_dir='dbfs:/logs': must be a folder on a local disk"),
         ({"dead_letter_dir": "file:///var/dead"}, "dead_letter_dir='file:///var/dead': must be a folder"),

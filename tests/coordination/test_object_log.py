@@ -27,13 +27,7 @@ from trident.coordination.lock import SegmentName
 from trident.coordination.object_records import ObjectRecords
 from trident.coordination.record_store import Patience
 from trident.coordination.records import DefineRecord
-from trident.errors import (
-    CorruptLogError,
-    EnvironmentProblem,
-    FencedError,
-    LogError,
-    LogHeldError,
-)
+from trident.errors import CorruptLogError, EnvironmentProblem, FencedError, LogError, LogHeldError
 from trident.servers.log_addresses import ObjectAddress
 
 

@@ -34,13 +34,7 @@ from trident.coordination.log_address import open_log, open_reader
 from trident.coordination.records import DefineRecord
 from trident.coordination.stored_log import StoredLog, held_here
 from trident.coordination.zookeeper_records import ZooKeeperRecords
-from trident.errors import (
-    CorruptLogError,
-    EnvironmentProblem,
-    FencedError,
-    LogError,
-    LogHeldError,
-)
+from trident.errors import CorruptLogError, EnvironmentProblem, FencedError, LogError, LogHeldError
 from trident.servers.log_addresses import ZooKeeperAddress
 from trident.servers.zookeeper_nodes import ZooKeeperNodes
 

@@ -86,10 +86,7 @@ def test_a_list_has_its_rows(tmp_path: Path) -> None:
 
 def test_an_object_has_a_row_for_each_key(tmp_path: Path) -> None:
     (tmp_path / "totals.json").write_text(json.dumps({"cow": 1, "moon": {"n": 2}}))
-    assert table_named("totals.json").read(tmp_path) == [
-        {"key": "cow", "value": 1},
-        {"key": "moon", "value": {"n": 2}},
-    ]
+    assert table_named("totals.json").read(tmp_path) == [{"key": "cow", "value": 1}, {"key": "moon", "value": {"n": 2}}]
 
 
 def test_a_table_of_sqlite_and_a_query(tmp_path: Path) -> None:

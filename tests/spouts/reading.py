@@ -12,14 +12,7 @@ import pyarrow as pa
 from tests.harness.commands import until
 from trident.arrow import schema_of
 from trident.errors import SpoutError
-from trident.spout import (
-    BadRow,
-    BatchCoordinator,
-    Definition,
-    ITridentSpout,
-    SpoutType,
-    TransactionAttempt,
-)
+from trident.spout import BadRow, BatchCoordinator, Definition, ITridentSpout, SpoutType, TransactionAttempt
 from trident.spout.interfaces import coordinator_of
 
 __all__ = ["Life"]

@@ -235,12 +235,7 @@ def supervisor(*ports: int) -> SupervisorInfo:
 
 
 def death(
-    node: str,
-    ago: float = 10.0,
-    ran: float = 1.0,
-    fatal: bool = False,
-    generation: int = 1,
-    start: float = NOW - 100,
+    node: str, ago: float = 10.0, ran: float = 1.0, fatal: bool = False, generation: int = 1, start: float = NOW - 100
 ) -> DriverDeath:
     return DriverDeath(NOW - ago, node, 1, generation, start, ran, fatal, "it broke")
 

@@ -113,9 +113,7 @@ def test_a_ramp_gives_half_of_the_rows_and_ends_at_the_rate() -> None:
 
 
 @given(
-    st.floats(0.01, 1e6),
-    st.sampled_from([0.0, 0.5, 7.0]),
-    st.lists(st.integers(0, 5_000_000), min_size=1, max_size=8),
+    st.floats(0.01, 1e6), st.sampled_from([0.0, 0.5, 7.0]), st.lists(st.integers(0, 5_000_000), min_size=1, max_size=8)
 )
 def test_a_row_is_never_emitted_before_it_is_due_and_times_do_not_fall(
     rate: float, ramp_up_s: float, waits: list[int]
