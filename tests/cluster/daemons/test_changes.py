@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.cluster.code.packed_topologies import BOLTS, write_files
-from tests.cluster.daemons.counted import committed, counts, expected, goes_on, is_gone, log_of, stop_and_check
-from tests.cluster.daemons.log_watch import LogWatch
+from tests.cluster.daemons.counted import committed, counts, expected, goes_on, is_gone, log_of
 from tests.harness.cluster_machines import TOKEN, MachineCluster
 from tests.harness.commands import until, write_module
 from trident.cluster.code.package_archive import read_manifest
@@ -20,16 +18,6 @@ from trident.cluster.topology_overviews import TopologyOverview
 from trident.cluster_errors import UpgradeRefused
 
 pytestmark = pytest.mark.soak
-
-
-@pytest.fixture
-def storm_id(cluster: MachineCluster) -> Iterator[str]:
-    """The counting topology, which has begun to commit."""
-    found = cluster.submit()
-    goes_on(cluster)
-    with LogWatch(cluster, "counting") as watch:
-        yield found
-        watch.check()
 
 
 def package(cluster: MachineCluster, module: str, text: str) -> TopologyPackage:
@@ -49,7 +37,6 @@ def test_new_code_that_fits_goes_on_where_the_old_code_was(cluster: MachineClust
     assert now is not None
     assert (now.code_hash, now.generation) == (newer.sha256, base.generation + 1)
     assert is_gone(old)
-    stop_and_check(cluster, storm_id)
 
 
 def proved(cluster: MachineCluster, storm_id: str) -> bool:
@@ -77,7 +64,6 @@ def test_new_code_that_does_not_fit_the_log_is_refused_and_the_old_code_runs_on(
         cluster.client.upgrade("counting", package(cluster, "other_meaning", other))
     goes_on(cluster)
     assert cluster.driver_of(storm_id) == old
-    stop_and_check(cluster, storm_id)
 
 
 def test_new_code_that_cannot_start_is_rolled_back(cluster: MachineCluster, storm_id: str) -> None:
@@ -97,7 +83,6 @@ def test_new_code_that_cannot_start_is_rolled_back(cluster: MachineCluster, stor
     assert after is not None
     assert (after.code_hash, after.status.kind) == (before.code_hash, "active")
     assert "the table is of next year" in "\n".join(each["error"] for each in cluster.client.errors("counting"))
-    stop_and_check(cluster, storm_id)
 
 
 def generation(cluster: MachineCluster, storm_id: str) -> int:
@@ -111,7 +96,6 @@ def test_a_rebalance_while_it_runs_loses_nothing(cluster: MachineCluster, storm_
         cluster.client.rebalance("counting", 1, workers)
         until(lambda old=old: cluster.beat(storm_id) is not None and is_gone(old), "its driver has ended")  # type: ignore[misc]
         goes_on(cluster)
-    stop_and_check(cluster, storm_id)
 
 
 def test_a_kill_that_waits_commits_what_had_begun_and_begins_nothing(cluster: MachineCluster) -> None:
