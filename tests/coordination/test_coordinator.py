@@ -38,6 +38,13 @@ def test_txids_go_on_after_the_last_committed_one() -> None:
     assert (batches.next_txid, batches.last_txid) == (45, 41)
 
 
+def test_no_more_than_max_pending_are_active() -> None:
+    batches = started(2)
+    assert batches.wait_s(0.0) > 0
+    with pytest.raises(CommitOrderError, match="batch 3 must not be started now"):
+        batches.start(0.0)
+
+
 def test_commits_are_offered_one_at_a_time_and_in_order() -> None:
     batches = started()
     assert batches.processed(attempt(2))
@@ -56,6 +63,14 @@ def test_what_is_not_being_committed_cannot_be_committed(which: TransactionAttem
     batches.processed(attempt(2))
     with pytest.raises(CommitOrderError, match=re.escape(f"batch {which} was not being committed")):
         batches.committed(which)
+
+
+def test_the_same_commit_is_not_offered_twice() -> None:
+    batches = started()
+    batches.processed(attempt(1))
+    batches.commit_next()
+    assert not batches.processed(attempt(1))
+    assert batches.commit_next() is None
 
 
 def test_a_failure_ends_the_batch_and_all_later_ones() -> None:
@@ -121,6 +136,13 @@ def test_the_interval_caps_first_starts_and_not_retries() -> None:
     batches.start(10.6)
     assert batches.wait_s(10.6) > 0
     assert batches.wait_s(11.1) == 0
+
+
+def test_nothing_starts_before_the_backoff_is_over() -> None:
+    batches = started()
+    batches.failed(attempt(1), 10.0, backoff_s=2.0)
+    assert batches.wait_s(11.9) > 0
+    assert batches.wait_s(12.0) == 0
 
 
 class Coordinating(RuleBasedStateMachine):
