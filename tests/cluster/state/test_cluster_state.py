@@ -194,6 +194,15 @@ def test_a_child_watch_tells_of_creations_and_deletes_not_of_data(opening: Openi
     one.told(("changed", "/a"))
 
 
+def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:
+    opened.state.get_data("/a")
+    opened.state.get_children("/")
+    opened.state.get_node("/a")
+    opened.state.get_data_below("/")
+    opened.state.set_data("/a", b"")
+    assert opened.settled() == []
+
+
 def test_a_callback_that_is_no_longer_registered_is_told_nothing(opened: Opened) -> None:
     told: list[NodeEvent] = []
     callback_id = opened.state.register(told.append)
