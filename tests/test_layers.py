@@ -79,17 +79,7 @@ FOR_STORES = (
     "trident.types",
 )
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
-DRIVERS = (
-    "redis",
-    "hiredis",
-    "pymemcache",
-    "cassandra",
-    "deltalake",
-    "confluent_kafka",
-    "psycopg",
-    "kazoo",
-    "obstore",
-)
+DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "confluent_kafka", "psycopg", "kazoo", "obstore")
 
 RUNTIME = (
     "cloudpickle",
@@ -164,26 +154,14 @@ LAYERS = (
         ("trident.planner", "trident.observe", *INTERFACES, *GRAPH),
         deferred=("trident.runtime.steps.applying",),
     ),
-    Layer(
-        ("trident.strict_columns",),
-        ("numpy", "pyarrow", "trident.naming", "trident.state", "trident.types"),
-    ),
+    Layer(("trident.strict_columns",), ("numpy", "pyarrow", "trident.naming", "trident.state", "trident.types")),
     Layer(
         ("trident.arrow", "trident.alignment", "trident.moment_columns"),
-        (
-            "pyarrow",
-            "trident.errors",
-            "trident.fields",
-            "trident.moments",
-            "trident.strict_columns",
-            "trident.types",
-        ),
+        ("pyarrow", "trident.errors", "trident.fields", "trident.moments", "trident.strict_columns", "trident.types"),
     ),
     Layer(("trident.comparing",), ("numpy", "pyarrow", "trident.arrow", *VALUES)),
     Layer(
-        ("trident.http.server_thread",),
-        ("trident.errors", "trident.extras", "trident.roles"),
-        deferred=("uvicorn",),
+        ("trident.http.server_thread",), ("trident.errors", "trident.extras", "trident.roles"), deferred=("uvicorn",)
     ),
     Layer(("trident.http",), ("starlette", "trident.errors")),
     Layer(("trident.drpc.server",), ("starlette", "trident.drpc", "trident.errors", "trident.http")),
@@ -215,21 +193,8 @@ LAYERS = (
         (*_rooms("steps", "windows", "engine", "reading"), "trident.servers.local_processes", *RUNTIME),
     ),
     Layer(_rooms("spouts"), (*_rooms("steps", "engine"), *RUNTIME)),
-    Layer(
-        _rooms("start"),
-        (
-            *_rooms("steps", "engine", "reading", "commit", "spouts"),
-            "trident.spark",
-            *RUNTIME,
-        ),
-    ),
-    Layer(
-        _rooms("loop"),
-        (
-            *_rooms("steps", "windows", "engine", "reading", "commit", "spouts", "start"),
-            *RUNTIME,
-        ),
-    ),
+    Layer(_rooms("start"), (*_rooms("steps", "engine", "reading", "commit", "spouts"), "trident.spark", *RUNTIME)),
+    Layer(_rooms("loop"), (*_rooms("steps", "windows", "engine", "reading", "commit", "spouts", "start"), *RUNTIME)),
     # Runs recorded batches again as the loop does.
     Layer(
         _rooms("replaying"),
@@ -242,12 +207,7 @@ LAYERS = (
         deferred=("trident.drpc.server",),
     ),
     Layer(
-        ("trident.runtime",),
-        ("trident.spark", *RUNTIME),
-        deferred=(
-            "trident.explain",
-            "trident.drpc.local",
-        ),
+        ("trident.runtime",), ("trident.spark", *RUNTIME), deferred=("trident.explain", "trident.drpc.local")
     ),  # running topologies, on top of all rooms
     # The page and the REST interface: what is served is asked of `ClusterPages`.
     Layer(
@@ -268,17 +228,9 @@ LAYERS = (
     ),
     # A tool for jobs without a topology: it knows nothing of Trident. `injected` runs in the job's own Python.
     Layer(("trident.crashtest.injected",), deferred=("pyspark",)),
-    Layer(
-        ("trident.crashtest",),
-        ("trident.servers", *VALUES),
-        deferred=("deltalake", "psycopg", "pyarrow"),
-    ),
+    Layer(("trident.crashtest",), ("trident.servers", *VALUES), deferred=("deltalake", "psycopg", "pyarrow")),
     Layer(("trident.cluster_errors",), ("trident.errors",)),
-    Layer(
-        ("trident.cluster.state",),
-        ("trident.cluster_errors", "trident.servers", *VALUES),
-        deferred=("kazoo",),
-    ),
+    Layer(("trident.cluster.state",), ("trident.cluster_errors", "trident.servers", *VALUES), deferred=("kazoo",)),
     # The upper storeys. None of them is imported from below, but where a door is named above.
     Layer(
         ("trident.cluster",),
@@ -333,16 +285,7 @@ LAYERS = (
     Layer(("trident.storm.execution",), ("cloudpickle", "trident.observe", "trident.storm", *INTERFACES)),
     Layer(
         ("trident.storm.spark",),
-        (
-            "zmq",
-            "pyspark",
-            "py4j",
-            "cloudpickle",
-            "trident.observe",
-            "trident.storm",
-            "trident.spark",
-            *INTERFACES,
-        ),
+        ("zmq", "pyspark", "py4j", "cloudpickle", "trident.observe", "trident.storm", "trident.spark", *INTERFACES),
     ),
     # The bridge to Trident: a bolt that reads a state, when it is prepared. The door to Spark: TopologyBuilder.start().
     Layer(
@@ -506,11 +449,7 @@ def _tree(root: Path, files: dict[str, str]) -> Path:
         ("trident/state/maps.py", "def f():\n    import pyarrow", "trident.state.maps imports pyarrow"),
         ("trident/state/maps.py", "from ..runtime import session", "trident.state.maps imports trident.runtime"),
         ("trident/spout/interfaces.py", "import pyarrow", "imports pyarrow at its top"),
-        (
-            "trident/topology.py",
-            "from trident.runtime.running import start",
-            "trident.runtime.running at its top",
-        ),
+        ("trident/topology.py", "from trident.runtime.running import start", "trident.runtime.running at its top"),
         ("trident/testing/contracts.py", "import redis", "trident.testing.contracts imports redis"),
         ("trident/errors.py", "from trident import fields", "trident.errors imports trident"),
         ("states/redis/state.py", "from states.memory import MemoryMap", "states.redis.state imports states.memory"),

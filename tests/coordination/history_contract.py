@@ -98,10 +98,6 @@ def fewest(home: Home) -> int:
 class HistoryHome:
     """A log that itself needs two batches, so that what is read of more is the history."""
 
-    @pytest.fixture
-    def home(self) -> Home:
-        raise NotImplementedError
-
     @pytest.fixture(autouse=True)
     def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(log_state, "HISTORY", 2)

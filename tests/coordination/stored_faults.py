@@ -40,10 +40,6 @@ class StoredFaults:
         raise NotImplementedError
 
     @pytest.fixture
-    def home(self) -> StoredHome:
-        raise NotImplementedError
-
-    @pytest.fixture
     def behind(self, home: StoredHome, proxy: Proxy) -> StoredHome:
         """The same log, by way of the proxy."""
         raise NotImplementedError
@@ -177,10 +173,6 @@ class StoredAway:
 
     @pytest.fixture
     def server(self) -> Server:
-        raise NotImplementedError
-
-    @pytest.fixture
-    def home(self) -> StoredHome:
         raise NotImplementedError
 
     @pytest.fixture

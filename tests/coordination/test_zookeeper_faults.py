@@ -34,14 +34,7 @@ from trident.coordination.log_address import open_log, open_reader
 from trident.coordination.records import DefineRecord
 from trident.coordination.stored_log import StoredLog, held_here
 from trident.coordination.zookeeper_records import ZooKeeperRecords
-from trident.errors import (
-    ConfigError,
-    CorruptLogError,
-    EnvironmentProblem,
-    FencedError,
-    LogError,
-    LogHeldError,
-)
+from trident.errors import CorruptLogError, EnvironmentProblem, FencedError, LogError, LogHeldError
 from trident.servers.log_addresses import ZooKeeperAddress
 from trident.servers.zookeeper_nodes import ZooKeeperNodes
 
@@ -72,10 +65,6 @@ class TestFaultsOfZooKeeperLog(StoredFaults):
     @pytest.fixture
     def server(self, zookeeper_server: ZooKeeperEnsemble) -> Server:
         return zookeeper_server.members[0]
-
-    @pytest.fixture
-    def home(self, zookeeper_home: ZooKeeperHome) -> ZooKeeperHome:
-        return zookeeper_home
 
     @pytest.fixture
     def behind(self, home: ZooKeeperHome, proxy: Proxy) -> ZooKeeperHome:
@@ -451,27 +440,6 @@ def test_addresses_are_read(address: str, read_as: str) -> None:
     assert Config(log_dir=address).log_folder("t") == address
     assert Config(log_dir=address).dead_letter_folder("t") == str(Path("trident-log", "t", "dead_letters"))
     assert Config(log_dir=address, dead_letter_dir="letters").dead_letter_folder("t") == "letters"
-
-
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("zookeeper://host:2181", "name a path after the servers, as in zookeeper://host1:2181,host2:2181/trident/"),
-        ("zookeeper://host:2181/", "name a path after the servers"),
-        ("zookeeper:///path", "'' is not a server; give HOST:PORT"),
-        ("zookeeper://a,,b/path", "'' is not a server"),
-        ("zookeeper://host:port/path", "'host:port' is not a server"),
-        ("zookeeper://host:70000/path", "'host:70000' is not a server"),
-        ("zookeeper://host/a//b", "a path in ZooKeeper has no empty part"),
-        ("zookeeper://host/a/../b", "no part that is . or .."),
-        ("zookeeper://host/zookeeper/log", "ZooKeeper keeps /zookeeper for itself"),
-        ("zookeeper://user:secret@host/log", "no user or password in it, .* TRIDENT_ZOOKEEPER_AUTH"),
-    ],
-)
-def test_a_wrong_address_is_refused_before_anything_starts(address: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        Config(log_dir=address)
-    assert "secret" not in str(caught.value)
 
 
 def connections() -> int:

@@ -202,7 +202,7 @@ OF_LOGS = (
         "Put(head, data, tag)",
         "Put(head, data)",
         (
-            "tests/coordination/test_zookeeper_log.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
+            "tests/coordination/test_log_contract.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
         ),
     ),
     Mutant(

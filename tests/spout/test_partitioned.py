@@ -443,8 +443,7 @@ def test_rows_that_do_not_fit_are_an_error(emit: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "said"),
-    [([1], r"gave 1 \(int\)"), (["a", "b", "a"], r"named \['a'\] more than once")],
+    ("partitions", "said"), [([1], r"gave 1 \(int\)"), (["a", "b", "a"], r"named \['a'\] more than once")]
 )
 def test_partitions_are_distinct_names(partitions: Any, said: str) -> None:
     class Wrong(Source):

@@ -147,10 +147,7 @@ def _wrong(seed: int) -> bool:
 
 @pytest.mark.parametrize(
     "planted",
-    [
-        {"ack": _ack_before_the_children, "emit": _emit_and_note_the_children},
-        {"_join": _one_edge_for_all_anchors},
-    ],
+    [{"ack": _ack_before_the_children, "emit": _emit_and_note_the_children}, {"_join": _one_edge_for_all_anchors}],
     ids=lambda planted: next(iter(planted)),
 )
 def test_a_planted_bug_is_noticed(monkeypatch: pytest.MonkeyPatch, planted: dict[str, Callable[..., object]]) -> None:

@@ -15,8 +15,7 @@ from playwright.sync_api import Browser, expect
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.ui.chromium import PHONE, ask_now, open_browser, opened, tile
-from tests.ui.page_servers import NASTY, TOKEN, get, storm_server, trident_server, until
-from tests.ui.page_topologies import orders
+from tests.ui.page_servers import NASTY, TOKEN, get, orders, storm_server, trident_server, until
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.code.archives import package_of, put
+from tests.cluster.code.packed_topologies import package_of, put
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster_errors import BadPackage, ClusterError
 

@@ -53,6 +53,7 @@ def storm_id(trio: MachineCluster) -> Iterator[str]:
     goes_on(trio)
     with LogWatch(trio, "counting") as watch:
         yield found
+        stop_and_check(trio, found)
         watch.check()
 
 
@@ -80,7 +81,6 @@ def test_rest_agrees_with_the_log(trio: MachineCluster, storm_id: str) -> None:
     assert (row["id"], row["status"]) == (storm_id, "INACTIVE")
     trio.client.activate("counting")
     goes_on(trio)
-    stop_and_check(trio, storm_id)
 
 
 def test_the_topology_of_a_lost_machine_is_moved(trio: MachineCluster, storm_id: str) -> None:
@@ -92,7 +92,6 @@ def test_the_topology_of_a_lost_machine_is_moved(trio: MachineCluster, storm_id:
     until(lambda: lost.id in trio.state.supervisors(), "the machine is back")
     goes_on(trio)
     assert lost.drivers() == []
-    stop_and_check(trio, storm_id)
 
 
 def test_a_frozen_machine_is_replaced_and_its_driver_ends_by_itself_when_it_wakes(
@@ -114,7 +113,6 @@ def test_a_frozen_machine_is_replaced_and_its_driver_ends_by_itself_when_it_wake
     until(lambda: lost_nothing(trio, frozen), "the machine takes part again")
     goes_on(trio)
     assert frozen.drivers() == []
-    stop_and_check(trio, storm_id)
 
 
 def lost_nothing(cluster: MachineCluster, machine: Machine) -> bool:
@@ -131,7 +129,6 @@ def test_a_machine_that_wakes_as_a_whole_ends_what_it_should_not_run(trio: Machi
     until(lambda: is_gone(old), "the old driver has ended")
     until(lambda: lost_nothing(trio, frozen), "the machine takes part again")
     goes_on(trio)
-    stop_and_check(trio, storm_id)
 
 
 def test_the_next_nimbus_goes_on_when_the_leader_dies(trio: MachineCluster, storm_id: str) -> None:
@@ -143,7 +140,6 @@ def test_the_next_nimbus_goes_on_when_the_leader_dies(trio: MachineCluster, stor
     assert trio.driver_of(storm_id) == driver
     leader.start()
     stop_and_check(trio, other, "other")
-    stop_and_check(trio, storm_id)
 
 
 def test_a_leader_killed_between_assignment_and_start_has_assigned_once(trio: MachineCluster, storm_id: str) -> None:
@@ -162,7 +158,6 @@ def test_a_leader_killed_between_assignment_and_start_has_assigned_once(trio: Ma
     leader.start()
     until(lambda: len(list(trio.left())) == 2, "each topology has one driver")
     stop_and_check(trio, other, "other")
-    stop_and_check(trio, storm_id)
 
 
 def test_a_leader_killed_when_it_has_answered_a_submit_loses_nothing(trio: MachineCluster, storm_id: str) -> None:
@@ -173,7 +168,6 @@ def test_a_leader_killed_when_it_has_answered_a_submit_loses_nothing(trio: Machi
     assert sorted(base.storm_name for base in trio.state.all_bases().values()) == ["counting", "other"]
     leader.start()
     stop_and_check(trio, other, "other")
-    stop_and_check(trio, storm_id)
 
 
 def test_a_supervisor_and_its_driver_killed_apart_lose_nothing(trio: MachineCluster, storm_id: str) -> None:
@@ -186,7 +180,6 @@ def test_a_supervisor_and_its_driver_killed_apart_lose_nothing(trio: MachineClus
     goes_on(trio)
     machine.start()
     until(lambda: lost_nothing(trio, machine), "the machine is back")
-    stop_and_check(trio, storm_id)
 
 
 def test_a_driver_that_keeps_dying_is_moved_then_put_to_rest_with_its_error(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from tests.cluster.code.archives import package_of, put
+from tests.cluster.code.packed_topologies import package_of, put
 from tests.harness.cluster_states import set_assignment
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_archive import ComponentFacts

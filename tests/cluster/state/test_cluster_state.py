@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness.cluster_states import Opened, Opening
 from tests.harness.commands import until
+from trident.cluster.state.cluster_state import EventDispatcher
 from trident.cluster_errors import ClusterError
 from trident.servers.nodes import NodeEvent, StoredNode
 
@@ -36,13 +37,6 @@ def test_a_node_that_is_not_there_is_none_and_has_nothing_below(opened: Opened) 
     state.delete_node("/none")
 
 
-def test_set_data_creates_the_nodes_above(opened: Opened) -> None:
-    opened.state.set_data("/a/b/c", b"1")
-    assert opened.state.get_data("/a/b") == b""
-    assert opened.state.get_children("/") == ["a"]
-    assert opened.state.get_children("/a/b") == ["c"]
-
-
 def test_children_are_sorted(opened: Opened) -> None:
     for name in ("b", "Z", "a", "é", "10", "9"):
         opened.state.set_data(f"/all/{name}", name.encode())
@@ -65,18 +59,6 @@ def test_many_nodes_are_read_at_once_in_the_order_asked(opened: Opened) -> None:
     }
 
 
-def test_versions_count_from_zero_and_again_after_a_delete(opened: Opened) -> None:
-    state = opened.state
-    state.set_data("/a", b"0")
-    assert state.get_node("/a") == StoredNode(b"0", 0)
-    state.set_data("/a", b"1")
-    state.set_data("/a", b"1")
-    assert state.get_node("/a") == StoredNode(b"1", 2)
-    state.delete_node("/a")
-    state.set_data("/a", b"")
-    assert state.get_node("/a") == StoredNode(b"", 0)
-
-
 def test_compare_and_set_needs_the_version(opened: Opened) -> None:
     state = opened.state
     assert not state.compare_and_set("/a/b", b"x", 0)
@@ -87,26 +69,6 @@ def test_compare_and_set_needs_the_version(opened: Opened) -> None:
     assert state.compare_and_set("/a/b", b"1", 0)
     assert not state.compare_and_set("/a/b", b"x", 0)
     assert state.get_node("/a/b") == StoredNode(b"1", 1)
-
-
-def test_a_delete_takes_all_below_and_nothing_beside(opened: Opened) -> None:
-    state = opened.state
-    for path in ("/a", "/a/b", "/a/b/c", "/a/d/e/f", "/a!", "/a-b/c", "/a0", "/ab"):
-        state.set_data(path, b"1")
-    state.delete_node("/a")
-    assert state.get_children("/") == ["a!", "a-b", "a0", "ab"]
-    assert state.get_children("/a-b") == ["c"]
-    assert state.get_data("/a/b/c") is None
-
-
-def test_mkdirs_makes_what_is_missing_and_leaves_what_is_there(opened: Opened) -> None:
-    state = opened.state
-    state.set_data("/a", b"kept")
-    state.mkdirs("/a/b/c")
-    state.mkdirs("/a/b/c")
-    state.mkdirs("/")
-    assert state.get_node("/a") == StoredNode(b"kept", 0)
-    assert state.get_node("/a/b/c") == StoredNode(b"", 0)
 
 
 def test_sequential_names_have_ten_digits_and_only_grow(opened: Opened) -> None:
@@ -232,14 +194,6 @@ def test_a_child_watch_tells_of_creations_and_deletes_not_of_data(opening: Openi
     one.told(("changed", "/a"))
 
 
-def test_a_data_watch_does_not_tell_of_nodes_below(opening: Opening) -> None:
-    one, other = opening(), opening()
-    one.state.set_data("/a", b"")
-    one.state.get_data("/a", watch=True)
-    other.state.set_data("/a/b", b"")
-    assert one.settled() == []
-
-
 def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:
     opened.state.get_data("/a")
     opened.state.get_children("/")
@@ -247,12 +201,6 @@ def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:
     opened.state.get_data_below("/")
     opened.state.set_data("/a", b"")
     assert opened.settled() == []
-
-
-def test_watches_of_one_session_tell_it_of_its_own_changes(opened: Opened) -> None:
-    opened.state.get_data("/a", watch=True)
-    opened.state.set_data("/a", b"")
-    opened.told(("changed", "/a"))
 
 
 def test_a_callback_that_is_no_longer_registered_is_told_nothing(opened: Opened) -> None:
@@ -395,3 +343,24 @@ def test_a_session_outlasts_its_timeout_while_its_process_is_well(opening: Openi
         assert other.state.get_data("/a") == b"1"
     assert other.settled() == []
     assert one.settled() == []
+
+
+ONE, TWO, THREE = (NodeEvent("changed", f"/{number}") for number in range(3))
+
+
+def test_a_callback_may_close_and_register_others() -> None:
+    received: list[NodeEvent] = []
+    dispatcher = EventDispatcher()
+
+    def again(event: NodeEvent) -> None:
+        dispatcher.register(received.append)
+        if event == TWO:
+            dispatcher.close()
+
+    registered = dispatcher.register(again)
+    dispatcher.put(ONE)
+    dispatcher.put(TWO)
+    dispatcher._thread.join(10)
+    dispatcher.unregister(registered)
+    assert received == [TWO]
+    assert not dispatcher._thread.is_alive()

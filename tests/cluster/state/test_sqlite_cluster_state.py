@@ -8,9 +8,12 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -18,9 +21,10 @@ import pytest
 
 from tests.harness.cluster_session import SessionProcess
 from tests.harness.cluster_states import Opened
+from tests.harness.commands import until
 from trident.cluster.state import sqlite_nodes
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.sqlite_nodes import SqliteNodes
+from trident.cluster.state.sqlite_nodes import SqliteNodes, holders_text, writers_of
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 
 
@@ -300,3 +304,33 @@ def test_a_folder_whose_sessions_cannot_be_read_is_named(folder: Path, monkeypat
         with pytest.raises(ClusterError, match="cannot be used: .*Too many open files; check its rights"):
             open_cluster_state(folder, 10.0)
         monkeypatch.undo()
+
+
+_HOLD = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not tell who holds files")
+def test_a_process_that_holds_the_file_is_named_and_whether_it_is_stopped(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.db"
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE t (x)")
+        assert holders_text(file) == ""
+        command = [sys.executable, "-c", _HOLD, str(file)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            assert writers_of(file) == {holder.pid}
+            assert holders_text(file) == f" Process {holder.pid} holds it."
+            os.kill(holder.pid, signal.SIGSTOP)
+            until(lambda: psutil.Process(holder.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
+            assert f"kill -CONT {holder.pid}" in holders_text(file)
+            holder.kill()
+        until(lambda: writers_of(file) == set(), "nobody holds it")

@@ -60,12 +60,7 @@ class Words:
         return self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.source))
 
     def start(
-        self,
-        df: DataFrame | None = None,
-        log: str = "log",
-        name: str = "words",
-        fails: bool = False,
-        **options: Any,
+        self, df: DataFrame | None = None, log: str = "log", name: str = "words", fails: bool = False, **options: Any
     ) -> RunningTopology:
         topology = TridentTopology(name)
         spout = StructuredStreamingSpout(self.lines() if df is None else df, self.checkpoint, **options)

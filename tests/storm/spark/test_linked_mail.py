@@ -125,12 +125,7 @@ def test_tuples_of_one_task_and_stream_share_their_origin() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [
-        Tracking([ROOT, EDGE, 1], [ROOT, 0, 1, 2], [3], [4, 5]),
-        Tracking(),
-        Outcomes([ROOT], [1, 2], [3]),
-        Outcomes(),
-    ],
+    [Tracking([ROOT, EDGE, 1], [ROOT, 0, 1, 2], [3], [4, 5]), Tracking(), Outcomes([ROOT], [1, 2], [3]), Outcomes()],
 )
 def test_news_of_trees_arrive_as_they_were(body: Body) -> None:
     assert through(body) == body
