@@ -13,7 +13,7 @@ import pytest
 from states.memory import MemoryBackingMap, MemoryData
 from tests.harness.crashing_stores import WAYS, Crash, CrashingMap, DictMap, Faults, LateMap, commit
 from trident.errors import BackendError
-from trident.state import IBackingMap, Key, OpaqueMap, StateType, map_for
+from trident.state import IBackingMap, Key, OpaqueMap, StateType, Txid, map_for
 from trident.state.backing_map import backing_map
 from trident.state.wrappers.cached import ReadThroughMap, SpacedCache
 from trident.testing.backend.simulated_log import Add, Log
@@ -201,6 +201,22 @@ def test_a_writer_that_could_not_reach_the_cache_leaves_nothing_stale(caplog: py
     hits = shelf.hits
     assert commit(state, 4, a=1) == [4]
     assert shelf.hits == hits + 1
+
+
+def test_a_put_that_failed_may_arrive_late_so_the_commit_goes_on_without_the_cache() -> None:
+    store, shelf, faults = DictMap(), Shelf(), Faults()
+    cached_map: Any = ReadThroughMap(CrashingMap(store, faults), shelf)
+    first = Txid(1, 0, incarnation="i")
+    cached_map.begin(first)
+    cached_map.multi_put([("a",)], ["old"])
+    faults.arm(1, "before")
+    with pytest.raises(Crash):
+        cached_map.multi_put([("a",)], ["new"])
+    assert cached_map.multi_get([("a",)]) == ["old"]
+    store.multi_put([("a",)], ["new"])  # what timed out
+    cached_map.end(first)
+    cached_map.begin(Txid(2, 0, incarnation="i", expected=first.sentinel))
+    assert cached_map.multi_get([("a",)]) == ["new"]
 
 
 def test_a_fill_that_was_interrupted_leaves_the_cache_unused() -> None:
