@@ -109,10 +109,8 @@ class Evictions:
             if counted is not None:
                 now[servers.link(bucket).name] = counted
 
-        def one_of_each() -> dict[str, int]:
-            return {servers.link(bucket).name: bucket for bucket in reversed(range(buckets))}
-
-        asked = [bucket for name, bucket in wire.persist(doing, one_of_each).items() if name in self._seen]
+        found = wire.persist(doing, partial(servers.one_of_each, buckets))
+        asked = [bucket for name, bucket in found.items() if name in self._seen]
         wire.run(doing, [Call(bucket, _STATS, partial(take, bucket), True) for bucket in asked])
         return now
 

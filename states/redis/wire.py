@@ -26,6 +26,7 @@ Command = tuple[Any, ...]
 """The words of a command: bytes, texts, whole numbers, and `Words`."""
 
 _HEADS = [b"\r\n$%d\r\n" % size for size in range(1024)]
+_PAGE, _START, _PASSES = 1000, b"0", 5  # of a listing
 _WINDOW = 8
 """Calls in flight on a connection: the server works on one while the next is packed and the last is read."""
 
@@ -157,6 +158,10 @@ class Server:
         """Return the connections in use."""
         return (self._one,)
 
+    def one_of_each(self, buckets: int) -> dict[str, int]:
+        """Return one of so many buckets of each server, by its name."""
+        return {self.link(bucket).name: bucket for bucket in reversed(range(buckets))}
+
     def primaries(self) -> Sequence[Link]:
         """Return one connection to each server that holds keys."""
         return (self._one,)
@@ -228,7 +233,40 @@ class Wire:
             waited_s += pause_s
         raise AssertionError("unreachable")
 
+    def names(self, doing: str, pattern: bytes) -> Iterator[list[bytes]]:
+        """Iterate over pages of the names that match; a name may occur twice, and names that do not match may occur too.
+
+        A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So
+        if a connection broke or a slot was moved meanwhile, everything is listed once more.
+        """
+        servers = self.servers
+        for _ in range(_PASSES):
+            before = self.persist(doing, servers.placement)
+            for name in self.persist(doing, lambda: [link.name for link in servers.primaries()]):
+                yield from self._names_of(name, pattern, doing)
+            if self.persist(doing, servers.placement) == before:
+                return
+        raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
+
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _names_of(self, server: str, pattern: bytes, doing: str) -> Iterator[list[bytes]]:
+        cursor = _START
+
+        def page() -> tuple[bytes, list[bytes]] | None:
+            for link in self.servers.primaries():
+                if link.name == server:
+                    (answer,) = link.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _PAGE))
+                    if isinstance(answer, Exception):
+                        raise answer
+                    return answer[0], answer[1]
+            return None  # it has left the cluster, so there will be another pass
+
+        while (found := self.persist(doing, page)) is not None:
+            cursor, names = found
+            yield names
+            if cursor == _START:
+                return
 
     def _attempt(self, calls: Iterator[Call], lost: deque[Call]) -> None:
         link: Link | None = None
