@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha1
 from itertools import count
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from states.redis.options import RedisOptions
@@ -27,6 +29,7 @@ Command = tuple[Any, ...]
 
 _HEADS = [b"\r\n$%d\r\n" % size for size in range(1024)]
 _PAGE, _START, _PASSES = 1000, b"0", 5  # of a listing
+_WAITING = attrgetter("waiting")
 _WINDOW = 8
 """Calls in flight on a connection: the server works on one while the next is packed and the last is read."""
 
@@ -154,13 +157,9 @@ class Server:
         """Return the connection to the server of a bucket."""
         return self._one
 
-    def links(self) -> Sequence[Link]:
-        """Return the connections in use."""
+    def links(self) -> Collection[Link]:
+        """Return the connections in use; those that are made later are in it, too."""
         return (self._one,)
-
-    def one_of_each(self, buckets: int) -> dict[str, int]:
-        """Return one of so many buckets of each server, by its name."""
-        return {self.link(bucket).name: bucket for bucket in reversed(range(buckets))}
 
     def primaries(self) -> Sequence[Link]:
         """Return one connection to each server that holds keys."""
@@ -212,6 +211,19 @@ class Wire:
             self._attempt(_all(lost, source), lost)
 
         self.persist(doing, attempt)
+
+    def ask_each(self, doing: str, command: Command, buckets: int, among: Container[str]) -> dict[str, Any]:
+        """Ask each server of so many buckets that is `among` these, all at once; return its answer, by its name."""
+        answers: dict[str, Any] = {}
+        link = self.servers.link
+
+        def take(bucket: int, answer: Any) -> None:
+            answers[link(bucket).name] = answer
+
+        one_of_each = self.persist(doing, lambda: {link(bucket).name: bucket for bucket in reversed(range(buckets))})
+        asked = [bucket for name, bucket in one_of_each.items() if name in among]
+        self.run(doing, [Call(bucket, command, partial(take, bucket), reads=True) for bucket in asked])
+        return answers
 
     def persist(self, doing: str, attempt: Callable[[], Result]) -> Result:
         """Return what `attempt` returns; it is called again, on new connections, while they break."""
@@ -280,7 +292,8 @@ class Wire:
                 link.send(call)
                 if len(link.waiting) >= _WINDOW:
                     self._receive(link)
-            while busy := [each for each in self.servers.links() if each.waiting]:
+            links = self.servers.links()
+            while busy := list(filter(_WAITING, links)):
                 for link in busy:
                     self._receive(link)
         except BaseException:
