@@ -205,7 +205,13 @@ class RedisBackingMap(BackingMap):
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys of all partitions, about 1,000 at a time; their names are remembered to find duplicates."""
-        return _key_pages(self._wire, self._layout, self._what)
+        seen: set[bytes] = set()
+        for names in self._names():
+            places = map(self._layout.place_of, names)
+            encoded = list(dict.fromkeys(place[1] for place in places if place is not None and place[1] not in seen))
+            if encoded:
+                seen.update(encoded)
+                yield self._layout.keys(encoded)
 
     def begin(self, txid: Txid) -> None:
         """Begin a commit; what it writes with its own txid are changes."""
@@ -251,10 +257,19 @@ class RedisBackingMap(BackingMap):
         self._fence.move(sentinel, force)
 
     def reset(self) -> None:
-        """Remove all keys of the state, of every partition, and all sentinels."""
+        """Remove all keys of the state, of every partition, and all sentinels: first these, so that no writer can write."""
         refuse_read_only(self._read_only, "empty the state", self._what)
         self._fence.forget()
-        _empty(self._wire, self._layout, self._what)
+        run, doing, layout = self._wire.run, f"empty {self._what}", self._layout
+        for keys in (layout.sentinel_keys, layout.change_keys):
+            run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(keys)])
+        for names in self._names():
+            buckets: dict[int, list[bytes]] = {}
+            for name in names:
+                place = layout.place_of(name)
+                if place is not None:
+                    buckets.setdefault(place[0], []).append(name)
+            run(doing, [_removal(bucket, found) for bucket, found in buckets.items()])
 
     def close(self) -> None:
         """Close the connections. The next call opens them again."""
@@ -285,6 +300,9 @@ class RedisBackingMap(BackingMap):
         ]
         self._wire.run(f"look for {self._what}", calls)
         self._is_checked = True
+
+    def _names(self) -> Iterator[list[bytes]]:
+        return self._wire.names(f"list the keys of {self._what}", self._layout.scan_pattern)
 
     def _groups(self, keys: Sequence[Key]) -> Iterator[KeyGroup]:
         """Group keys for calls. A commit writes the keys that it has read, so their names are made only once."""
@@ -398,31 +416,6 @@ def _grouped(layout: RedisLayout, keys: Sequence[Key], size: int) -> Iterator[Ke
             for some in by_count(found, size):
                 names = [start + encoded[place] for place in some]
                 yield KeyGroup(bucket, [first + place for place in some], names)
-
-
-def _key_pages(wire: Wire, layout: RedisLayout, what: str) -> Iterator[Sequence[Key]]:
-    """Iterate over pages of distinct keys."""
-    seen: set[bytes] = set()
-    for names in wire.names(f"list the keys of {what}", layout.scan_pattern):
-        places = map(layout.place_of, names)
-        encoded = list(dict.fromkeys(place[1] for place in places if place is not None and place[1] not in seen))
-        if encoded:
-            seen.update(encoded)
-            yield layout.keys(encoded)
-
-
-def _empty(wire: Wire, layout: RedisLayout, what: str) -> None:
-    """Remove all keys. The sentinels go first, so that no writer can write meanwhile."""
-    doing = f"empty {what}"
-    wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.sentinel_keys)])
-    wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.change_keys)])
-    for names in wire.names(f"list the keys of {what}", layout.scan_pattern):
-        buckets: dict[int, list[bytes]] = {}
-        for name in names:
-            place = layout.place_of(name)
-            if place is not None:
-                buckets.setdefault(place[0], []).append(name)
-        wire.run(doing, [_removal(bucket, found) for bucket, found in buckets.items()])
 
 
 def _removal(bucket: int, names: list[bytes]) -> Call:
