@@ -155,12 +155,13 @@ class RedisFence:
         that is not behind this sentinel.
         Raises `BackendError`: it seals a commit, and Redis has lost writes of it.
         """
-        own = self._own
-        doing, mine = "move the sentinel", own is not None and own == sentinel and own.run == sentinel.run
+        doing, own = "move the sentinel", self._own
         if self._seen is None:
             self.read()
         seen = self._seen or []
-        for found in map(self._sentinel, {before for before in seen if before is not None}):
+        there = list(map(self._sentinel, {before for before in seen if before is not None}))
+        mine = own is not None and own == sentinel and own.run == sentinel.run
+        for found in there:
             check_move(f"{doing} of {self._place}", sentinel, found, found, force)
         renewal = self._renewal if mine else 0
         record = SENTINEL.encode(SentinelRecord(sentinel, (renewal,)))

@@ -352,11 +352,11 @@ class RedisBackingMap(BackingMap):
     def _puts(self, keys: Sequence[Key], values: Sequence[Any]) -> Iterator[tuple[int, Callable[[], Command]]]:
         encode = _as_stored if self._values is None else self._values.encode
         for group in self._groups(keys):
-            mine = group.of(values)
-            for part, some in self._sized(group, encode(group.of(keys), mine)):
+            own, mine = group.of(keys), group.of(values)
+            for part, some in self._sized(group, encode(own, mine)):
                 yield group.bucket, self._put(part, some)
             if self._changes is not None:
-                yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, group.of(keys), mine))
+                yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, own, mine))
 
     def _sized(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
         """Split a group with too many bytes for one call."""
