@@ -170,7 +170,7 @@ class RedisBackingMap(BackingMap):
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where never written."""
-        return self._read(keys, _as_stored if self._values is None else self._values.decode, _nothing)
+        return self._read(keys, _as_stored if self._values is None else self._values.decode, lambda n: [None] * n)
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
         """Read as `multi_get` does, as columns, if the values are opaque and in the codec."""
@@ -389,10 +389,6 @@ class RedisBackingMap(BackingMap):
 
 def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
     return list(values)
-
-
-def _nothing(count: int) -> list[Any]:
-    return [None] * count
 
 
 def _grouped(layout: RedisLayout, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:

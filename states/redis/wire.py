@@ -214,8 +214,7 @@ class Wire:
 
     def ask_each(self, doing: str, command: Command, buckets: int, among: Container[str]) -> dict[str, Any]:
         """Ask each server of so many buckets that is `among` these, all at once; return its answer, by its name."""
-        answers: dict[str, Any] = {}
-        link = self.servers.link
+        answers, link = dict[str, Any](), self.servers.link
 
         def take(bucket: int, answer: Any) -> None:
             answers[link(bucket).name] = answer
@@ -251,12 +250,11 @@ class Wire:
         A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So
         if a connection broke or a slot was moved meanwhile, everything is listed once more.
         """
-        servers = self.servers
         for _ in range(_PASSES):
-            before = self.persist(doing, servers.placement)
-            for name in self.persist(doing, lambda: [link.name for link in servers.primaries()]):
+            before = self.persist(doing, self.servers.placement)
+            for name in self.persist(doing, lambda: [link.name for link in self.servers.primaries()]):
                 yield from self._names_of(name, pattern, doing)
-            if self.persist(doing, servers.placement) == before:
+            if self.persist(doing, self.servers.placement) == before:
                 return
         raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
 
