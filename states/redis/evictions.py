@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from functools import partial
 from typing import Any, NamedTuple
 
 from states.redis.options import RedisOptions
-from states.redis.wire import Call, Link, Wire
+from states.redis.wire import Link, Wire
 from trident.storekit import warn_of_eviction, warn_once
 
 _LOGGER = logging.getLogger(__name__)
@@ -77,7 +76,9 @@ class Evictions:
         be known; and `allow_eviction` was not given.
         """
         doing = f"look for evictions of {self._what}"
-        now = self._counters(wire, buckets, doing)
+        # A server that did not say it when a connection was made is not asked: it may not permit it.
+        answers = wire.ask_each(doing, _STATS, buckets, self._seen)
+        now = {name: counted for name, answer in answers.items() if (counted := _Counters.of(answer)) is not None}
         suspect = {name for name, counted in now.items() if counted.differ(self._seen[name][1])}
 
         def asked() -> dict[str, dict[str, str]]:
@@ -98,23 +99,6 @@ class Evictions:
         return policy.startswith("allkeys") or (policy.startswith("volatile") and self._options.ttl_s is not None)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
-
-    def _counters(self, wire: Wire, buckets: int, doing: str) -> dict[str, _Counters]:
-        """Ask each server that was asked when a connection was made."""
-        now: dict[str, _Counters] = {}
-        servers = wire.servers
-
-        def take(bucket: int, answer: bytes) -> None:
-            counted = _Counters.of(answer)
-            if counted is not None:
-                now[servers.link(bucket).name] = counted
-
-        def one_of_each() -> dict[str, int]:
-            return {servers.link(bucket).name: bucket for bucket in reversed(range(buckets))}
-
-        asked = [bucket for name, bucket in wire.persist(doing, one_of_each).items() if name in self._seen]
-        wire.run(doing, [Call(bucket, _STATS, partial(take, bucket), True) for bucket in asked])
-        return now
 
     def _judge(self, name: str, now: _Counters, before: _Counters, memory: dict[str, str]) -> None:
         # A volatile policy evicts keys that expire. Any other policy may have been changed back by now.

@@ -29,19 +29,13 @@ copied to each bucket, because a write is fenced in the slot where it happens; t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
-from zlib import crc32
+from collections.abc import Callable, Sequence
 
 from states.redis.plain_hashes import PlainHashes
-from states.redis.wire import Words
 from trident.errors import ConfigError
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key
-from trident.state.table import OpaqueColumns
-from trident.storekit import FieldsCodec, by_count
+from trident.storekit import FieldsCodec
 
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
 """The record of a sentinel, with the number of its renewal as a note."""
@@ -49,40 +43,6 @@ SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "
 _PLAIN_SENTINELS, _PLAIN_CHANGES = b":\\sentinels", b":\\changes"
 _ODD = re.compile(r"[\x00-\x1f%]")
 _GLOB = re.compile(rb"([\\*?\[\]^-])")
-
-
-@dataclass(frozen=True)
-class KeyGroup:
-    """The keys of one call: keys of one bucket, at most as many as a call may have.
-
-    `where`: their positions in the caller's list.
-    `names`: what they are called in Redis.
-    """
-
-    bucket: int
-    where: slice | list[int]
-    names: list[bytes]
-
-    @cached_property
-    def words(self) -> Words:
-        """The names, packed: a commit reads and writes them."""
-        return Words(self.names)
-
-    def of(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values of these keys, from a list of the values of all keys."""
-        if isinstance(self.where, slice):
-            return values[self.where]
-        return values.at(self.where) if type(values) is OpaqueColumns else [values[place] for place in self.where]
-
-    def put(self, values: Sequence[Any], out: list[Any] | OpaqueColumns) -> None:
-        """Put the values of these keys at their positions of `out`."""
-        if isinstance(out, OpaqueColumns):
-            out.put(self.where, values.columns)  # type: ignore[attr-defined]
-        elif isinstance(self.where, slice):
-            out[self.where] = values
-        else:
-            for place, value in zip(self.where, values, strict=True):
-                out[place] = value
 
 
 class RedisLayout:
@@ -106,12 +66,12 @@ class RedisLayout:
         if plain is not None:
             own, other, changes, glob = other, own, _PLAIN_CHANGES, b"*"
         self.stems, self.buckets, self.plain, self._before = stems, len(stems), plain, len(before)
-        self._starts = [stem + b":" for stem in stems]
-        self._bucket_of = {start: bucket for bucket, start in enumerate(self._starts)}
+        self.starts = [stem + b":" for stem in stems]  # of the names of a bucket's keys
+        self._bucket_of = {start: bucket for bucket, start in enumerate(self.starts)}
         self.sentinel_keys = [stem + own for stem in stems]
         self.other_sentinels = [stem + other for stem in stems]
         self.change_keys = [stem + changes for stem in stems]
-        self._named: Callable[..., list[bytes]] = encode_keys if plain is None else plain.names
+        self.named: Callable[..., list[bytes]] = encode_keys if plain is None else plain.names
         self.scan_pattern = _GLOB.sub(rb"\\\1", before) + tags + glob
         """The glob that the names of all keys match, and few others."""
 
@@ -122,28 +82,6 @@ class RedisLayout:
                 f"{place} is spread over {recorded.decode(errors='replace')} buckets, and cluster_buckets is "
                 f"{self.buckets}; its keys would not be found. Give the recorded number"
             )
-
-    def groups(self, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
-        """Group keys for calls of at most `size`, taking enough keys at a time to fill a call for each bucket.
-
-        They are encoded as the calls are made.
-        """
-        if self.buckets == 1:
-            for first in range(0, len(keys), size):
-                names = self._named(keys[first : first + size], self._starts[0])
-                yield KeyGroup(0, slice(first, first + len(names)), names)
-            return
-        stride = size * self.buckets
-        for first in range(0, len(keys), stride):
-            encoded = self._named(keys[first : first + stride])
-            places: dict[int, list[int]] = {}
-            for place, key in enumerate(encoded):
-                places.setdefault(crc32(key) % self.buckets, []).append(place)
-            for bucket, found in places.items():
-                start = self._starts[bucket]
-                for some in by_count(found, size):
-                    names = [start + encoded[place] for place in some]
-                    yield KeyGroup(bucket, [first + place for place in some], names)
 
     def place_of(self, name: bytes) -> tuple[int, bytes] | None:
         """Return the bucket and the encoded key of a name that a scan found; None if it is something else."""

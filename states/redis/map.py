@@ -11,33 +11,31 @@ of acknowledged writes moves the sentinel back, breaks its seal or removes it, a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from operator import is_
 from typing import Any, TypeVar
+from zlib import crc32
 
 from states.redis.change_stream import ChangeStreams
 from states.redis.cluster import Cluster
 from states.redis.evictions import Evictions, greeted
 from states.redis.fence import RedisFence, fenced
-from states.redis.layout import KeyGroup, RedisLayout, default_prefix
+from states.redis.layout import RedisLayout, default_prefix
 from states.redis.options import RedisOptions
 from states.redis.plain_hashes import PlainHashes
 from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
-from trident.errors import BackendError, ConfigError, StateLossDetected
+from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues
 from trident.state.interfaces import Key, StateConf
 from trident.state.table import OpaqueColumns
 from trident.state.txid import Sentinel, Txid
-from trident.storekit import by_size, refuse_read_only
+from trident.storekit import by_count, by_size, refuse_read_only
 
 Found = TypeVar("Found", list[Any], OpaqueColumns)
 
-Names = list[bytes]
-
-_PAGE, _START, _PASSES = 1000, b"0", 5  # of a listing
 _REMEMBERED = 50_000  # keys of one read whose names are cached for the write that follows
 
 # KEYS[2 …]: the names. ARGV[3 …]: the value of each; in the scripts with TTL, ARGV[3] is the seconds, and the values follow.
@@ -86,6 +84,40 @@ _OTHERS = script(
 local page = redis.pcall('HSCAN', ARGV[1], '0', 'COUNT', 1)
 return {redis.call('EXISTS', KEYS[1]), page[2] and page[2][1] or ''}"""
 )
+
+
+@dataclass(frozen=True)
+class KeyGroup:
+    """The keys of one call: keys of one bucket, at most as many as a call may have.
+
+    `where`: their positions in the caller's list.
+    `names`: what they are called in Redis.
+    """
+
+    bucket: int
+    where: slice | list[int]
+    names: list[bytes]
+
+    @cached_property
+    def words(self) -> Words:
+        """The names, packed: a commit reads and writes them."""
+        return Words(self.names)
+
+    def of(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the values of these keys, from a list of the values of all keys."""
+        if isinstance(self.where, slice):
+            return values[self.where]
+        return values.at(self.where) if type(values) is OpaqueColumns else [values[place] for place in self.where]
+
+    def put(self, values: Any, out: list[Any] | OpaqueColumns) -> None:
+        """Put the values of these keys at their positions of `out`."""
+        if isinstance(out, OpaqueColumns):
+            out.put(self.where, values.columns)
+        elif isinstance(self.where, slice):
+            out[self.where] = values
+        else:
+            for place, value in zip(self.where, values, strict=True):
+                out[place] = value
 
 
 class RedisBackingMap(BackingMap):
@@ -138,12 +170,12 @@ class RedisBackingMap(BackingMap):
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where never written."""
-        return self._read(keys, _as_stored if self._values is None else self._values.decode, [None] * len(keys))
+        return self._read(keys, _as_stored if self._values is None else self._values.decode, lambda n: [None] * n)
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
         """Read as `multi_get` does, as columns, if the values are opaque and in the codec."""
         decode = None if self._values is None else self._values.decode_opaque
-        return None if decode is None else self._read(keys, decode, OpaqueColumns.absent(len(keys)))
+        return None if decode is None else self._read(keys, decode, OpaqueColumns.absent)
 
     def keeps_attempts(self) -> bool:
         """Whether an opaque value comes back with its attempt."""
@@ -167,13 +199,19 @@ class RedisBackingMap(BackingMap):
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys, absent ones ignored; refused as `multi_put` is."""
-        groups, command = self._layout.groups(keys, self._options.max_keys_per_call), self._fence.command
+        groups, command = _grouped(self._layout, keys, self._options.max_keys_per_call), self._fence.command
         commands = ((group.bucket, partial(command, _DELETE, group.bucket, group.words)) for group in groups)
         self._write(f"delete {len(keys)} keys", commands)
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys of all partitions, about 1,000 at a time; their names are remembered to find duplicates."""
-        return _key_pages(self._wire, self._layout, self._what)
+        seen: set[bytes] = set()
+        for names in self._names():
+            places = map(self._layout.place_of, names)
+            encoded = list(dict.fromkeys(place[1] for place in places if place is not None and place[1] not in seen))
+            if encoded:
+                seen.update(encoded)
+                yield self._layout.keys(encoded)
 
     def begin(self, txid: Txid) -> None:
         """Begin a commit; what it writes with its own txid are changes."""
@@ -219,10 +257,19 @@ class RedisBackingMap(BackingMap):
         self._fence.move(sentinel, force)
 
     def reset(self) -> None:
-        """Remove all keys of the state, of every partition, and all sentinels."""
+        """Remove all keys of the state, of every partition, and all sentinels: first these, so that no writer can write."""
         refuse_read_only(self._read_only, "empty the state", self._what)
         self._fence.forget()
-        _empty(self._wire, self._layout, self._what)
+        run, doing, layout = self._wire.run, f"empty {self._what}", self._layout
+        for keys in (layout.sentinel_keys, layout.change_keys):
+            run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(keys)])
+        for names in self._names():
+            buckets: dict[int, list[bytes]] = {}
+            for name in names:
+                place = layout.place_of(name)
+                if place is not None:
+                    buckets.setdefault(place[0], []).append(name)
+            run(doing, [_removal(bucket, found) for bucket, found in buckets.items()])
 
     def close(self) -> None:
         """Close the connections. The next call opens them again."""
@@ -254,6 +301,9 @@ class RedisBackingMap(BackingMap):
         self._wire.run(f"look for {self._what}", calls)
         self._is_checked = True
 
+    def _names(self) -> Iterator[list[bytes]]:
+        return self._wire.names(f"list the keys of {self._what}", self._layout.scan_pattern)
+
     def _groups(self, keys: Sequence[Key]) -> Iterator[KeyGroup]:
         """Group keys for calls. A commit writes the keys that it has read, so their names are made only once."""
         known, groups = self._named
@@ -263,21 +313,34 @@ class RedisBackingMap(BackingMap):
             return
         made: list[KeyGroup] = []
         remember = len(keys) <= _REMEMBERED and not self._read_only
-        for group in self._layout.groups(keys, self._options.max_keys_per_call):
+        for group in _grouped(self._layout, keys, self._options.max_keys_per_call):
             if remember:
                 made.append(group)
             yield group
         self._named = (list(keys), made) if remember else ([], [])
 
-    def _read(self, keys: Sequence[Key], decode: Decode | DecodeOpaque, values: Found) -> Found:
-        """Read into `values`, which has nothing but absent keys."""
-        self._fence.check_layout()
+    def _read(self, keys: Sequence[Key], decode: Decode | DecodeOpaque, absent: Callable[[int], Found]) -> Found:
+        """Read what `decode` makes of stored values; `absent` makes the answer for so many keys that were never written."""
+        if not self._fence.is_layout_checked:
+            self._fence.check_layout()
+        found: list[tuple[KeyGroup, Any]] = []
 
         def take(group: KeyGroup, answer: list[bytes | None]) -> None:
-            group.put(decode(group.of(keys), answer), values)
+            found.append((group, decode(group.of(keys), answer)))
 
-        calls = (Call(each.bucket, partial(self._get, each), partial(take, each), True) for each in self._groups(keys))
-        self._wire.run(f"read {len(keys)} keys of {self._what}", calls)
+        def call(group: KeyGroup) -> Call:
+            return Call(group.bucket, self._get(group), partial(take, group), reads=True)
+
+        groups: Iterable[KeyGroup] = self._groups(keys)
+        if len(keys) <= self._options.max_keys_per_call:  # there is no call during which the next can be made
+            groups = list(groups)
+        self._wire.run(f"read {len(keys)} keys of {self._what}", map(call, groups))
+        if len(found) == 1:  # of one server: it has the keys in their order
+            values: Found = found[0][1]
+            return values
+        values = absent(len(keys))
+        for group, some in found:
+            group.put(some, values)
         return values
 
     def _write(self, doing: str, commands: Iterator[tuple[int, Callable[[], Command]]]) -> None:
@@ -289,11 +352,11 @@ class RedisBackingMap(BackingMap):
     def _puts(self, keys: Sequence[Key], values: Sequence[Any]) -> Iterator[tuple[int, Callable[[], Command]]]:
         encode = _as_stored if self._values is None else self._values.encode
         for group in self._groups(keys):
-            mine = group.of(values)
-            for part, some in self._sized(group, encode(group.of(keys), mine)):
-                yield group.bucket, partial(self._put, part, some)
+            own, mine = group.of(keys), group.of(values)
+            for part, some in self._sized(group, encode(own, mine)):
+                yield group.bucket, self._put(part, some)
             if self._changes is not None:
-                yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, group.of(keys), mine))
+                yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, own, mine))
 
     def _sized(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
         """Split a group with too many bytes for one call."""
@@ -312,80 +375,44 @@ class RedisBackingMap(BackingMap):
             return (b"EVALSHA", _PLAIN_GET, group.words.count, group.words, Words(self._layout.plain.stored_fields))
         return (b"MGET", group.words)
 
-    def _put(self, group: KeyGroup, values: Sequence[Any]) -> Command:
+    def _put(self, group: KeyGroup, values: Sequence[Any]) -> Callable[[], Command]:
+        """Return what makes the call that writes a group; it has the sentinel's record as it is then."""
         ttl = self._options.ttl_s
         seconds = [] if ttl is None else [b"%d" % ttl]
         if self._layout.plain is not None:
             fields = self._layout.plain.stored_fields
             given = [b"".join(seconds), b"%d" % len(fields), *fields, *itertools.chain.from_iterable(values)]
-            return self._fence.command(_PLAIN_PUT, group.bucket, group.words, Words(given))
+            return partial(self._fence.command, _PLAIN_PUT, group.bucket, group.words, Words(given))
         script = PUT if ttl is None else _PUT_TTL
-        return self._fence.command(script, group.bucket, group.words, Words([*seconds, *values]))
+        return partial(self._fence.command, script, group.bucket, group.words, Words([*seconds, *values]))
 
 
 def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
     return list(values)
 
 
-def _key_pages(wire: Wire, layout: RedisLayout, what: str) -> Iterator[Sequence[Key]]:
-    """Iterate over pages of distinct keys."""
-    seen: set[bytes] = set()
-    for names in _names_of(wire, layout, what):
-        places = map(layout.place_of, names)
-        encoded = list(dict.fromkeys(place[1] for place in places if place is not None and place[1] not in seen))
-        if encoded:
-            seen.update(encoded)
-            yield layout.keys(encoded)
+def _grouped(layout: RedisLayout, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
+    """Group keys for calls of at most `size`, taking enough keys at a time to fill a call for each bucket.
 
-
-def _empty(wire: Wire, layout: RedisLayout, what: str) -> None:
-    """Remove all keys. The sentinels go first, so that no writer can write meanwhile."""
-    doing = f"empty {what}"
-    wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.sentinel_keys)])
-    wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.change_keys)])
-    for names in _names_of(wire, layout, what):
-        buckets: dict[int, Names] = {}
-        for name in names:
-            place = layout.place_of(name)
-            if place is not None:
-                buckets.setdefault(place[0], []).append(name)
-        wire.run(doing, [_removal(bucket, found) for bucket, found in buckets.items()])
-
-
-def _removal(bucket: int, names: Names) -> Call:
-    return Call(bucket, (b"UNLINK", *names), lambda _answer: None)
-
-
-def _names_of(wire: Wire, layout: RedisLayout, what: str) -> Iterator[Names]:
-    """Iterate over pages of names; a name may occur twice, and foreign names may occur too.
-
-    A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So
-    if a connection broke or a slot was moved meanwhile, everything is listed once more.
+    They are encoded as the calls are made.
     """
-    doing = f"list the keys of {what}"
-    for _ in range(_PASSES):
-        before = wire.persist(doing, wire.servers.placement)
-        for server in wire.persist(doing, lambda: [link.name for link in wire.servers.primaries()]):
-            yield from _names(wire, server, layout.scan_pattern, doing)
-        if wire.persist(doing, wire.servers.placement) == before:
-            return
-    raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
+    if layout.buckets == 1:
+        for first in range(0, len(keys), size):
+            names = layout.named(keys[first : first + size], layout.starts[0])
+            yield KeyGroup(0, slice(first, first + len(names)), names)
+        return
+    stride = size * layout.buckets
+    for first in range(0, len(keys), stride):
+        encoded = layout.named(keys[first : first + stride])
+        places: dict[int, list[int]] = {}
+        for place, key in enumerate(encoded):
+            places.setdefault(crc32(key) % layout.buckets, []).append(place)
+        for bucket, found in places.items():
+            start = layout.starts[bucket]
+            for some in by_count(found, size):
+                names = [start + encoded[place] for place in some]
+                yield KeyGroup(bucket, [first + place for place in some], names)
 
 
-def _names(wire: Wire, server: str, pattern: bytes, doing: str) -> Iterator[Names]:
-    cursor = _START
-
-    def page() -> tuple[bytes, Names] | None:
-        for link in wire.servers.primaries():
-            if link.name == server:
-                (answer,) = link.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _PAGE))
-                if isinstance(answer, Exception):
-                    raise answer
-                return answer[0], answer[1]
-        return None  # it has left the cluster, so there will be another pass
-
-    while (found := wire.persist(doing, page)) is not None:
-        cursor, names = found
-        yield names
-        if cursor == _START:
-            return
+def _removal(bucket: int, names: list[bytes]) -> Call:
+    return Call(bucket, (b"UNLINK", *names), lambda _answer: None)

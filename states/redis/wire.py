@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha1
 from itertools import count
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from states.redis.options import RedisOptions
@@ -26,6 +28,8 @@ Command = tuple[Any, ...]
 """The words of a command: bytes, texts, whole numbers, and `Words`."""
 
 _HEADS = [b"\r\n$%d\r\n" % size for size in range(1024)]
+_PAGE, _START, _PASSES = 1000, b"0", 5  # of a listing
+_WAITING = attrgetter("waiting")
 _WINDOW = 8
 """Calls in flight on a connection: the server works on one while the next is packed and the last is read."""
 
@@ -168,8 +172,8 @@ class Server:
         """Return the connection to the server of a bucket."""
         return self._one
 
-    def links(self) -> Sequence[Link]:
-        """Return the connections in use."""
+    def links(self) -> Collection[Link]:
+        """Return the connections in use; those that are made later are in it, too."""
         return (self._one,)
 
     def primaries(self) -> Sequence[Link]:
@@ -223,6 +227,18 @@ class Wire:
 
         self.persist(doing, attempt)
 
+    def ask_each(self, doing: str, command: Command, buckets: int, among: Container[str]) -> dict[str, Any]:
+        """Ask each server of so many buckets that is `among` these, all at once; return its answer, by its name."""
+        answers, link = dict[str, Any](), self.servers.link
+
+        def take(bucket: int, answer: Any) -> None:
+            answers[link(bucket).name] = answer
+
+        one_of_each = self.persist(doing, lambda: {link(bucket).name: bucket for bucket in reversed(range(buckets))})
+        asked = [bucket for name, bucket in one_of_each.items() if name in among]
+        self.run(doing, [Call(bucket, command, partial(take, bucket), reads=True) for bucket in asked])
+        return answers
+
     def persist(self, doing: str, attempt: Callable[[], Result]) -> Result:
         """Return what `attempt` returns; it is called again, on new connections, while they break."""
         waited_s = 0.0
@@ -243,7 +259,39 @@ class Wire:
             waited_s += pause_s
         raise AssertionError("unreachable")
 
+    def names(self, doing: str, pattern: bytes) -> Iterator[list[bytes]]:
+        """Iterate over pages of the names that match; a name may occur twice, and names that do not match may occur too.
+
+        A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So
+        if a connection broke or a slot was moved meanwhile, everything is listed once more.
+        """
+        for _ in range(_PASSES):
+            before = self.persist(doing, self.servers.placement)
+            for name in self.persist(doing, lambda: [link.name for link in self.servers.primaries()]):
+                yield from self._names_of(name, pattern, doing)
+            if self.persist(doing, self.servers.placement) == before:
+                return
+        raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
+
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _names_of(self, server: str, pattern: bytes, doing: str) -> Iterator[list[bytes]]:
+        cursor = _START
+
+        def page() -> tuple[bytes, list[bytes]] | None:
+            for link in self.servers.primaries():
+                if link.name == server:
+                    (answer,) = link.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _PAGE))
+                    if isinstance(answer, Exception):
+                        raise answer
+                    return answer[0], answer[1]
+            return None  # it has left the cluster, so there will be another pass
+
+        while (found := self.persist(doing, page)) is not None:
+            cursor, names = found
+            yield names
+            if cursor == _START:
+                return
 
     def _attempt(self, calls: Iterator[Call], lost: deque[Call]) -> None:
         link: Link | None = None
@@ -257,7 +305,8 @@ class Wire:
                 link.send(call)
                 if len(link.waiting) >= _WINDOW:
                     self._receive(link)
-            while busy := [each for each in self.servers.links() if each.waiting]:
+            links = self.servers.links()
+            while busy := list(filter(_WAITING, links)):
                 for link in busy:
                     self._receive(link)
         except BaseException:

@@ -85,7 +85,7 @@ class OpaqueMap(CommittedMap):
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Write `[txid, attempt, base, f(base)]` for each key, where base is the value before this batch."""
-        keys, txid = self._distinct(keys), self._current()
+        txid, keys = self._current(), self._distinct(keys)
         bases, written = self._bases(keys, txid), self._written
         values = _updated(bases, updaters)
         # What this commit wrote earlier is the base, but `prev` stays the value before the batch.
@@ -214,7 +214,7 @@ class TransactionalMap(CommittedMap):
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Apply each updater unless the stored value already includes this txid; return the values that are stored now."""
-        keys, commit = self._distinct(keys), self._current()
+        commit, keys = self._current(), self._distinct(keys)
         txid = int(commit)
         values: list[Any] = []
         put_keys: list[Key] = []
@@ -251,7 +251,7 @@ class NonTransactionalMap(CommittedMap):
     kind = StateType.NON_TRANSACTIONAL
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-        keys, txid = self._distinct(keys), self._current()
+        txid, keys = self._current(), self._distinct(keys)
         bases = owned(self._bases(keys, txid))
         values = [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
         self._put(keys, values_to_store(values, updaters))

@@ -30,10 +30,10 @@ from trident.planner.placing import place
 from trident.runtime.commit.committer import (
     Committer,
     PartitionCommit,
-    Reach,
     answers_of,
     operations_of_commits,
 )
+from trident.runtime.commit.committer import Reach as Reach
 from trident.runtime.commit.entries import Entries, inputs_of, marks_of, merging_columns
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.runners import Runner

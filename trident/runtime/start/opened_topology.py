@@ -11,19 +11,16 @@ from typing import Any
 from trident.config import Config
 from trident.coordination.memory_log import TransactionLog
 from trident.errors import TridentError, UnsupportedOperation
-from trident.extras import check_pyspark
 from trident.graph import Graph
 from trident.planner import Plan
-from trident.planner.placing import stage_memory
-from trident.runtime.commit.committer import Reach
-from trident.runtime.commit.committing import open_committer, programs_of
+from trident.runtime.commit.committing import Reach, open_committer, programs_of
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.reading.open_partitions import make_state, view_of, writers_as_left, writers_of
 from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import open_spouts
-from trident.runtime.start.engine_choice import RunnerOf, open_runner, with_workers
+from trident.runtime.start.engine_choice import RunnerOf, check_engine, open_runner, with_workers
 from trident.runtime.start.placements import (
     check_states,
     executors_of,
@@ -121,8 +118,7 @@ class OpenedTopology:
     ) -> None:
         """Open and compare states and log; nothing is written before topology, log and stores are known to belong together."""
         plan, config, to_close = self.plan, self.config, partial(self.closers.add, "states")
-        if config.engine != "in_process":
-            check_pyspark('engine="in_process"')
+        check_engine(config)
         self.states: States = writers_as_left(graph, plan, config, to_close)
         check_states(plan, graph, self.states, config.allow_inexact)
         self.placements = placements_of(plan, config, self.states)
@@ -147,7 +143,7 @@ class OpenedTopology:
         self.spouts, emitters = open_spouts(plan, self.config, partial(closers.add, "spouts"))
         self.config = config = with_workers(self.config, self.spouts)
         here, on_spark, behind = programs_of(plan, emitters, config.as_mapping(), executors)
-        self.runner = runner_of(here, config, max(stage_memory(plan, executors)), on_spark, self.spouts)
+        self.runner = runner_of(here, config, plan, on_spark, self.spouts)
         closers.add("runner", self.runner.close)
         to_close = partial(closers.add, "operations")
         self.committer = open_committer(plan, self.states, behind, self.runner, to_close, in_threads, reach)

@@ -29,7 +29,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Protocol, cast, runtime_checkable
 
 from trident.errors import ConfigError, CorruptValueError
@@ -80,6 +80,7 @@ STORED_FORMS: dict[StateType, StoredForm] = {
     StateType.TRANSACTIONAL: StoredForm(TransactionalValue, 2, 1, "[txid, value] of a transactional state"),
 }
 """The kinds that store more than the bare value."""
+_INT = frozenset({int})  # not bool
 
 
 def fields_of(obj: Any, kind: StateType) -> Any:
@@ -99,16 +100,15 @@ def from_fields(fields: Any, kind: StateType) -> Any:
     if form is None:
         return fields
     if isinstance(fields, list):
-        if len(fields) == form.width and are_ints(fields[: form.ints]):
+        if len(fields) == form.width and _INT.issuperset(map(type, fields[: form.ints])):
             return form.stored(*fields)
-        if len(fields) == len(Sentinel._fields) and isinstance(fields[0], str) and are_ints(fields[1:3]):
+        if (
+            len(fields) == len(Sentinel._fields)
+            and isinstance(fields[0], str)
+            and _INT.issuperset(map(type, fields[1:3]))
+        ):
             return Sentinel(*fields)
     raise _misfit(fields, form.text)
-
-
-def are_ints(fields: Sequence[Any]) -> bool:
-    """Whether all fields are ints (a bool is not)."""
-    return {int}.issuperset(map(type, fields))
 
 
 def _misfit(found: Any, wanted: str) -> CorruptValueError:
@@ -163,7 +163,8 @@ class CodecSerializer:
 def _columns(data: Sequence[bytes], form: StoredForm) -> list[Any] | None:
     """Return the fields of many stored values, column by column; None if one of them does not have the usual form."""
     columns = decode_columns(data, form.width)
-    return columns if columns is not None and all(map(are_ints, columns[: form.ints])) else None
+    is_usual = columns is not None and _INT.issuperset(map(type, chain.from_iterable(columns[: form.ints])))
+    return columns if is_usual else None
 
 
 class _JSONSerializer:
