@@ -39,7 +39,6 @@ def arrow_type(ddl: str) -> pa.DataType:
 
 @lru_cache(maxsize=1024)
 def schema_of(fields: Fields) -> pa.Schema:
-    """Return the Arrow schema of fields whose types are all known."""
     return pa.schema([pa.field(name, arrow_type(_known(fields, name))) for name in fields.names])
 
 
@@ -113,7 +112,6 @@ def array_of(name: str, type_: pa.DataType, values: Sequence[Any]) -> Any:
 
 
 def ipc_of(table: pa.Table) -> bytes:
-    """Return a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -134,7 +132,6 @@ def concatenated(tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def rows_without_columns(count: int) -> pa.Table:
-    """Return a table with rows and no columns."""
     return pa.table({"_": pa.nulls(count)}).select([])
 
 

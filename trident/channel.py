@@ -79,7 +79,6 @@ class DaemonPool(Executor):
         return future
 
     def idents(self) -> list[int]:
-        """Return the identities of the threads."""
         return [one.ident for one in list(self._threads) if one.ident is not None]
 
     def _run(self) -> None:

@@ -174,7 +174,6 @@ def struct_fields(type_: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def struct_type(names: Sequence[str], types: Sequence[str]) -> str:
-    """Return the DDL type of a struct."""
     return f"struct<{','.join(f'{written(name)}:{type_}' for name, type_ in zip(names, types, strict=True))}>"
 
 

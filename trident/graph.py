@@ -303,7 +303,6 @@ class WindowNode(PersistNode):
 
     @property
     def config(self) -> WindowConfig:
-        """The window."""
         assert self.window is not None, self
         return self.window
 
@@ -360,7 +359,6 @@ class StateNode:
     def conf(
         self, topology: str, settings: Mapping[str, Any] | None = None, read_only: bool = False, partitions: int = 1
     ) -> StateConf:
-        """Return what its factory opens a partition with."""
         keys = tuple((field, self.key_fields.type_of(field) or "") for field in self.key_fields.names)
         value, named = (self.value.types[0], self.value.names[0]) if len(self.value) else (None, None)
         name = self.name
@@ -434,7 +432,6 @@ class Graph:
     rename: dict[str, str] = field(default_factory=dict)
 
     def node(self, node_id: str) -> Node:
-        """Return a node by id."""
         for node in self.nodes:
             if node.id == node_id:
                 return node
@@ -452,11 +449,9 @@ class Graph:
         return [node for node in self.nodes if node_id in node.parents]
 
     def spouts(self) -> list[SpoutNode]:
-        """Return the sources."""
         return [node for node in self.nodes if isinstance(node, SpoutNode)]
 
     def sources_of(self, node_id: str) -> list[SpoutNode]:
-        """Return the spouts whose tuples reach a node."""
         above = {node_id, *self.above(node_id)}
         return [spout for spout in self.spouts() if spout.id in above]
 

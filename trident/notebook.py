@@ -28,7 +28,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "")
 
 
 def preformatted(text: str) -> str:
-    """Return a text as it stands."""
     return f'<pre style="overflow-x:auto">{escape(text)}</pre>'
 
 

@@ -70,7 +70,6 @@ class RedactingFormatter(logging.Formatter):
     """Formats records of a log without the secrets that `redacted` finds, whoever wrote them into an error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the lines of a record."""
         return redacted(super().format(record))
 
 

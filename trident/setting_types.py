@@ -30,7 +30,6 @@ class NumberBounds(NamedTuple):
     or_none: bool
 
     def hold(self, value: Any) -> bool:
-        """Whether a value is such a number."""
         if value is None:
             return self.or_none
         is_number = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(value, bool)

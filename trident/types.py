@@ -74,7 +74,6 @@ class FieldType:
 
     @cached_property
     def arrow(self) -> pa.DataType:
-        """Arrow's type."""
         import pyarrow as pa
 
         name, *arguments = self.arrow_as

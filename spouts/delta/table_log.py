@@ -95,7 +95,6 @@ class TablePlace:
                 return None
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder."""
         with self.asked(folder):
             return [info.base_name for info in self._files.get_file_info(pafs.FileSelector(folder))]
 
@@ -108,7 +107,6 @@ class TablePlace:
             raise not_read(f"{what} of the Delta table {self.name} cannot be read", error) from error
 
     def open(self, path: str) -> pa.NativeFile:
-        """Open a data file."""
         return self._files.open_input_file(unquote(path))
 
 

@@ -299,7 +299,6 @@ class DeltaCoordinator(ThrottledCoordinator):
         return _Place(place.table, entry.version, entry.crc, 0, False)
 
     def _version_at(self, place: _Place) -> _Version:
-        """Return the version that a place is in."""
         read = self._read
         if read is not None and (read.entry.version, read.snapshot) == (place.version, place.snapshot):
             return read
@@ -332,6 +331,5 @@ class DeltaCoordinator(ThrottledCoordinator):
 
 
 def fields_of_table(schema: Mapping[str, Any]) -> Fields:
-    """Return the fields of the schema of a Delta table."""
     types = [type_of_json(one["type"], lambda name: _NAMES.get(name, name)) for one in schema["fields"]]
     return Fields.of([one["name"] for one in schema["fields"]], types)

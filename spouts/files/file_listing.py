@@ -92,11 +92,9 @@ class FileSource:
         return tuple(mark for mark in marks if not any(one.startswith(mark) for one in self.patterns))
 
     def skips(self, name: str) -> bool:
-        """Whether a name is hidden."""
         return name.startswith(self._hidden) and (name[0] == "." or "=" not in name)
 
     def matches(self, name: str) -> bool:
-        """Whether a file of this name in a directory is read."""
         return any(fnmatch(name, pattern) for pattern in self.patterns)
 
     def __str__(self) -> str:

@@ -72,7 +72,6 @@ class FileEmitter(ABC):
         """Read the pieces of files that make up a part, in tables of about a megabyte."""
 
     def _table(self, columns: list[pa.Array], path: str, rows: int) -> pa.Table:
-        """Return the columns of rows of one file as a table, with its path if that is wanted."""
         if self._with_file:
             columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), rows))
         return pa.Table.from_arrays(columns, schema=self._schema)

@@ -220,7 +220,6 @@ def line_end_after(file: int, start: int, stop: int) -> int:
 
 
 def too_long(path: str, offset: int, limit: int) -> SpoutError:
-    """Say that a line exceeds the limit."""
     return SpoutError(
         f"the line at byte {offset} of {path} is longer than max_line_bytes={limit}. "
         "Raise max_line_bytes, or leave the file out if it is not a text file"

@@ -289,7 +289,6 @@ class Footer:
 
     @staticmethod
     def of(path: str, source: pa.NativeFile) -> Footer | None:
-        """Read the footer of an opened file."""
         return Footer.read(path, source.size(), lambda length, at: bytes(source.read_at(length, at)))
 
     @staticmethod

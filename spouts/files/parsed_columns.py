@@ -62,7 +62,6 @@ def leaves(column: Any) -> Iterator[Any]:
 
 
 def _is_0(numbers: Any) -> Any:
-    """Say of each number whether it is 0."""
     return pc.equal(numbers, pa.scalar(0, numbers.type))
 
 

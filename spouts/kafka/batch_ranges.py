@@ -51,7 +51,6 @@ class OffsetRange(NamedTuple):
 
 
 def definition_of(ranges: Sequence[OffsetRange], size: int) -> Definition:
-    """Return the definition of a batch."""
     topics: dict[str, dict[str, Any]] = {}
     for one in sorted(ranges):
         topic = topics.setdefault(one.spot.topic, {"id": one.topic_id, "ranges": [], "since": []})
@@ -165,11 +164,9 @@ class BatchLimits:
     # ---- speed --------------------------------------------------------------------------------------------------------
 
     def defined(self, txid: int, records: int) -> None:
-        """Note that a batch begins."""
         self._defined[txid] = (time.monotonic(), records)
 
     def done(self, txid: int) -> None:
-        """Note that a batch is committed."""
         began, records = self._defined.pop(txid, (0.0, 0))
         now = time.monotonic()
         if records:

@@ -63,7 +63,6 @@ class BrokerView:
         self._opened: Consumer | None = None
 
     def close(self) -> None:
-        """Close the connections."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -291,7 +290,6 @@ class TopicWatch:
         return ""
 
     def look_again(self) -> None:
-        """Ask the brokers at the next look."""
         self._looked = float("-inf")
 
     def look(self, read: Collection[str]) -> Mapping[str, TopicView]:

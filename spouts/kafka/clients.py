@@ -119,7 +119,6 @@ class Brokers:
             return Consumer({**self.settings, "error_cb": self.reports.error, **own}, logger=self.reports)
 
     def failed(self, doing: str, error: KafkaError | KafkaException) -> SpoutError:
-        """Say what failed at which servers, and why."""
         found = error_of(error) if isinstance(error, KafkaException) else error
         cause = f"{doing} at {self._servers}: {found.str()}"
         if is_away(found):
@@ -152,7 +151,6 @@ class Brokers:
         return self._opened
 
     def close(self) -> None:
-        """Close the connections."""
         self._opened, self._is_silent = None, False  # it has no call that closes it
 
     def heed(self, error: KafkaException) -> None:
@@ -217,6 +215,5 @@ class DeadTopic:
             raise self._brokers.failed(doing, ended[0])
 
     def close(self) -> None:
-        """Close the connections."""
         self._producer.purge()
         self._producer.flush(0)

@@ -50,7 +50,6 @@ class RangeReader:
         self._next: tuple[Spot, LogPosition] | None = None
 
     def close(self) -> None:
-        """Close the connections."""
         self._consumer.close()
         self._brokers.close()
 
@@ -277,7 +276,6 @@ def _ends_short(message: Message, one: OffsetRange) -> bool:
 
 
 def offset_of(message: Message) -> int:
-    """Return the offset of a record."""
     return message.offset()  # type: ignore[return-value]  # each message of a consumer has one
 
 

@@ -137,7 +137,6 @@ class TopicQueue:
         self._commits.if_due(self._consumer)
 
     def rest(self) -> None:
-        """Commit what is done."""
         self._commits.now(self._consumer, waits=False)
 
     def close(self) -> None:

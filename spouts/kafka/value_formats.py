@@ -258,7 +258,6 @@ class ByColumns(_Declared):
 
 
 def format_of(value: Any) -> Format:
-    """Return the format that a user names."""
     if value in ("bytes", "text"):
         return Plain("binary" if value == "bytes" else "string")
     if isinstance(value, Avro):

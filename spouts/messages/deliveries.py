@@ -145,7 +145,6 @@ class RetryPolicy:
     dead_letters: str | None = None
 
     def __post_init__(self) -> None:
-        """Check each value."""
         if self.max_failures is not None and (not isinstance(self.max_failures, int) or self.max_failures < 1):
             raise ConfigError(
                 f"max_failures={self.max_failures!r}: give a whole number of at least 1, or None (no limit)"

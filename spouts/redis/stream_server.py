@@ -113,7 +113,6 @@ class StreamCalls:
         return bool(kind == b"stream")
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
 

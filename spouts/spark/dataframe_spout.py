@@ -367,7 +367,6 @@ class DataFrameCoordinator(ThrottledCoordinator):
         return self._manifest
 
     def _of(self, definition: Definition) -> Manifest:
-        """Return the manifest that a definition is of."""
         manifest = self._loaded()
         if manifest is None or manifest.id != definition["snapshot"]:
             found = "no rows of a DataFrame" if manifest is None else f"the rows of snapshot {manifest.id}"

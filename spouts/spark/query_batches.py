@@ -114,12 +114,10 @@ class QueryCoordinator(BatchCoordinator):
         return int(definition["bytes"])
 
     def look_now(self) -> None:
-        """Ask the query for all that its source has now."""
         if self._query is not None:
             self._query.look_now()
 
     def is_preparing(self) -> bool:
-        """Whether the query may still give a batch of that."""
         return self._query is not None and self._query.is_preparing()
 
     def close(self) -> None:

@@ -88,7 +88,6 @@ class CqlColumn(PlainColumn[CqlForm]):
 
     @property
     def quoted(self) -> str:
-        """The name as CQL."""
         return quoted(self.name)
 
     def cells(self, values: Sequence[Any]) -> list[bytes | None]:
@@ -137,7 +136,6 @@ class CqlColumns(PlainColumns[CqlColumn]):
         return [key for key in dict.fromkeys(names) if not self.has_no_row(key)]
 
     def loaded(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
-        """Return the keys of the rows of a listing."""
         parts = zip(self.keys, zip(*rows, strict=True), strict=True)
         return list(zip(*(key.loaded(part) for key, part in parts), strict=True))
 
@@ -173,7 +171,6 @@ class CqlColumns(PlainColumns[CqlColumn]):
 
 
 def quoted(name: str) -> str:
-    """Return a name as CQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

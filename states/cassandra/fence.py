@@ -74,7 +74,6 @@ class CassandraFence:
         return None if self._record.own is None else self._record.own.sentinel
 
     def read(self) -> Sentinel | None:
-        """Return the sentinel in the store."""
         record = self._record.read()
         return None if record is None else record.sentinel
 

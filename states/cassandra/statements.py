@@ -49,7 +49,6 @@ class BucketColumns:
         return list(dict.fromkeys(names))
 
     def key_cells(self, names: Sequence[Any]) -> list[tuple[bytes, ...]]:
-        """Return the cells of keys."""
         crc, buckets = zlib.crc32, self.lists
         return [(*buckets[crc(name) % len(buckets)], name) for name in names]
 
@@ -58,11 +57,9 @@ class BucketColumns:
         return [(*cells, value) for cells, value in zip(self.key_cells(names), values, strict=True)]
 
     def stored(self, rows: Sequence[Any]) -> dict[Any, Any]:
-        """Return what is stored, by name, of the rows of a read."""
         return dict(rows)
 
     def loaded(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
-        """Return the keys of the rows of a listing."""
         return decode_keys([key for (key,) in rows])
 
 

@@ -93,7 +93,6 @@ def name_of(first: int, last: int) -> str:
 
 
 def added(name: str, size: int, rows: int, new_rows: bool) -> AddAction:
-    """Return the action that adds a data file to a table."""
     from deltalake.transaction import AddAction
 
     return AddAction(name, size, {}, int(time.time() * 1000), new_rows, json.dumps({"numRecords": rows}))

@@ -60,7 +60,6 @@ class CommitNote(NamedTuple):
 
     @staticmethod
     def of_commit(txid: Txid) -> CommitNote:
-        """Return the note of a batch's commit."""
         winners = None if txid.winners is EVERYTHING_WON else txid.winners
         return CommitNote(int(txid), txid.attempt, txid.incarnation, winners)
 
@@ -78,7 +77,6 @@ class CommitNote(NamedTuple):
         return CommitNote(txid, attempt, incarnation, None if winners is None else Winners.of(*winners))
 
     def metadata(self) -> dict[str, str]:
-        """Return the note as custom metadata of a Delta commit."""
         winners = None if self.winners is None else (self.winners.ranges, self.winners.adopted)
         return {_COMMIT: json.dumps([self.txid, self.attempt, self.incarnation, winners])}
 

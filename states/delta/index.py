@@ -156,7 +156,6 @@ class Index:
         return True
 
     def forget(self) -> None:
-        """Hold nothing."""
         self.values, self.sentinel, self.version, self._ahead = IndexedValues(self._layout), None, None, None
 
     def _is_published(self) -> bool:
@@ -272,7 +271,6 @@ class Reader:
         return self._sentinel[0]
 
     def forget(self) -> None:
-        """Forget all answers."""
         self._answers, self._sentinel, self._at = {}, None, None
 
     def _stored(self, keys: list[RawKey]) -> dict[RawKey, RawValue | None]:

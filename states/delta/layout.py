@@ -98,7 +98,6 @@ class DeltaLayout:
     # ---- keys -----------------------------------------------------------------------------------------------------
 
     def pack_keys(self, keys: Sequence[Key]) -> list[RawKey]:
-        """Return the raw form of each key."""
         if not self.typed_keys:
             return list(encode_tuples(canonical_keys(keys)))
         wanted = len(self.key_columns)
@@ -111,7 +110,6 @@ class DeltaLayout:
         return self.raw_keys(self.key_table(self.key_parts(keys)).columns)
 
     def unpack_key(self, raw: RawKey) -> Key:
-        """Return the key of a raw key."""
         key: Key = raw if self.typed_keys else decode(raw)
         return key
 
@@ -125,7 +123,6 @@ class DeltaLayout:
         return list(zip(*columns, strict=True))
 
     def key_parts(self, raw: Sequence[RawKey]) -> list[Sequence[Any]]:
-        """Return raw keys as one sequence for each key column."""
         if not raw:
             return [()] * len(self.key_columns)
         return list(zip(*raw, strict=True)) if self.typed_keys else [raw]
@@ -204,7 +201,6 @@ class DeltaLayout:
         return pa.concat_tables([rows, pa.Table.from_pylist([mark], self.schema)])
 
     def raw_rows(self, new: NumberColumns) -> dict[RawKey, Any]:
-        """Return numbers that were combined by raw key."""
         names = listed(new.place[0])
         return dict(zip(zip(names, strict=True) if len(self.key_columns) == 1 else names, new, strict=True))
 

@@ -51,7 +51,6 @@ class TableFolder:
         self._doubtful: set[Path] = set()
 
     def has_entry(self, version: int) -> bool:
-        """Return whether the log entry of a version is there."""
         return self._entry(version).exists()
 
     def entry_id(self, version: int) -> int:
@@ -87,7 +86,6 @@ class TableFolder:
         return int(damaged[0].stem) if damaged else None
 
     def is_damaged(self, version: int, without_data: bool = False) -> bool:
-        """Return whether the log entry of a version is there and damaged."""
         try:
             return not self._is_sound(self._entry(version), without_data)
         except FileNotFoundError:
@@ -255,7 +253,6 @@ def is_whole(data: bytes, version: int) -> bool:
 
 
 def added_files(entry: bytes) -> list[Mapping[str, Any]]:
-    """Return the data files that a log entry adds."""
     return [action["add"] for action in map(json.loads, entry.splitlines()) if "add" in action]
 
 

@@ -176,7 +176,6 @@ class StagedName(NamedTuple):
 
     @classmethod
     def of_commit(cls, own: Sentinel, partition: int) -> Self:
-        """Return the name for a commit by its sentinel."""
         return cls(_digest(own.incarnation), own.txid, own.attempt, partition, own.run)
 
     @classmethod
@@ -212,12 +211,10 @@ class Staged(NamedTuple):
     version: int = 0
 
     def packed(self) -> bytes:
-        """Return it as bytes."""
         return json.dumps(self).encode()
 
     @classmethod
     def unpacked(cls, data: bytes) -> Self:
-        """Return what was packed."""
         return cls(*json.loads(data))
 
 

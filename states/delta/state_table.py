@@ -145,7 +145,6 @@ class StateTable:
         return sorted(map(DataFile.of, facts), key=lambda file: file.first)
 
     def filesystem(self) -> FileSystem:
-        """Return the folder of the table."""
         return self._opening.filesystem()
 
     def cover(self) -> None:

@@ -66,7 +66,6 @@ class Shown(NamedTuple):
 
     @property
     def txid(self) -> int:
-        """The batch."""
         return self.snapshot.txid
 
     def metadata(self, name: str) -> dict[str, str]:
@@ -78,7 +77,6 @@ class Shown(NamedTuple):
 
     @staticmethod
     def of(note: str) -> Shown:
-        """Return what a commit noted."""
         txid, own, version = json.loads(note)
         return Shown(Snapshot(txid), None if own is None else Sentinel(*own), version)
 

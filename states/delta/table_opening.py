@@ -103,7 +103,6 @@ class TableOpening:
         return int(self.driver.DeltaTable(self.place.uri, storage_options=self.storage).version())
 
     def filesystem(self) -> FileSystem:
-        """Return the folder of the table."""
         if self.place.folder is None:
             from deltalake.fs import DeltaStorageHandler
 

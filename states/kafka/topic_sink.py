@@ -91,7 +91,6 @@ class TopicSink(State):
         self._own = own
 
     def _compare(self, commit: Txid, own: Sentinel) -> Sentinel | None:
-        """Return the sentinel of the topic, which this commit may follow."""
         found = self.read_sentinel()
         if commit.sentinel is not None:
             check_sentinel(self.place, 0, found, commit, self.place)
@@ -206,7 +205,6 @@ class TopicWriter(Register):
         self._producer = producer
 
     def begin(self) -> None:
-        """Begin a transaction."""
         self._refused = None
         self._ask("begin a transaction", lambda _: self._producer.begin_transaction())
         self._in_transaction = True

@@ -167,5 +167,4 @@ class _RecordRegister(Register):
         return now
 
     def delete(self) -> None:
-        """Remove the record, whatever it is."""
         self._home.delete([self._name])

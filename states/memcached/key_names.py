@@ -39,7 +39,6 @@ class Named(NamedTuple):
     hashed: dict[int, bytes]
 
     def wrapped(self, values: Sequence[bytes]) -> list[bytes]:
-        """Return values as they are stored."""
         stored = list(values)
         for at, encoded in self.hashed.items():
             stored[at] = len(encoded).to_bytes(4, "big") + encoded + stored[at]

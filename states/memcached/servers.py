@@ -44,8 +44,6 @@ class MemcachedConnection:
         self._replies = Replies(self._receive)
 
     def gets(self, names: Sequence[bytes]) -> dict[bytes, Item]:
-        """Read the items that are there."""
-
         def ask() -> dict[bytes, Item]:
             self._send(gets_command(names))
             return self._replies.items()
@@ -90,7 +88,6 @@ class MemcachedConnection:
             raise BackendError(f"write {name.decode()} to memcached server {self.name}: {reply.decode()}")
 
     def delete(self, names: Sequence[bytes]) -> None:
-        """Delete items, whatever is there."""
         if not names:
             return
         data = b"".join(b"delete %b\r\n" % name for name in names)
@@ -176,7 +173,6 @@ class Servers:
         self._most_keys, self._most_bytes = options.max_keys_per_call, options.max_bytes_per_call
 
     def of(self, name: bytes) -> MemcachedConnection:
-        """Return the server of a name."""
         return self.connections[self._slots[crc32(name) % _SLOTS]]
 
     def chunks(
@@ -198,14 +194,12 @@ class Servers:
             yield from ((connection, chunk) for chunk in chunks)
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in self.connections:
             connection.close()
 
 
 @cache
 def _driver() -> Any:
-    """Return pymemcache."""
     with driver_package("Memcached", "pymemcache", "memcached"):
         import pymemcache.client.base
     return pymemcache

@@ -198,7 +198,6 @@ _lock = threading.Lock()
 
 
 def this_process() -> str:
-    """Return what names this process among all."""
     return f"{_PROCESS}:{os.getpid()}"  # a fork has the first part in common
 
 

@@ -158,13 +158,11 @@ class ChangeTable:
         return [(txid, self._stored(list(some))) for txid, some in groupby(rows, key=lambda row: row[place])]
 
     def forget(self, keys: Sequence[Key]) -> None:
-        """Delete the rows of keys."""
         for nulls, alike in self._columns.by_nulls(self._columns.names(keys)):
             asked, tests, given = self._columns.asked(nulls, alike, "gone")
             self._delete(f"DELETE FROM {{changes}} AS own USING {asked} WHERE {tests}", given)
 
     def empty(self) -> None:
-        """Delete all rows."""
         for statement in ("TRUNCATE {changes}", "DELETE FROM {gone} WHERE state = %(state)s"):
             self._delete(statement, {"state": self._state})
 

@@ -198,7 +198,6 @@ class ByteColumns(Columns):
 
     @classmethod
     def made(cls) -> ByteColumns:
-        """Return them."""
         key, value = Column.of("key", "binary", True), Column.of("value", "binary")
         shape = PlainShape((("key", "binary"),), (("value", "binary"),), is_struct=False)
         return cls(StateType.NON_TRANSACTIONAL, (key,), (value,), shape)
@@ -240,7 +239,6 @@ def _declared(sql: str) -> str:
 
 
 def listed(columns: Iterable[Column], of: str = "") -> str:
-    """Return the names of columns as SQL."""
     return ", ".join(of + column.quoted for column in columns)
 
 

@@ -104,7 +104,6 @@ class TypedRows(StoredRows):
     # ---- reads ----------------------------------------------------------------------------------------------------
 
     def read(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        """Return what is stored for the keys that exist."""
         found: dict[Key, Any] = {}
         for some in by_count(keys, self._options.max_keys_per_call):
             for nulls, alike in self._columns.by_nulls(some):

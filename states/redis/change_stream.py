@@ -122,7 +122,6 @@ class ChangeStreams:
         return max(int(one or 0) for one in found)
 
     def _asked(self, commands: Sequence[Command]) -> list[Any]:
-        """Return the answers to a command of each bucket."""
         found: list[Any] = []
         calls = [Call(bucket, command, found.append, reads=True) for bucket, command in enumerate(commands)]
         self._wire.run(f"look for changes of {self._what}", calls)

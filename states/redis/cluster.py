@@ -191,12 +191,10 @@ class ClusterNode:
     leaving: tuple[tuple[int, str], ...]
 
     def serves(self, slot: int) -> bool:
-        """Whether a slot is this node's."""
         return any(first <= slot <= last for first, last in self.slots)
 
 
 def nodes_in(answer: bytes) -> Iterator[ClusterNode]:
-    """Read the answer to CLUSTER NODES."""
     for line in answer.decode().splitlines():
         name, address, flags, _primary, _ping, _pong, epoch, _link, *slots = line.split()
         host, _, port = address.partition("@")[0].rpartition(":")

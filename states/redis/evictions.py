@@ -116,7 +116,6 @@ class Evictions:
 
 
 def info_of(answer: Any) -> dict[str, str]:
-    """Read the answer to INFO."""
     if not isinstance(answer, bytes):
         return {}
     lines = answer.decode(errors="replace").splitlines()

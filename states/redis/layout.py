@@ -92,7 +92,6 @@ class RedisLayout:
         return None if bucket is None or not is_key else (bucket, key)
 
     def keys(self, encoded: Sequence[bytes]) -> list[Key]:
-        """Return the keys of encoded ones."""
         return decode_keys(encoded) if self.plain is None else self.plain.keys(encoded)
 
 

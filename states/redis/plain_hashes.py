@@ -65,7 +65,6 @@ class PlainHashes:
 
     @cached_property
     def stored_fields(self) -> list[bytes]:
-        """The fields, encoded."""
         return [name.encode() for name in self.fields]
 
     # ---- names of keys ----------------------------------------------------------------------------------------------

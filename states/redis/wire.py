@@ -68,7 +68,6 @@ class Words:
 
 
 def pack(command: Command) -> bytes:
-    """Return the bytes of a command."""
     parts = [
         word if type(word) is Words else Words([word if isinstance(word, bytes) else str(word).encode()])
         for word in command
@@ -93,7 +92,6 @@ class Call:
     reads: bool = False
 
     def words(self) -> Command:
-        """Return the words of the command as it is sent now."""
         return self.command if isinstance(self.command, tuple) else self.command()
 
 

@@ -49,7 +49,6 @@ _DAILY = ("run", "get", "log", "explain", "dead-letters", "crashtest", "doctor",
 
 class _DailyFirst(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands as the help shows them."""
         return [*_DAILY, *(name for name in self.commands if name not in _DAILY)]
 
 

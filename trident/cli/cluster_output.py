@@ -19,7 +19,6 @@ _MOST_NAMES = 5
 
 
 def print_list(overviews: Sequence[TopologyOverview]) -> None:
-    """Print a row for each topology."""
     if not overviews:
         say("no topologies; `trident submit MODULE:TOPOLOGY` adds one")
         return
@@ -44,7 +43,6 @@ def print_list(overviews: Sequence[TopologyOverview]) -> None:
 
 
 def print_topology(overview: TopologyOverview) -> None:
-    """Print what is known of one topology."""
     base = overview.base
     since = duration(time.time() - base.status.since_secs)
     status = f"{base.status.kind} for {since}" + (f": {redacted(base.status.reason)}" if base.status.reason else "")

@@ -84,7 +84,6 @@ def secret(variable: str, help: str, show_default: str, *names: str) -> Any:
 
 
 def port(help: str, show_default: bool | str = True) -> Any:
-    """Return an option that is a port."""
     return typer.Option(metavar="PORT", min=0, max=65535, help=help, show_default=show_default)
 
 
@@ -94,7 +93,6 @@ def flag(name: str, help: str, *short: str) -> Any:
 
 
 def number(help: str, least: int = 1, **more: Any) -> Any:
-    """Return an option that is a number."""
     return typer.Option(metavar="N", min=least, help=help, **more)
 
 
@@ -243,7 +241,6 @@ class TopologyOptions:
     name: SubmittedName = None
 
     def settings(self) -> Config:
-        """Return the settings."""
         from trident.cli.target import settings
 
         return settings(self.conf or [], {"log_dir": self.log_dir})
@@ -270,7 +267,6 @@ class ClusterOptions:
     cluster: ClusterAddress = None
 
     def client(self, token: str | None = None) -> ClusterClient:
-        """Open a client."""
         from trident.cluster.client import ClusterClient
         from trident.cluster.state.cluster_address import default_address
 
@@ -284,5 +280,4 @@ class ClusterAndToken(ClusterOptions):
     token: ClusterToken = None
 
     def client(self, token: str | None = None) -> ClusterClient:
-        """Open a client with the token."""
         return super().client(token or self.token)

@@ -239,7 +239,6 @@ class Signals:
         self._first, self._second, self._as_json = first, second, as_json
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
-        """Take a signal."""
         if self.received is not None:
             self._say(self._second)
             os._exit(128 + signum)  # a crash like any other: what is promised does not depend on a clean end

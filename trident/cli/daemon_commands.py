@@ -61,7 +61,6 @@ class DaemonOptions(ClusterAndToken):
     log_format: Logs = "text"
 
     def own(self) -> Own:
-        """Return its cluster."""
         from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, own_token
 
         address = self.cluster or default_address()

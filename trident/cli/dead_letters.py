@@ -45,7 +45,6 @@ class LogOptions:
     folder: Folder = None
 
     def open(self) -> LetterBox:
-        """Open its dead letters."""
         from trident.cli.letter_box import LetterBox
 
         return LetterBox.open(log_named(self.directory), self.folder)

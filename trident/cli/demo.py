@@ -129,7 +129,6 @@ class _Bar:
         self._set(status["txid"], self._before + status["tuples"])
 
     def show(self, log: LogState) -> None:
-        """Show the progress that the log records."""
         self._set(log.txid, _tuples(log))
 
     def _set(self, txid: int, lines: int) -> None:

@@ -62,7 +62,6 @@ class DemoFolder:
 
     @property
     def log_dir(self) -> Path:
-        """The folder of the transaction log."""
         return self.path / "log"
 
     @property

@@ -54,7 +54,6 @@ class LookupAnswer:
     results: Sequence[str] = ()
 
     def plain(self) -> dict[str, Any]:
-        """Return the answer as plain data."""
         head: dict[str, Any] = {"topology": self.topology, "state": self.state.name, "txid": self.txid}
         if self.keys is None:
             return {**head, "value": plain(self.values[0])}
@@ -64,7 +63,6 @@ class LookupAnswer:
         return {**head, "values": pairs}
 
     def show(self, console: Console) -> None:
-        """Print the answer as a table."""
         parts = len(self.keys[0]) if self.keys else 0
         names = self.state.key_fields.names or ["key"] * parts
         results = self.results or [", ".join(self.state.value.names) or "value"]

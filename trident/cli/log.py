@@ -149,7 +149,6 @@ def _attempt(attempt: int) -> str:
 
 
 def _in_words(attempt: str) -> str:
-    """An attempt in words."""
     start, retry = map(int, attempt.split("."))
     return TransactionAttempt(0, start << RETRY_BITS | retry).in_words
 
@@ -174,7 +173,6 @@ def _at(commit: Mapping[str, Any]) -> str:
 
 
 def commit_as_json(record: CommitRecord) -> dict[str, Any]:
-    """Return a committed batch as JSON has it."""
     return {
         "txid": record.txid,
         "attempt": _attempt(record.attempt),

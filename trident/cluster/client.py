@@ -260,7 +260,6 @@ class NimbusHttp:
             time.sleep(_PAUSE_S)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def _sent(

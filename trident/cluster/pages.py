@@ -193,7 +193,6 @@ class ClusterTopologyPages:
         return seen.judged({**settings, **page, **known})
 
     def component(self, component: str, window_s: int = 0) -> Page:
-        """Return one component, with the errors that the cluster keeps of it."""
         page = self._driver().component(component, window_s)
         recent = [_error(each) for each in self._cluster.errors(self._id, component)]
         return {**page, "componentErrors": recent or page.get("componentErrors", [])}

@@ -117,7 +117,6 @@ class TopologyOverview:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
         base, assigned, beat = self.base, self.assignment, self.heartbeat
         return {
             "id": self.storm_id,
@@ -167,7 +166,6 @@ def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
 
 
 def overview_of(cluster: StormClusterState, storm_id: str, base: StormBase) -> TopologyOverview:
-    """Return one topology, whose record has been read."""
     assigned = cluster.assignment_info(storm_id)
     beat = None if assigned is None else cluster.get_worker_heartbeat(storm_id, *assigned.slot)
     why = "" if assigned is not None else why_waiting(cluster, cluster.all_assignments())

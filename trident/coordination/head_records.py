@@ -60,7 +60,6 @@ class HeadBody(Head):
     records: tuple[bytes, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """Return the head as frames."""
         (segment, count), about = self.position, vars(self) | {"format": FORMAT, "version": VERSION}
         del about["records"], about["tag"]
         return _framed([encode({**about, "position": [*segment, count]}), *self.records])

@@ -45,7 +45,6 @@ class SegmentName(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The name of the segment's file."""
         return f"{self.epoch:08d}-{self.seq:04d}.log"
 
 

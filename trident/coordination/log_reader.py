@@ -198,7 +198,6 @@ def header_state(payload: bytes, segment: SegmentName, where: str) -> LogState:
 
 
 def header_of(segment: SegmentName, state: LogState) -> dict[str, Any]:
-    """Return the header of a segment as plain data."""
     return {
         "format": FORMAT,
         "version": VERSION,

@@ -141,7 +141,6 @@ class SegmentWriter:
             self._file.trim()
 
     def close(self) -> None:
-        """Close the file."""
         file, self._file = self._file, None
         if file is not None:
             file.close()

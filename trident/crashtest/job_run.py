@@ -115,7 +115,6 @@ class Told:
     refused: str | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Take an event."""
         match event["event"]:
             case "loaded":
                 self.is_pyspark = True

@@ -110,7 +110,6 @@ class RequestStates:
         self._snapshots = snapshots_of(self._log.now, names)
 
     def __call__(self, name: str) -> Any:
-        """Return a state for a query function."""
         node = self._plan.states[name]
         if node.static:
             if name not in self._static:
@@ -128,7 +127,6 @@ class RequestStates:
         return self._updated[name][2]
 
     def close(self) -> None:
-        """Close all instances."""
         _close([*self._static.values(), *(one for _, instances, _ in self._updated.values() for one in instances)])
 
     def _open(self, node: StateNode, partition: int, partitions: int) -> Any:

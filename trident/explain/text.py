@@ -290,7 +290,6 @@ def routing_text(routing: Routing) -> str:
 
 
 def what(node: Node) -> str:
-    """Return what a step does, in one line."""
     return next(text(node) for kind, text in _WHAT if isinstance(node, kind))
 
 

@@ -68,7 +68,6 @@ class StreamBase(TridentNames):
 
 
 def is_fields(value: object) -> bool:
-    """Whether an argument names fields."""
     return isinstance(value, (str, Fields)) or (
         isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
     )

@@ -46,7 +46,6 @@ def _writer(graph: Graph, state: StateNode) -> PersistNode:
 
 
 def _key(stream: StreamBase, state: StateNode, fields: FieldsLike | None) -> Fields:
-    """Return the fields of a stream that name a key of the state."""
     key = key_of(stream, state.key_fields.names if fields is None else fields, "remove")
     if key.types != state.key_fields.types:
         raise TopologyError(

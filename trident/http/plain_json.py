@@ -21,7 +21,6 @@ def to_json(value: Any, not_finite: Callable[[float], Any] = lambda number: None
 
 
 def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a value as the answer to a request."""
     from starlette.responses import Response
 
     return Response(to_json(value), status, headers, "application/json")

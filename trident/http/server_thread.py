@@ -91,7 +91,6 @@ class ServerThread(Closes):
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the address of a server for clients."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

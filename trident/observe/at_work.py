@@ -85,7 +85,6 @@ class AtWork:
     calls: tuple[RunningCall, ...] = ()
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return it as plain data."""
         return asdict(self)
 
     @classmethod

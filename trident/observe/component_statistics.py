@@ -106,12 +106,10 @@ class EdgeStatistics:
 
     @property
     def component(self) -> str:
-        """Where it comes from."""
         return self.edge.source
 
     @property
     def stream(self) -> str:
-        """The name of its stream."""
         return self.edge.stream
 
     @property
@@ -170,7 +168,6 @@ class WindowStatistics:
 
     @property
     def edges(self) -> list[EdgeStatistics]:
-        """All edges between components."""
         return [edge for each in self.components.values() for edge in each.inputs]
 
     def per_second(self, amount: float) -> float:
@@ -207,7 +204,6 @@ def picture(window: WindowStatistics, states: Sequence[Mapping[str, Any]] = ()) 
 
 
 def state_node(state: str) -> str:
-    """Return the id of the node of a state."""
     return f"state {state}"
 
 

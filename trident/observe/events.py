@@ -297,7 +297,6 @@ class ReportedError:
 
     @classmethod
     def of(cls, component: str, task: int, error: BaseException) -> Self:
-        """Return an error of this process, now."""
         return cls(component, task, socket.gethostname(), time.time(), "".join(traceback.format_exception(error)))
 
 
@@ -310,7 +309,6 @@ class LastErrors:
         self._lock = threading.Lock()
 
     def add(self, component: str, text: str, at: float, attempt: AttemptFailed | None = None) -> None:
-        """Add an error of this host."""
         with self._lock:
             if component not in self._errors and len(self._errors) < _MOST_COMPONENTS:
                 self._errors[component] = deque(maxlen=_KEPT)

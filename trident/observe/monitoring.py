@@ -127,7 +127,6 @@ class Monitoring:
 
 
 def _level_of(event: TopologyEvent) -> int:
-    """Return the level at which an event is logged."""
     is_failure = isinstance(event, AttemptFailed) and not event.leaves_out
     if is_failure or isinstance(event, ReplayDiffered) or (isinstance(event, BatchCommitted) and event.dead_letters):
         return logging.WARNING

@@ -339,7 +339,6 @@ class MetricsServer:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Free the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

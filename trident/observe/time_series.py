@@ -134,7 +134,6 @@ class _Line:
         self.spans: deque[TimeSpan] = deque(maxlen=SPANS)
 
     def add(self, happened: TimeSpan, age_s: float) -> None:
-        """Add what happened now."""
         self.widen(age_s)
         number = int(age_s // self.width_s)
         if not self.spans or self.spans[-1].number < number:

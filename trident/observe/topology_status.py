@@ -302,7 +302,6 @@ def pretty_seconds(seconds: float) -> str:
 
 
 def window_names(window_s: int) -> dict[str, Any]:
-    """Return the names of a window."""
     if window_s == ALL_TIME:
         return {"window": ":all-time", "windowPretty": "All time"}
     return {"window": str(window_s), "windowPretty": pretty_seconds(window_s)}
@@ -314,7 +313,6 @@ def number_text(value: float | None) -> str:
 
 
 def last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any]:
-    """Return the last error of a component."""
     last = None
     for each in errors:
         last = each if each.component == component else last
@@ -327,7 +325,6 @@ def last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any
 
 
 def error_entry(error: ReportedError) -> dict[str, Any]:
-    """Return an error as an entry of a page."""
     attempt, place = error.attempt, Entry()
     if attempt is not None:
         place = page_entry(attempt, "row", "txid", "attempt", "will_retry")

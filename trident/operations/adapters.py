@@ -58,7 +58,6 @@ class _Plain(Operation):
 
     @property
     def yields(self) -> bool:
-        """Whether the function is a generator."""
         return inspect.isgeneratorfunction(self.function)
 
     @property
@@ -208,7 +207,6 @@ def refuse_migration(migrate: Any, spec: StateSpec, value: Fields, state: str) -
 
 
 def aggregate_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> Fields:
-    """Return the single output field of an aggregate with its type."""
     if len(out) != 1:
         raise TopologyError(f"stream {stream!r}: an aggregate has one output field, not {list(out.names)}")
     own = built_in_type(aggregator, inputs, out, stream)

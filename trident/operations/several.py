@@ -520,7 +520,6 @@ def refuse_other_fields(aggregator: Any, inputs: Fields, stream: str) -> None:
 
 
 def value_of(several: Several, name: str) -> Fields:
-    """Return the field of its value, with the type."""
     outputs = [part.outputs for part in several.parts]
     typed = [(field, type_ or "") for one in outputs for field, type_ in one.pairs]
     return Fields.of([name], [struct_type([field for field, _ in typed], [type_ for _, type_ in typed])])

@@ -47,7 +47,6 @@ class SqlNode:
         return self.inner(found)
 
     def nodes(self, name: str = "expressions") -> list[SqlNode]:
-        """Return the nodes that a part is a list of."""
         return [self.inner(one) for one in self.take(name) or ()]
 
     def has(self, name: str) -> bool:
@@ -55,7 +54,6 @@ class SqlNode:
         return name in self._waiting
 
     def inner(self, part: Any) -> SqlNode:
-        """Return a part that was taken, to be read."""
         return SqlNode(part, self._rules)
 
     def undated(self, name: str) -> Expression:
@@ -64,11 +62,9 @@ class SqlNode:
         return made.of("this") if made.kind == "TsOrDsToDate" and not made.has("safe") else made.expression()
 
     def of(self, name: str) -> Expression:
-        """Return the expression that a part is."""
         return self.node(name).expression()
 
     def all_of(self, name: str = "expressions") -> list[Expression]:
-        """Return the expressions that a part is a list of."""
         return [one.expression() for one in self.nodes(name)]
 
     def literal(self, name: str, otherwise: Any = None) -> Any:
@@ -78,14 +74,12 @@ class SqlNode:
         return self.node(name).plain()
 
     def plain(self) -> Any:
-        """Return the plain value that this is."""
         made = self.expression()
         if made.kind != "lit":
             raise SqlError(f"{self} has to be a plain value")
         return made.options[0]
 
     def expression(self) -> Expression:
-        """Return the expression that this is."""
         rule = self._rules.get(self.kind)
         if rule is None:
             raise SqlError(f"there is no expression for {self} here")
@@ -121,7 +115,6 @@ def check_words(text: str, tokens: list[Any], functions: Collection[str]) -> Non
 
 
 def no_such(name: str, functions: Collection[str]) -> str:
-    """Say that there is no such function, and which there are."""
     near = difflib.get_close_matches(name, functions, n=1, cutoff=0.75)
     hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(functions)}"
     return f"there is no function {name} here{hint}"

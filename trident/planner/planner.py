@@ -255,7 +255,6 @@ def fragment_of(graph: Graph, entry: Node, exchanges: Mapping[str, Exchange]) ->
 
 
 def inputs_of(node: ExchangeNode, fragment: Fragment) -> tuple[Fields, ...]:
-    """Return the fields that an exchange receives, by port."""
     if isinstance(node, RepartitionNode):
         return (fragment.fields,)
     return tuple(

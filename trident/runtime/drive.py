@@ -142,7 +142,6 @@ class Drive:
 
     @property
     def word(self) -> Literal["running", "inactive", "stopped", "failed"]:
-        """What it is now, in a word."""
         if self.is_active:
             return "inactive" if self.is_deactivated else "running"
         return "stopped" if self._error is None else "failed"
@@ -310,7 +309,6 @@ class TopologyFigures:
         letters.request(log, ranges_by_batch(letters.named(log, names)), reason=reason)
 
     def status(self) -> TopologyStatus:
-        """Return the topology as it is now."""
         drive, config = self._drive, self._drive.config
         word, status, error = drive.word, drive.status, drive.exception()
         batches = RecentBatches(

@@ -24,17 +24,14 @@ _PORT, _LAST_PORT = 2181, 65535
 
 
 def is_log_address(log_dir: str) -> bool:
-    """Whether this is meant as the address of a log on a server."""
     return is_zookeeper(log_dir) or is_postgres(log_dir) or _OBJECTS.match(log_dir) is not None
 
 
 def is_zookeeper(address: str) -> bool:
-    """Whether this is meant as an address in ZooKeeper."""
     return _ZOOKEEPER.match(address) is not None
 
 
 def is_postgres(address: str) -> bool:
-    """Whether this is meant as an address in PostgreSQL."""
     return _POSTGRES.match(address) is not None
 
 

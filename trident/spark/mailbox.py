@@ -127,7 +127,6 @@ class Mailbox:
         self._thread = thread(target=self._receive, args=(socket,), name="mailbox", daemon=True)
 
     def open(self) -> None:
-        """Begin to receive."""
         self._thread.start()
 
     def peer(self, address: str) -> MailboxPeer:

@@ -376,7 +376,6 @@ class BrokenPipes:
         self._follows = False  # on a trace that was left out
 
     def __call__(self, data: bytes) -> bytes:
-        """Return what is to be shown now."""
         lines = (self._rest + data).splitlines(keepends=True)
         self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         shown = b"".join(map(self._line, lines))

@@ -141,7 +141,6 @@ class Slots:
             return count
 
     def release(self) -> None:
-        """Give all slots back."""
         with _taking:
             _taken.pop(self._key, None)
 
@@ -169,7 +168,6 @@ class Slots:
         return (self._context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true"
 
     def too_few(self, workers: int) -> EnvironmentProblem:
-        """Return the error for fewer slots than workers."""
         others = self._others()
         busy = f", of which {others} run other topologies" if others else ""
         if is_local(self._master):

@@ -172,11 +172,9 @@ class WorkerPlace:
 
     @property
     def name(self) -> str:
-        """The worker and where it runs."""
         return f"worker {self.number}" + (f" (process {self.pid} on {self.host})" if self.pid else "")
 
     def forget(self) -> None:
-        """Forget the process."""
         self.run, self.host, self.pid, self.peer = "", "", 0, None
 
 
@@ -233,7 +231,6 @@ class WorkerGroup(Generic[P]):
         self._ticket = WorkerTicket(topology, 0, self._mailbox.address, keys, silence_s, away_s, program_id, program)
 
     def open(self) -> None:
-        """Start the workers."""
         self._mailbox.open()
 
     def tell(self, place: P, message: Any) -> None:
@@ -267,7 +264,6 @@ class WorkerGroup(Generic[P]):
         return True
 
     def end_all(self) -> None:
-        """End all workers of a group that is closed."""
         with self.changed:
             jobs, there = self._jobs, {each.job for each in self.places if each.peer is not None}
             for place in self.places:
@@ -290,7 +286,6 @@ class WorkerGroup(Generic[P]):
         raise NotImplementedError
 
     def heed(self, place: P, news: Any) -> None:
-        """Take in what a worker has to tell."""
         raise NotImplementedError
 
     def on_loss(self, place: P, run: str, cause: str, problem: EnvironmentProblem | None) -> None:
@@ -401,7 +396,6 @@ class GroupWorker:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Begin to end."""
         self.over.set()
 
     def look(self, now: float) -> None:

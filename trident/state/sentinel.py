@@ -139,7 +139,6 @@ def wanted(txid: Txid) -> str:
 
 
 def described(found: Sentinel | None) -> str:
-    """Say what the store has."""
     if found is None:
         return "no commit at all"
     return str(found) if found.sealed else f"{found}, whose last writes are missing"

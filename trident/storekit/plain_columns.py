@@ -71,7 +71,6 @@ class PlainShape(NamedTuple):
         return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)] if True in nulls else made
 
     def columns(self, structs: Sequence[Any]) -> list[list[Any]]:
-        """Return a column for each field of values that are structs."""
         if None in structs:
             return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
         return [list(map(itemgetter(name), structs)) for name, _ in self.values]

@@ -142,16 +142,13 @@ class TaskLayout:
 
     @cached_property
     def component_of(self) -> Mapping[int, str]:
-        """The component of each task."""
         return {task: each.component for each in self.executors for task in each.tasks}
 
     @cached_property
     def worker_of(self) -> Mapping[int, int]:
-        """The worker that runs each task."""
         return {task: each.worker for each in self.executors for task in each.tasks}
 
     def in_worker(self, worker: int) -> tuple[ExecutorPlace, ...]:
-        """Return the executors of one worker."""
         return tuple(each for each in self.executors if each.worker == worker)
 
 

@@ -157,7 +157,6 @@ class Tuple(TypedValues):
 
 
 def ids_of(trees: Trees, edge: int) -> dict[int, int]:
-    """Return the id in each tree, by root."""
     if trees is None:
         return {}
     return trees if isinstance(trees, dict) else {trees: edge}

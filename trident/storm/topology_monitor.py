@@ -102,7 +102,6 @@ class TopologyMonitor:
 
     @property
     def status(self) -> TopologyStatus:
-        """The topology as of the last snapshots."""
         now, layout = self._clock(), self._layout()
         uncounted_s = {
             tasks[0]: uncounted + ago

@@ -74,7 +74,6 @@ class HttpTopologyPages(Closes):
         return self._ask("POST", path, json={"rebalanceOptions": options}, timeout=_ACTION_S + 2 * (wait_s or 0.0))
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def _get(self, path: str, parameters: Mapping[str, Any]) -> Page:

@@ -206,7 +206,6 @@ class TridentPages(RunningPages):
 
 
 def pages_of(running: RunningTopology | RunningStormTopology, topology_id: str | None = None) -> RunningPages:
-    """Return the pages of a running topology, of either kind."""
     from trident.runtime.running import RunningTopology
 
     if isinstance(running, RunningTopology):

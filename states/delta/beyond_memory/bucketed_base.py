@@ -86,7 +86,6 @@ class OpenedBucket:
         self._file.close(force=True)
 
     def rows(self) -> pa.Table:
-        """Return all rows."""
         return self._in_columns(self._file.read())
 
     def candidates(self, wanted: Hashes) -> tuple[pa.Table, Places]:
@@ -128,7 +127,6 @@ class OpenedBucket:
 
 
 def with_hash(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of rows that have their hashes."""
     return schema.insert(0, pa.field(HASH_COLUMN, pa.int64()))
 
 

@@ -47,7 +47,6 @@ class Bucket(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The lowest hash."""
         return self.prefix << (HASH_BITS - self.depth)
 
     @property
@@ -72,7 +71,6 @@ def comparable(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[pa.Array]:
 
 
 def hashes_of(forms: Sequence[pa.Array]) -> Hashes:
-    """Return the hash of each key, given in its comparable form."""
     mixed = np.full(len(forms[0]), _SEED, np.uint64)
     for form in forms:
         words = _words_of_bytes(form) if pa.types.is_large_binary(form.type) else form.fill_null(0).to_numpy()

@@ -131,7 +131,6 @@ class Merging:
         return [file for file in self._changes.files() if merged is None or file.last > merged]
 
     def _start(self, due: Shown, index: LargeIndex | None, seq: int) -> None:
-        """Begin to merge all changes."""
         unread = None
         if index is None:
             files = self._files()

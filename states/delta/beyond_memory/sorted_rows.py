@@ -46,7 +46,6 @@ class WantedKeys:
 
     @staticmethod
     def of(keys: pa.Table) -> WantedKeys:
-        """Return the keys of a table of key columns."""
         forms = comparable(keys.columns)
         hashes = hashes_of(forms)
         order = np.argsort(hashes, kind="stable")
@@ -56,7 +55,6 @@ class WantedKeys:
         return len(self.hashes)
 
     def within(self, bucket: Bucket) -> WantedKeys:
-        """Return the keys of a bucket."""
         part = bucket.within(self.hashes)
         return WantedKeys(self.hashes[part], self.places[part], self._forms)
 
@@ -124,7 +122,6 @@ class SortedRows:
         return FoundRows(rows_only(rows).take(there), places[~gone]), places[gone]
 
     def within(self, bucket: Bucket) -> SortedRows:
-        """Return the changes of a bucket."""
         part = bucket.within(self.hashes)
         return SortedRows(self._rows.slice(part.start, part.stop - part.start), self.deleted[part], self._keys)
 
@@ -161,7 +158,6 @@ class SortedRows:
 
 
 def hashes_in(rows: pa.Table) -> Hashes:
-    """Return the hashes of rows that have them."""
     hashes: Hashes = rows[HASH_COLUMN].to_numpy()
     return hashes
 

@@ -108,7 +108,6 @@ class CodeStore:
         return True
 
     def manifest(self, sha256: str) -> PackageManifest:
-        """Return the manifest of a package."""
         with self.open(sha256) as source:
             return read_manifest(source)
 
@@ -118,7 +117,6 @@ class CodeStore:
             return check_package(source)
 
     def hashes(self) -> list[str]:
-        """Return the names of all packages."""
         return sorted(path.stem for path in self.folder.glob("*.zip") if _SHA256.fullmatch(path.stem))
 
     def remove_unused(self, used: Collection[str], older_than_s: float = UNUSED_S) -> list[str]:

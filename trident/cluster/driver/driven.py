@@ -96,7 +96,6 @@ class TopologyHandle:
         self.running.stop()
 
     def statistics(self) -> dict[str, Any]:
-        """Return what its heartbeat contains."""
         return heartbeat_of(self.pages.topology(0))
 
     def errors(self) -> list[tuple[str, float, str]]:

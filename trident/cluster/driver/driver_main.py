@@ -126,7 +126,6 @@ class _SomeBatches(logging.Filter):
         self._next = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is logged."""
         if not isinstance(event_of(record), BatchCommitted):
             return True
         if record.created < self._next:

@@ -49,7 +49,6 @@ class DriverProcess:
 
     @property
     def pid(self) -> int:
-        """The process."""
         return self.order.pid
 
     def has_ended(self) -> bool:
@@ -207,7 +206,6 @@ class DriverSlot:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a driver runs here."""
         return self.driver is not None
 
     def look(self, now: float, now_secs: float) -> None:

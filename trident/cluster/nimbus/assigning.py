@@ -192,7 +192,6 @@ class _Slots:
         return first[node]
 
     def take(self, slot: NodePort) -> None:
-        """Count a slot as taken."""
         if slot.port in self.free.get(slot.node, ()):
             self.free[slot.node].remove(slot.port)
             self._used[slot.node] += 1

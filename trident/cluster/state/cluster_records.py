@@ -41,7 +41,6 @@ class WantedStatus:
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
         return {"type": self.kind, "since-secs": self.since_secs, "wait-secs": self.wait_secs, "reason": self.reason}
 
     @classmethod
@@ -62,7 +61,6 @@ class ClusterRecord:
     KEYS: ClassVar[Mapping[str, str]] = {}
 
     def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
         values = {"version": _VERSION, **{self._key(name): value for name, value in vars(self).items()}}
         text = json.dumps(
             values,
@@ -199,12 +197,10 @@ class Assignment(ClusterRecord):
 
     @property
     def slot(self) -> NodePort:
-        """The slot of the driver."""
         return self.executor_node_port[self.DRIVER]
 
     @property
     def machine(self) -> str:
-        """The name of the machine of the driver."""
         return self.node_host.get(self.slot.node, self.slot.node)
 
     @property

@@ -256,5 +256,4 @@ def checked_data(path: str, data: bytes) -> bytes:
 
 
 def above(path: str) -> str:
-    """Return the path of the node above."""
     return path.rpartition("/")[0] or "/"

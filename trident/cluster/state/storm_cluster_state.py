@@ -63,7 +63,6 @@ class StormClusterState:
         return self._record(Assignment, node_at(_ASSIGNMENTS, storm_id), watch)
 
     def all_assignments(self) -> dict[str, Assignment]:
-        """Return all assignments by topology."""
         return self._records(Assignment, _ASSIGNMENTS)
 
     def replace_assignment(self, storm_id: str, before: Assignment | None, info: Assignment) -> bool:
@@ -142,7 +141,6 @@ class StormClusterState:
     # ---- supervisors --------------------------------------------------------------------------------------------------
 
     def supervisors(self, watch: bool = False) -> list[str]:
-        """Return the ids of the supervisors that are there."""
         return self._children(_SUPERVISORS, watch)
 
     def supervisor_info(self, supervisor_id: str) -> SupervisorInfo | None:
@@ -150,7 +148,6 @@ class StormClusterState:
         return self._record(SupervisorInfo, node_at(_SUPERVISORS, supervisor_id))
 
     def all_supervisor_info(self) -> dict[str, SupervisorInfo]:
-        """Return what all supervisors say, by id."""
         return self._records(SupervisorInfo, _SUPERVISORS)
 
     def supervisor_heartbeat(self, supervisor_id: str, info: SupervisorInfo) -> None:
@@ -199,7 +196,6 @@ class StormClusterState:
         self.state.set_data(_beat(storm_id, node, port), info.to_bytes())
 
     def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:
-        """Remove the heartbeat of a slot."""
         self.state.delete_node(_beat(storm_id, node, port))
 
     # ---- errors ---------------------------------------------------------------------------------------------------------
@@ -240,7 +236,6 @@ class StormClusterState:
     # ---- the session --------------------------------------------------------------------------------------------------
 
     def disconnect(self) -> None:
-        """End the session."""
         self.state.close()
 
     def _add(self, path: str, record: ClusterRecord, kept: int) -> None:
@@ -287,5 +282,4 @@ def node_at(root: str, *texts: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """Return the text that a name was made of."""
     return unquote(name)

@@ -61,7 +61,6 @@ class DeadLetter:
 
     @property
     def left_out(self) -> LeftOut:
-        """The tuple and where it was."""
         assert self.failure.left_out is not None, "only a tuple that was left out is a dead letter"
         return self.failure.left_out
 
@@ -346,5 +345,4 @@ def waiting(log: LogState) -> int:
 
 
 def dead_letters_of(config: Config, topology: str) -> DeadLetters:
-    """Return where a topology's dead letters are."""
     return DeadLetters(config.dead_letter_folder(topology), config.on_poison == "dead_letter")

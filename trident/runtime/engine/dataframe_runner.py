@@ -125,7 +125,6 @@ class DataFrameRunner(Runner):
         return sent if rows is None else rows.union(sent)
 
     def _columns(self, spout: str, schema: StructType) -> list[str]:
-        """Return the SQL of what a spout reads of a DataFrame."""
         fields, there = self.program.fragments[spout].fields, {one.name: one for one in schema.fields}
         casts = (cast_of(there[name], fields.type_of(name)) for name in fields.names)
         return [f"{one} AS c{at}" for at, one in enumerate(casts)]

@@ -195,7 +195,6 @@ def _goes_by_order(program: Program) -> bool:
 
 
 def _sent(sink: Sink, output: TaskOutput) -> list[pa.Table]:
-    """Return the tables that were sent to a state."""
     tables: list[Any] = [*output.sinks.get(sink.target, ())]
     tables += [frame.data for frame in output.frames if (frame.target, frame.port) == (sink.target, sink.port)]
     if sink.join is not None:

@@ -177,7 +177,6 @@ class ResidentPlace(WorkerPlace):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes work."""
         return self.peer is not None and self.peer.is_connected and not self.busy
 
     def forget(self) -> None:
@@ -288,7 +287,6 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
                 member.peer.send(AttemptOver(run.number))
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """End the runs of an attempt."""
         with self.changed:
             runs = [run for run in self._runs.values() if run.attempt == attempt]
         for run in runs:

@@ -369,7 +369,6 @@ class Boxes:
         ]
 
     def end(self, number: int) -> None:
-        """Forget an attempt."""
         with self._changed:
             self._boxes.pop(number, None)
             self._ended.setdefault(number, monotonic())

@@ -86,7 +86,6 @@ class Routes:
         return None if numbers is None else numbers[frame.partition]
 
     def destination(self, stage: int, task: int) -> Destination:
-        """Return what a task of a level serves."""
         number = self.levels[stage - 1][task]
         return next((entry, numbers.index(number)) for entry, numbers in self.entries.items() if number in numbers)
 

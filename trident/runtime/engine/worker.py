@@ -104,7 +104,6 @@ class Program:
         return replace(self, exchanges=wide)
 
     def opened(self) -> WorkerProgram:
-        """Prepare the program in this process."""
         return WorkerProgram(self) if self.opens is None else self.opens(self)
 
 

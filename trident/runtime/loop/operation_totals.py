@@ -112,7 +112,6 @@ class OperationTotals:
         self._count("dead_letters", (failure.step for failure in failures), now)
 
     def failed(self, step: str, now: float) -> None:
-        """Take in a failed attempt."""
         self._count("failed", (TOPOLOGY, step), now)
         self.series.add(TimeSpan(failed=1), now)
 

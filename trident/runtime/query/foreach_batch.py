@@ -230,7 +230,6 @@ class ForeachBatch(Closes):
 
     @property
     def graph(self) -> Graph:
-        """What is declared."""
         assert self._graph is not None
         return self._graph
 

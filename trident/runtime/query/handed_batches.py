@@ -49,7 +49,6 @@ class HandedBatches(BatchCoordinator):
         self._df, self._definition = df, definition
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Return what the batch is that was handed over."""
         return self._definition
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[QueryRows]:
@@ -124,7 +123,6 @@ def check_columns(df: DataFrame, fields: Fields, topology: str) -> None:
 
 
 def query_batch_of(df: DataFrame, batch: int) -> QueryBatch:
-    """Return the batch, with what is known of its query."""
     from pyspark.errors import PySparkException
 
     if is_connect(df):

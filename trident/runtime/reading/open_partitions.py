@@ -50,7 +50,6 @@ def graph_to_read(graph: Graph, declared: Mapping[str, Any], name: str | None = 
 def make_state(
     plan: Plan, config: Config, name: str, partition: int, partitions: int, read_only: bool = False
 ) -> State:
-    """Open one partition of a state of a plan."""
     return open_state(plan.topology, plan.states[name], config.as_mapping(), partition, partitions, read_only)
 
 
@@ -103,7 +102,6 @@ def writers_as_left(
 
 
 def readers_of(plan: Plan, config: Config, name: str, partitions: int) -> list[State]:
-    """Open all partitions of a state of a plan, for reading."""
     return [make_state(plan, config, name, partition, partitions, read_only=True) for partition in range(partitions)]
 
 

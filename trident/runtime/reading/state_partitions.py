@@ -110,7 +110,6 @@ class StatePartitions:
     # ---- at a snapshot ----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Return the snapshot to read at."""
         if self._given is not None:
             return self._given()
         assert self._log is not None, "there is a snapshot, or a log that has one"
@@ -201,7 +200,6 @@ class StatePartitions:
 
     @property
     def has_pages(self) -> bool:
-        """Whether the keys come in pages."""
         # Asked here, because a view is made for each query of a batch, and most of them list nothing.
         return self.instances[0].offers("key_pages")
 
@@ -315,5 +313,4 @@ def begins(key: Sequence[Any], prefix: Any) -> bool:
 
 
 def with_values(keys: Sequence[Key], values: Sequence[Any]) -> list[Row]:
-    """Return a row for each key that has a value."""
     return [(*key, value) for key, value in zip(keys, values, strict=True) if value is not None]

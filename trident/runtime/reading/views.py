@@ -351,7 +351,6 @@ class StateView:
         self._parts.compare()
 
     def close(self) -> None:
-        """Close the instances."""
         for state in self._parts.instances:
             state.close()
 

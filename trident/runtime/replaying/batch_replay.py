@@ -140,7 +140,6 @@ class Replay(Closes):
             raise HistoryStartError(self._place, None)
 
     def close(self) -> None:
-        """Close sources and states."""
         self._opened.close()
 
     # ---- a batch --------------------------------------------------------------------------------------------------------
@@ -341,7 +340,6 @@ class ScratchState:
     facts: ClassVar[StoreFacts] = StoreFacts(in_memory=True, keeps_attempts=True)
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> SnapshottableMap:
-        """Open one partition."""
         from states.memory.state import ColumnarMemoryMap, MemoryData
 
         data = MemoryData()

@@ -103,7 +103,6 @@ class Lacking:
                 self.done[partition], self.writes[partition] = txid, True
 
     def is_written(self, partition: int, txid: int) -> bool:
-        """Whether a batch goes to the store."""
         return self.writes[partition] and txid > self.done[partition]
 
     def begin(self, log: TransactionLog, past: RecordedPast) -> None:

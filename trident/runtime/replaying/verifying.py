@@ -185,7 +185,6 @@ class _Comparison:
             yield txid, some
 
     def _read(self, reader: StateReader, keys: Sequence[Key]) -> Chunks:
-        """Read keys, some at a time."""
         for start in range(0, len(keys), _KEYS):
             some = keys[start : start + _KEYS]
             values = [reader.get()] if self._is_total else reader.multi_get(some)
@@ -293,7 +292,6 @@ def origins_of(
 
 
 def _writer(graph: Graph, name: str) -> PersistNode:
-    """Return the node that writes a state."""
     if graph.state(name).static:
         raise UnsupportedOperation(f"explain state {name!r}: no batch of topology {graph.name!r} writes it")
     (writer,) = (each for each in graph.nodes if isinstance(each, PersistNode) and each.state == name)

@@ -128,7 +128,6 @@ class BatchSpoutExecutor(_DriverBatches):
         self._spout, self.spout_type, self._has_warned = spout, spout_type_of(spout), False
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> BatchSpoutExecutor:
-        """Open the spout."""
         self._spout.open(conf)
         return self
 
@@ -213,7 +212,6 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
         self._ids: dict[int, list[Any]] = {}  # of the messages of a batch
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> RichSpoutBatchExecutor:
-        """Open the spout."""
         self._spout.open(conf, TopologyContext(self._stream), self)
         self.activate()
         return self
@@ -289,7 +287,6 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
 
 
 def checksum(table: pa.Table) -> int:
-    """Return the checksum of a table that was built from rows."""
     crc = 0
     for column in table.columns:
         for buffer in column.chunk(0).buffers():

@@ -364,7 +364,6 @@ class _Collector:
             self._tables.append(table_of_emitted(self._call, self._fields, table))
 
     def tables(self) -> list[pa.Table]:
-        """Return all that was emitted."""
         self._flush()
         return self._tables
 

@@ -45,7 +45,6 @@ class Found:
 
     @property
     def can_be_emptied(self) -> bool:
-        """Whether all of its partitions can."""
         return all(one.offers("reset") and one.facts.can_be_emptied for one in self.instances)
 
 

@@ -138,7 +138,6 @@ class OpenedTopology:
         self.meaning = NewMeaning.of(log, self.plan, compared, self.lasting)
 
     def _open_engine(self, runner_of: RunnerOf, reach: Reach | None, in_threads: bool) -> None:
-        """Open what processes and commits."""
         plan, closers, executors = self.plan, self.closers, self.executors
         self.spouts, emitters = open_spouts(plan, self.config, partial(closers.add, "spouts"))
         self.config = config = with_workers(self.config, self.spouts)

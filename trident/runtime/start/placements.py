@@ -160,7 +160,6 @@ class PlacedState(NamedTuple):
 
 
 def executors_of(placements: Mapping[str, PlacedState]) -> list[str]:
-    """Return the states that executors commit."""
     return [name for name, placement in placements.items() if placement.where == EXECUTORS]
 
 

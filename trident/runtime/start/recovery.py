@@ -161,12 +161,10 @@ class NewMeaning:
         return found
 
     def record(self) -> None:
-        """Record it now."""
         self._log.append(TopologyRecord(**self.declares))
         self.recorded()
 
     def recorded(self) -> None:
-        """Note that the log has it."""
         self.declares, self.lasts = {}, False
 
 

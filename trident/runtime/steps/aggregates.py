@@ -65,7 +65,6 @@ def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
-    """Whether an Arrow kernel can aggregate this table."""
     return is_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.inputs)
 
 
@@ -269,7 +268,6 @@ def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> p
 
 
 def is_pick(aggregator: Any) -> bool:
-    """Whether this kernel does what the aggregator does."""
     return type(aggregator) in (First, Last)
 
 
@@ -335,7 +333,6 @@ Asked = Sequence[list[tuple[str, str]]]
 
 
 def is_several_native(aggregator: Any) -> bool:
-    """Whether the kernels here do what several aggregates do."""
     return isinstance(aggregator, Several) and all(
         type(part.aggregator) in _FUNCTIONS and not (part.is_wide and part.outputs.types[0] != "double")
         for part in aggregator.parts

@@ -248,7 +248,6 @@ class EmittedRows:
 
     @calls_user_code
     def run(self, on_error: TupleErrors) -> None:
-        """Call the function for each row."""
         function: PlainFunction = self._node.function
         emitted, counts, call = self._emitted, self._counts, function.function
         bounds, rows = on_error.bounds, len(self._rows)

@@ -51,7 +51,6 @@ class Bounds:
 
     @staticmethod
     def of(settings: Mapping[str, Any]) -> Bounds:
-        """Take them from the settings of a topology."""
         default = DEFAULT_BOUNDS
         return Bounds(
             settings.get("max_rows_per_tuple", default.per_tuple),

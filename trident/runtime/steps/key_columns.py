@@ -44,7 +44,6 @@ def one_form(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def one_form_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column in its one form."""
     if not pa.types.is_floating(column.type):
         return column
     zeros = pc.if_else(pc.equal(column, 0), pa.scalar(0.0, column.type), column)
@@ -52,7 +51,6 @@ def one_form_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def keys_of(table: pa.Table, names: Sequence[str]) -> OneForm:
-    """Return the key of each row."""
     if not len(names):
         return OneForm([()] * table.num_rows)
     return keys_in([table.column(name) for name in names])
@@ -108,7 +106,6 @@ def _grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]
 
 
 def has_nan(column: Any) -> bool:
-    """Whether there is a NaN in a column."""
     return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
 
 
@@ -164,7 +161,6 @@ def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
 
 
 def partition_of(key: Key, partitions: int) -> int:
-    """Return the state partition of a key."""
     return 0 if partitions == 1 else crc32(encode(canonical_key(key))) % partitions
 
 
@@ -189,7 +185,6 @@ def partitions_of(keys: Sequence[Key], partitions: int) -> dict[int, list[int]]:
 
 
 def removals_of(key: Fields, table: pa.Table) -> pa.Table:
-    """Return what is sent to a state for one table of the fields that are its key."""
     mark = pa.nulls(table.num_rows, pa.bool_())
     return pa.table([mark, *table.columns], names=[REMOVED, *key.names])
 

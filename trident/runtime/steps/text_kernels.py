@@ -122,7 +122,6 @@ def replace(text: Any, part: str, replacement: str) -> Any:
 
 
 def regexp_extract(text: Any, pattern: str, group: int) -> Any:
-    """Give what a group has found."""
     found = pc.struct_field(pc.extract_regex(text, f"(?P<whole>{_named_groups(pattern)})"), [group])
     return pc.if_else(pc.is_valid(text), pc.fill_null(found, ""), None)
 
@@ -145,7 +144,6 @@ _GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?|\(", re.DOTALL)
 
 
 def json_path(texts: Any, *path: Any) -> Any:
-    """Give what is at a path of a JSON text."""
     return pa.array([_at_path(text, path) for text in texts.to_pylist()], pa.string())
 
 

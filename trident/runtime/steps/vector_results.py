@@ -62,7 +62,6 @@ def _flattened(name: str, fields: Fields, result: Any, rows: int, parents_needed
 
 
 def mask_of(name: str, result: Any, rows: int) -> Any:
-    """Return the mask of a filter."""
     if not isinstance(result, (pa.Array, pa.ChunkedArray)) or not pa.types.is_boolean(result.type):
         _refuse(f"{name} returned {_kind(result)}; a filter must return a boolean array with a value per tuple")
     if len(result) != rows:

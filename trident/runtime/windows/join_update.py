@@ -134,7 +134,6 @@ class _Side:
 
     @property
     def timed(self) -> Timed:
-        """Their keys and times."""
         return Timed(self.rows.column(0).to_numpy(), self.rows.column(1).to_numpy())
 
 
@@ -245,7 +244,6 @@ class Timed(NamedTuple):
     at: Ints
 
     def take(self, rows: Ints) -> Timed:
-        """Return some of them."""
         return Timed(self.ids[rows], self.at[rows])
 
 

@@ -54,7 +54,6 @@ class TupleRun(NamedTuple):
     slots: int
 
     def keys_in(self, place: PartitionPlace = ONE) -> list[Key]:
-        """Return the keys of its chunks in a partition."""
         return [place.key("chunk", slot) for slot in range(self.first, self.first + self.slots)]
 
 
@@ -76,7 +75,6 @@ class Directory:
     elsewhere: int = 0
 
     def to_bytes(self) -> bytes:
-        """Return it as it is stored."""
         if self.elsewhere:
             return encode([_ELSEWHERE, self.elsewhere])
         panes = [[pane, *map(list, runs)] for pane, runs in self.panes.items()]
@@ -184,7 +182,6 @@ class WindowStore:
         runs.append(run)
 
     def remove(self, pane: int) -> None:
-        """Remove a pane with all that it holds."""
         self._forget(self.directory.panes.pop(pane))
 
     def write(self) -> None:

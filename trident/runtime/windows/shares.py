@@ -151,7 +151,6 @@ def rows_by_partition(node: OverTime, tables: Sequence[pa.Table], partitions: in
 
 
 def rows_of(place: PartitionPlace, key: Fields, rows: pa.Table) -> pa.Table:
-    """Return the rows whose key is in a partition."""
     if place.partitions == 1 or not rows.num_rows:
         return rows
     return rows.filter(pa.array(places_of(rows, key.names, place.partitions) == place.partition))

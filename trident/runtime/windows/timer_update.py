@@ -117,7 +117,6 @@ class _Calls:
         self._out = Emitted(node.id, node.member.outputs, run.on_error, keys.num_rows)
 
     def process(self, came: pa.Table, ids: Ints) -> None:
-        """Pass on each tuple."""
         numbers = ids.tolist()
         timers = [self._timers(at) for at in range(len(self.kept))]
 

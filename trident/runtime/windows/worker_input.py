@@ -58,12 +58,10 @@ def aggregating(node: WindowNode, key: Fields, member: Member, partial: bool) ->
 
 
 def bigint(name: str) -> Fields:
-    """Return a field of whole numbers."""
     return Fields.of([name], ["bigint"])
 
 
 def window_input(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
-    """Return what is sent to the window for one table of its inputs."""
     event_time = node.config.event_time
     if event_time is not None:
         tuples, at = timed(table, node.id, node.state, event_time.field, keeps_wrong=len(node.late) > 0)
@@ -142,7 +140,6 @@ def merged(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.T
 
 
 def with_column(table: pa.Table, name: str, numbers: Ints) -> pa.Table:
-    """Return a table with one more column of bigint."""
     return table.append_column(pa.field(name, pa.int64()), pa.array(numbers, pa.int64()))
 
 

@@ -43,7 +43,6 @@ class NumberTable:
         return list(zip(self._rows, strict=True)) if self.width == 1 else list(self._rows)
 
     def entries(self) -> dict[Key, OpaqueValue | None]:
-        """Return everything as a dict."""
         rows = np.fromiter(self._rows.values(), np.int64, len(self._rows))
         return dict(zip(self.keys(), self._columns(rows), strict=True))
 
@@ -190,7 +189,6 @@ class KeptValues:
         return len(self.entries if self.columns is None else self.columns)
 
     def keys(self) -> list[Key]:
-        """Return all keys."""
         return list(self.entries) if self.columns is None else self.columns.keys()
 
     def get(self, keys: Sequence[Key]) -> list[Any]:
@@ -218,7 +216,6 @@ class KeptValues:
             self.entries.pop(key, None)
 
     def clear(self) -> None:
-        """Delete all keys."""
         self.entries.clear()
         self.columns = None
 

@@ -77,7 +77,6 @@ def decode(data: bytes) -> Any:
 
 
 def encode_many(objs: Sequence[object]) -> list[bytes]:
-    """Encode each value."""
     try:
         return _encode_together(objs)
     except _UNPACKABLE:
@@ -85,7 +84,6 @@ def encode_many(objs: Sequence[object]) -> list[bytes]:
 
 
 def encode_lists(rows: Sequence[Sequence[object]]) -> list[bytes]:
-    """Encode each row as a list of its items."""
     try:
         return _encode_together(map(list, rows))
     except _UNPACKABLE:
@@ -112,7 +110,6 @@ def encode_columns(head: Sequence[object], columns: Sequence[Sequence[object]]) 
 
 
 def encode_tuples(rows: Sequence[Sequence[object]]) -> list[bytes]:
-    """Encode each row as a tuple of its items."""
     packer = new_packer()
     pack_list, pack_extension = packer.pack, packer.pack_ext_type
     try:
@@ -122,7 +119,6 @@ def encode_tuples(rows: Sequence[Sequence[object]]) -> list[bytes]:
 
 
 def decode_many(data: Sequence[bytes]) -> list[Any]:
-    """Decode each value."""
     columns = _decode_together(data, _VERSION_BYTE, 1)
     return [decode(one) for one in data] if columns is None else columns[0]
 

@@ -198,7 +198,6 @@ class SpoutCollector(_Collector):
     def emit_direct(
         self, task: int, values: Sequence[Any], message_id: Any = None, stream_id: str = DEFAULT_STREAM
     ) -> None:
-        """Emit a tuple to one task."""
         stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
         values = stream.accept(values)
         self._emit(stream, stream.direct_task(task), values, message_id)
@@ -268,7 +267,6 @@ class BoltCollector(_Collector):
     def emit_direct(
         self, task: int, values: Sequence[Any], anchors: Tuple | Iterable[Tuple] = (), stream_id: str = DEFAULT_STREAM
     ) -> None:
-        """Emit a tuple to one task."""
         stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
         values = stream.accept(values)
         anchors = self._checked(anchors)
@@ -368,5 +366,4 @@ class BasicCollector:
         return self._collector.emit(values, self.anchor, stream_id)
 
     def emit_direct(self, task: int, values: Sequence[Any], stream_id: str = DEFAULT_STREAM) -> None:
-        """Emit a tuple to one task."""
         self._collector.emit_direct(task, values, self.anchor, stream_id)

@@ -122,7 +122,6 @@ class Launch:
         return Launch(topology, pickled, lay_out(topology, conf.workers, conf.ackers), conf)
 
     def setting(self, mail: Carrier, report: Report, **others: Any) -> Setting:
-        """Return what the executors of one worker have in common."""
         return Setting(self.topology, self.pickled, self.layout, self.conf, mail, report, **others)
 
 
@@ -146,7 +145,6 @@ class Setting(Launch):
     watch: Callable[[Origin, tuple[Any, ...]], None] | None = None
 
     def context(self, place: ExecutorPlace, task: int) -> TopologyContext:
-        """Return what a task knows of itself."""
         tasks = self.layout.tasks
         own = tasks[place.component]
         return TopologyContext(self.conf.name, place.component, task, own.index(task), len(own), place.worker, tasks)

@@ -98,7 +98,6 @@ class Inbox:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is room."""
         return self._open.is_set()
 
     def wait_until_open(self, wait_s: float) -> bool:
@@ -128,7 +127,6 @@ class Outbox:
 
     @property
     def tracks(self) -> bool:
-        """Whether there are ackers."""
         return bool(self._ackers)
 
     def put(self, task: int, tuple: SentTuple) -> None:
@@ -139,7 +137,6 @@ class Outbox:
             self.send_full(task)
 
     def send_full(self, task: int) -> None:
-        """Send what is gathered for a task."""
         self._send(task, self.tuples.pop(task))
 
     def begin(self, root: int, edges: int, spout_task: int) -> None:
@@ -147,7 +144,6 @@ class Outbox:
         self._of(root).begun += (root, edges, spout_task)
 
     def fail(self, roots: Sequence[int]) -> None:
-        """Tell of trees that failed."""
         for root in roots:
             self._of(root).failed.append(root)
 

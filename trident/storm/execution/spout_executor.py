@@ -33,7 +33,6 @@ class SpoutTask:
         return self.max_pending is None or self.pending.count < self.max_pending
 
     def ack(self, message: PendingMessage, now: float) -> None:
-        """Tell the spout that a message is processed."""
         message_id, stream, emitted_at = message
         counts = self.counts[stream]
         counts.acked += 1
@@ -42,7 +41,6 @@ class SpoutTask:
         self.spout.ack(message_id)
 
     def fail(self, message: PendingMessage) -> None:
-        """Tell the spout that a message failed."""
         message_id, stream, _ = message
         self.counts[stream].failed += 1
         self.spout.fail(message_id)

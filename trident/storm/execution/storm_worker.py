@@ -55,7 +55,6 @@ def make_executor(place: ExecutorPlace, setting: Setting) -> Executor:
 
 
 def inboxes_of(places: Iterable[ExecutorPlace], capacity: int) -> dict[int, Inbox]:
-    """Return an inbox for each executor, by its tasks."""
     inboxes: dict[int, Inbox] = {}
     for each in places:
         inboxes |= dict.fromkeys(each.tasks, Inbox(capacity))
@@ -133,7 +132,6 @@ class Worker:
 
     @property
     def stopping(self) -> bool:
-        """Whether it is to end."""
         return self._stopping.is_set()
 
     def stop(self, wait_s: float) -> list[str]:
@@ -292,7 +290,6 @@ class WorkerSnapshots:
         self._host, self._began = socket.gethostname(), monotonic()
 
     def take(self) -> WorkerSnapshot:
-        """Return what there is now."""
         self._number += 1
         return {
             "worker": self._worker,

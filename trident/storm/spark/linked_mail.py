@@ -326,7 +326,6 @@ class Decoder:
         self._origin = cache(self._new_origin)  # the same object for all tuples of one task and stream
 
     def decode(self, frame: bytes) -> Delivery:
-        """Return the delivery in a frame."""
         kind, task = _HEAD.unpack_from(frame)
         match kind:
             case 0:  # _TUPLES
@@ -403,7 +402,6 @@ def _parts(frame: bytes, lengths: struct.Struct) -> Iterable[list[int]]:
 
 
 def _refuse(tuples: list[SentTuple], error: Exception) -> NoReturn:
-    """Say which value cannot be sent."""
     for values, origin, _, _ in tuples:
         for name, value in zip(origin.fields.names, values, strict=True):
             try:

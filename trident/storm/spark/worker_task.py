@@ -120,7 +120,6 @@ class BoltWorker(GroupWorker):
         self._opened = True
 
     def heed(self, orders: WorkerOrders) -> bool:
-        """Do what the driver says."""
         if orders.version > self._orders.version:
             begins = self._orders.version < 0
             self._orders, self.beat_s = orders, _BEAT_S if orders.active else LOOK_S

@@ -129,12 +129,10 @@ def rows(number: int, start: int = 0) -> list[tuple[Key, int]]:
 
 
 def keys_of(pairs: Sequence[tuple[Key, Any]]) -> list[Key]:
-    """Return the keys of rows."""
     return [key for key, _ in pairs]
 
 
 def values_of(pairs: Sequence[tuple[Key, Any]]) -> list[Any]:
-    """Return the values of rows."""
     return [value for _, value in pairs]
 
 

@@ -155,7 +155,6 @@ class SuiteRun:
             backing.multi_put = noted  # type: ignore[method-assign]
 
     def empty(self, conf: StateConf, backing: BackingMap) -> None:
-        """Remove what was written to a state."""
         keys = list(self._written.pop(conf.prefix, ()))
         if keys:
             self.left[conf.prefix] = len(keys)  # until they are removed
@@ -229,7 +228,6 @@ class Store:
         return self.open(self.conf(state, topology, reads), partition, partitions)
 
     def open(self, conf: StateConf, partition: int, partitions: int) -> BackingMap:
-        """Open a new instance of the backing map of a partition."""
         opened = open_backing_map(self._noted_factory(conf, partition, partitions), conf, partition, partitions)
         self._keep(conf, opened, opened)
         raw = self._given is not None and self._given.raw_bytes
@@ -264,7 +262,6 @@ class Store:
         self._opened, self._confs = [], {}
 
     def _noted_factory(self, conf: StateConf, partition: int, partitions: int) -> Any:
-        """Return what opens a partition, which is noted as one to be emptied."""
         self._run.check_time()
         self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
         return self._factory_of(conf)
@@ -307,13 +304,11 @@ class Writer:
         self.backing.begin(commit_of(txid, attempt))
 
     def put(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
-        """Put keys and values, as the kind stores them."""
         pairs = list(rows)
         values = [stored(self.kind, value, txid, attempt) for _, value in pairs]
         self.backing.multi_put([key for key, _ in pairs], values)
 
     def end(self, txid: int, attempt: int = 0) -> None:
-        """End the commit."""
         self.backing.end(commit_of(txid, attempt))
 
     def commit(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
@@ -334,14 +329,12 @@ class Writer:
 
 
 def stored(kind: StateType, value: Any, txid: int, attempt: int = 0) -> Any:
-    """Return what a map of the kind stores for a value."""
     if kind is StateType.OPAQUE:
         return OpaqueValue(txid, _EPOCH + attempt, None, value)
     return TransactionalValue(txid, value) if kind is StateType.TRANSACTIONAL else value
 
 
 def value_of(found: Any) -> Any:
-    """Return the value in what a map stores."""
     if isinstance(found, OpaqueValue):
         return found.curr
     return found.value if isinstance(found, TransactionalValue) else found
@@ -353,12 +346,10 @@ def sentinel_of(txid: int, attempt: int = 0) -> Sentinel:
 
 
 def commit_of(txid: int, attempt: int = 0) -> Txid:
-    """Return the txid of a commit of the suite."""
     return Txid(txid, _EPOCH + attempt, incarnation=INCARNATION)
 
 
 def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: int) -> BackingMap:
-    """Open the backing map that a factory of any form stands for."""
     if isinstance(factory, MapStateFactory):
         return backing_map(factory.backing_map_factory(conf, partition, partitions))
     if not is_factory(factory):

@@ -105,7 +105,6 @@ class Violation(AssertionError):
 
 
 def broken(text: str) -> NoReturn:
-    """Say that a promise is broken."""
     raise Violation(text)
 
 

@@ -198,7 +198,6 @@ class SuiteRunner:
         return time.monotonic() <= self.until and not self._report.violated & set(BUILDS_ON.get(promise, ()))
 
     def check(self, case: Contract, name: str, kind: str, where: str) -> None:
-        """Make one check of a contract."""
         self._progress.say(len(self._report.findings) + 1, where)
         check, status, detail = case.checks()[name], Status.OK, ""
         try:
@@ -250,7 +249,6 @@ class SuiteRunner:
         self._report.findings.append(Finding(promise, kind, where, status, detail))
 
     def end(self) -> None:
-        """Print the report."""
         self._progress.end()
         self._report.seconds = time.monotonic() - self._began
         (self._out or sys.stdout).write(str(self._report))

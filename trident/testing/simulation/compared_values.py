@@ -31,7 +31,6 @@ _NOT_OF_USERS = frozenset({"trident", "states", "spouts", "pyarrow", "numpy", "p
 
 
 def written_states(graph: Graph) -> list[str]:
-    """Return the states that batches write."""
     return [node.state for node in graph.nodes if isinstance(node, PersistNode)]
 
 

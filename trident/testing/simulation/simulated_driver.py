@@ -124,7 +124,6 @@ class SimulatedSpout(GivenSpout):
         return {"from": begin, "until": min(self._rows.num_rows, begin + self._seam.world.rows_of(self.stream, txid))}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
-        """Give the rows of a definition in one part."""
         begin, until = int(definition["from"]), int(definition["until"])
         shown = f"rows {begin} to {until - 1}" if until > begin else "no rows"
         self._seam.world.note(f"{shown} of stream {self.stream!r}", attempt)
@@ -162,7 +161,6 @@ class SimulatedStore:
 
     @property
     def sentinels(self) -> dict[int, Sentinel]:
-        """The sentinels that were laid, by partition."""
         return {partition: data.sentinel for partition, data in self._data.items() if data.sentinel is not None}
 
     def open(self, partition: int) -> BackingMap:
@@ -174,7 +172,6 @@ class SimulatedStore:
         return backing
 
     def copied(self) -> SimulatedStore:
-        """Return what is stored now."""
         copy = SimulatedStore()
         copy.keys = self.keys
         copy.set_to(self)
@@ -229,7 +226,6 @@ class _WatchedMaps:
     facts = StoreFacts(in_memory=True)
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> WatchedMap:
-        """Open a partition."""
         inner: IBackingMap[Any]
         if self.given is not None:
             inner = self.given(conf, partition_index, num_partitions)

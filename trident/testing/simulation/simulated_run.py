@@ -91,7 +91,6 @@ class SimulatedRun:
 
     @property
     def attempts(self) -> int:
-        """How many attempts there were."""
         return sum(map(len, self._tries.values()))
 
     @property

@@ -132,7 +132,6 @@ def rows_of_table(table: pa.Table) -> list[Row]:
 
 
 def through_log(definition: Definition | None) -> Definition | None:
-    """Return a definition as it comes back from the log."""
     try:
         return decode(encode(definition))
     except ValueError:
@@ -140,7 +139,6 @@ def through_log(definition: Definition | None) -> Definition | None:
 
 
 def through_pickle(value: Any) -> Any:
-    """Return what a worker gets of a value."""
     try:
         return cloudpickle.loads(cloudpickle.dumps(value))
     except Exception:  # noqa: BLE001 - a user's object may raise anything
@@ -200,13 +198,11 @@ class FilledSource:
     # ---- its readers ------------------------------------------------------------------------------------------------
 
     def live(self) -> Life:
-        """Begin the life of a driver."""
         life = Life(self.source.spout())
         self._open.append(life)
         return life
 
     def end(self, life: Life) -> None:
-        """Close a driver."""
         self._open.remove(life)
         with suppress(Exception):  # its verdict stands without it; there is a check of its own for closing
             life.coordinator.close()
@@ -280,7 +276,6 @@ class FilledSource:
     # ---- comparing --------------------------------------------------------------------------------------------------
 
     def compare(self, rows: Sequence[Row], stated: Sequence[Row] | None = None) -> Compared:
-        """Compare rows that were read with the source's."""
         wanted = {repr(row): row for row in (self.rows() if stated is None else stated)}
         found = [self.source.row_of(row) for row in rows]
         counts, by_name = Counter(map(repr, found)), {repr(row): row for row in found}

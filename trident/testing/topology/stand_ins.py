@@ -95,7 +95,6 @@ class FedSpout(GivenSpout):
         return {"fed": self._id, "feed": number}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[pa.Table]:
-        """Give the rows of a feed, all in one part."""
         if not self._is_own(definition):
             raise ReplayMismatchError(
                 f"batch {attempt.txid} was defined as {definition!r} before this driver was made, and what it held is not "

@@ -145,7 +145,6 @@ class Captures:
         return node in self._collected
 
     def by_batch(self, node: str) -> dict[int, list[Row]]:
-        """Return the tuples of a node by txid."""
         return {txid: list(rows.get(node, ())) for txid, rows in self.committed.items()}
 
 
