@@ -1,4 +1,4 @@
-"""What users import has docstrings; a method where it is declared: in its class, in a base, or in a protocol that it satisfies."""
+"""What users import has docstrings; a method where it is declared: in its class, in a base, or in a protocol that fits."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class StateView:
         Raises `WrongKeyError`: a key has too many parts or too few, or one that is no value of its field's type; or the state
         has no keys.
         """
-        given, parts = keys_of_list(keys, self._name), self._current()
+        parts, given = self._current(), keys_of_list(keys, self._name)
         if not self._key.names:
             if self._is_total:
                 raise WrongKeyError(f"state {self._name!r} holds a single value, and no keys; read it with get()")
