@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spouts.rows.driver_rows import table_of_rows
-from trident.arrow import TableEmitter, TablePart, cut_table
+from spouts.rows.fixed_batch import DriverRows, table_of_rows
+from trident.arrow import TablePart, cut_table
 from trident.config import Config
 from trident.errors import (
     BackendError,
@@ -28,12 +28,11 @@ from trident.errors import (
 from trident.fields import Fields, free_name
 from trident.graph import Graph
 from trident.spout.interfaces import (
-    BatchCoordinator,
     BatchTraits,
     Definition,
     Lag,
     OnNewLog,
-    SpoutType,
+    ThrottledCoordinator,
     TransactionAttempt,
 )
 from trident.stream import TridentState
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["StateChangesSpout"]
 
 
-class StateChangesSpout:
+class StateChangesSpout(DriverRows):
     """Emits a row for each change: the fields of the key, `before`, `after`, and `batch`, the other topology's txid.
 
     A value is null in `before` where the key was not there, in `after` where it was removed.
@@ -62,8 +61,6 @@ class StateChangesSpout:
     max_batches
         How many batches of the other topology one batch takes at most.
     """
-
-    spout_type = SpoutType.TRANSACTIONAL
 
     def __init__(
         self,
@@ -88,9 +85,6 @@ class StateChangesSpout:
         self.on_new_log: OnNewLog = "elsewhere" if since is None else "start"
         self._fields = _fields(self._graph, self._state)
 
-    def get_output_fields(self) -> Fields:
-        return self._fields
-
     def get_coordinator(self, conf: Mapping[str, Any]) -> _ChangesCoordinator:
         """Open the driver's side: the log and the store of the other topology."""
         from trident.runtime.reading.change_feed import ChangeFeed
@@ -98,16 +92,12 @@ class StateChangesSpout:
         feed = ChangeFeed(self._graph, self._state, self._config, self._since)
         return _ChangesCoordinator(feed, self._fields, self._most, is_chosen=self._since is None)
 
-    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
-        """Return the worker's side, which carries no rows: the parts do."""
-        return TableEmitter()
-
     def __repr__(self) -> str:
         return f"StateChangesSpout({self._graph.name!r}, {self._state!r})"
 
 
 def _fields(graph: Graph, state: str) -> Fields:
-    from trident.runtime.reading.state_frames import columns_of
+    from trident.runtime.reading.views import columns_of
 
     columns = columns_of(graph.state(state))
     *keys, value = columns.types
@@ -122,12 +112,17 @@ def _fields(graph: Graph, state: str) -> Fields:
     return Fields.of(names, [*keys, value, value, "bigint"])
 
 
-class _ChangesCoordinator(BatchCoordinator):
+class _ChangesCoordinator(ThrottledCoordinator):
     """Cuts the batches of a feed into batches, and reads them again for each attempt."""
 
     def __init__(self, feed: ChangeFeed, fields: Fields, most: int, is_chosen: bool) -> None:
-        self._feed, self._fields, self._most, self._start, self._is_chosen = feed, fields, most, feed.at, is_chosen
-        self._share = 1.0
+        self._feed, self._fields, self._max_batches, self._start, self._is_chosen = (
+            feed,
+            fields,
+            most,
+            feed.at,
+            is_chosen,
+        )
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Return the batches that are committed and in no batch yet, None if there are none; first where it begins."""
@@ -138,7 +133,7 @@ class _ChangesCoordinator(BatchCoordinator):
             self._feed.check(start)
         if previous is None and self._is_chosen:
             return self._defined(start.txid, start.txid)
-        until = min(committed, start.txid + max(1, round(self._most * self._share)))
+        until = min(committed, start.txid + self._most(self._max_batches))
         return self._defined(start.txid, until) if until > start.txid else None
 
     def _defined(self, after: int, until: int) -> Definition:
@@ -174,9 +169,6 @@ class _ChangesCoordinator(BatchCoordinator):
     def lag(self, definition: Definition) -> Lag:
         """Say how many batches were committed beyond when the log was last read."""
         return Lag(max(0, self._feed.last_seen - int(definition["until"])), "batches")
-
-    def throttle(self, share: float) -> None:
-        self._share = share
 
     def close(self) -> None:
         self._feed.close()

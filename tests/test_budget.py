@@ -13,12 +13,12 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (79_205, 478),
-    "states": (13_913, 89),
-    "spouts": (11_214, 63),
-    "tests": (125_240, 797),
+    "trident": (75_563, 370),
+    "states": (13_212, 72),
+    "spouts": (10_708, 51),
+    "tests": (123_379, 742),
     "examples": (760, 8),
-    "docs": (7_241, 41),
+    "docs": (7_237, 41),
 }
 
 

@@ -1,26 +1,30 @@
-"""The tables of docs/storm/bolts.md say what the code says; its programs are run by `tests/test_docs.py`.
+"""The tables of docs/storm/bolts.md say what the code says; the program for Spark Connect of docs/deploying.md runs.
 
-`python -m tests.test_docs_bolts` writes the table of settings again.
-"""
+`python -m tests.test_docs_bolts` writes the table of settings again."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import trident
 import trident.storm
-from tests.test_docs import DOCS, lookup, rows, text_of
+from tests.harness.connect_servers import ConnectServer
+from tests.test_docs import DOCS, blocks, environment, lookup, rows, text_of
 from trident.storm import StormConfig, StormTopology
-from trident.storm.groupings import GroupingKind
 from trident.storm.storm_config import _STORMS_NAMES
+from trident.storm.storm_topology import GroupingKind
 
 PAGE = DOCS / "storm" / "bolts.md"
+
 SETTINGS = "| setting | default | in Storm | meaning |"
+
 _NAME = re.compile(r"`([A-Z]\w*(?:\.\w+)?)`")
 
 
@@ -103,3 +107,27 @@ def test_every_figure_is_explained() -> None:
 
 if __name__ == "__main__":
     PAGE.write_text(with_settings_table(text_of(PAGE)), encoding="utf-8")
+
+(PROGRAM,) = blocks(DOCS / "deploying.md", "py")
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_the_program_for_spark_connect_runs(connect_server: ConnectServer, tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books/moon.txt").write_text("the cow jumped over the moon\n", encoding="utf-8")
+    here = PROGRAM.replace('"/data', f'"{tmp_path}').replace("sc://localhost:15002", connect_server.url)
+    assert "/data" not in here
+    (tmp_path / "program.py").write_text(here, encoding="utf-8")
+    for _ in range(8):
+        done = subprocess.run(
+            [sys.executable, "program.py"], cwd=tmp_path, env=environment(), timeout=200, check=False,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        if "failed to connect back" not in done.stderr:  # ten seconds were too few for the server's process
+            break
+    else:
+        raise AssertionError("the server is overloaded")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", PROGRAM, re.MULTILINE)

@@ -102,6 +102,17 @@ def test_no_placeholder_is_left_in_a_text(kind: type[TridentError]) -> None:
     assert "{" not in str(example(kind))
 
 
+def test_an_error_of_a_user_may_have_any_attribute() -> None:
+    class Mine(errors.FailedException):
+        _text, _message = "", "x"
+
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            self._text = text
+
+    assert str(Mine("line {7}")) == "line {7}"
+
+
 def test_a_failed_batch_without_a_tuple_names_none() -> None:
     assert "tuple" not in str(errors.BatchFailedError(1, 3, "commit", None, "x")).partition("x.")[0]
 

@@ -18,8 +18,6 @@ import pytest
 from tests.harness.commands import started, until
 from tests.harness.environments import Environment, build_wheel, needed, unpack
 from tests.harness.kafka_topics import Topics
-from tests.harness.servers import Server
-from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 from tests.test_docs import ROOT, environment
 from trident.cli.doctor import EXTRAS
 
@@ -176,18 +174,42 @@ def test_delta(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
     assert "the" in bare.run("trident", "get", "words.py:topology", "count", "the", cwd=tmp_path)
 
 
-@pytest.mark.long
-@pytest.mark.server
-def test_redis(pip_install: Callable[..., Environment], tmp_path: Path, redis_server: Server) -> None:
-    state = ("from states.redis import RedisState", f"RedisState.opaque('redis://{redis_server.address}/0')")
-    assert run_words(pip_install("redis"), tmp_path, state) == "[2]\n"
+_CASSANDRA = "CassandraState.opaque(['{host}'], port={port}, keyspace='extras', replication=1, table='counts')"
 
 
 @pytest.mark.server
-@pytest.mark.soak
-def test_memcached(pip_install: Callable[..., Environment], tmp_path: Path, memcached_server: Server) -> None:
-    state = ("from states.memcached import MemcachedState", f"MemcachedState.opaque('{memcached_server.address}')")
-    assert run_words(pip_install("memcached"), tmp_path, state) == "[2]\n"
+@pytest.mark.parametrize(
+    ("extra", "state", "settings"),
+    [
+        pytest.param("redis", "RedisState.opaque('redis://{address}/0')", "", marks=pytest.mark.long),
+        pytest.param("memcached", "MemcachedState.opaque('{address}')", "", marks=pytest.mark.soak),
+        pytest.param(
+            "postgres", "PostgresState.opaque('postgresql://trident@{address}/postgres')", "", marks=pytest.mark.soak
+        ),
+        pytest.param("cassandra", _CASSANDRA, "", marks=pytest.mark.soak),
+        pytest.param("zookeeper", "", "log_dir='zookeeper://{address}/extras'", marks=pytest.mark.soak),
+        pytest.param("object-store", "", "log_dir='s3://logs/extras'", marks=pytest.mark.soak),
+    ],
+)
+def test_what_is_on_a_server(
+    extra: str,
+    state: str,
+    settings: str,
+    pip_install: Callable[..., Environment],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    server: Any = request.getfixturevalue(f"{'s3' if extra == 'object-store' else extra}_server")
+    address: str = server.hosts if extra == "zookeeper" else server.address
+    host, _, port = address.partition(":")
+    store = (
+        f"from states.{extra} import {state.partition('.')[0]}",
+        state.format(address=address, host=host, port=port),
+    )
+    assert (
+        run_words(pip_install(extra), tmp_path, store if state else _MEMORY, settings.format(address=address))
+        == "[2]\n"
+    )
 
 
 @pytest.mark.soak
@@ -200,43 +222,12 @@ def test_sketches(pip_install: Callable[..., Environment], tmp_path: Path) -> No
 
 @pytest.mark.server
 @pytest.mark.soak
-def test_postgres(pip_install: Callable[..., Environment], tmp_path: Path, postgres_server: Server) -> None:
-    url = f"postgresql://trident@127.0.0.1:{postgres_server.port}/postgres"
-    state = ("from states.postgres import PostgresState", f"PostgresState.opaque('{url}')")
-    assert run_words(pip_install("postgres"), tmp_path, state) == "[2]\n"
-
-
-@pytest.mark.server
-@pytest.mark.soak
-def test_cassandra(pip_install: Callable[..., Environment], tmp_path: Path, cassandra_server: Server) -> None:
-    options = f"['127.0.0.1'], port={cassandra_server.port}, keyspace='extras', replication=1, table='counts'"
-    state = ("from states.cassandra import CassandraState", f"CassandraState.opaque({options})")
-    assert run_words(pip_install("cassandra"), tmp_path, state) == "[2]\n"
-
-
-@pytest.mark.server
-@pytest.mark.soak
 def test_kafka(pip_install: Callable[..., Environment], tmp_path: Path, kafka_topics: Topics) -> None:
     topic = kafka_topics.create()
     kafka_topics.produce(topic, [b"the", b"cow", b"the"])
     text = _FROM_KAFKA.replace("SERVERS", kafka_topics.bootstrap).replace("TOPIC", topic)
     bare = pip_install("kafka")
     assert bare.run(bare.python, program(tmp_path, text), cwd=tmp_path) == "[2]\n"
-
-
-@pytest.mark.server
-@pytest.mark.soak
-def test_zookeeper(
-    pip_install: Callable[..., Environment], tmp_path: Path, zookeeper_server: ZooKeeperEnsemble
-) -> None:
-    log = f"log_dir='zookeeper://{zookeeper_server.hosts}/extras'"
-    assert run_words(pip_install("zookeeper"), tmp_path, _MEMORY, log) == "[2]\n"
-
-
-@pytest.mark.server
-@pytest.mark.soak
-def test_object_store(pip_install: Callable[..., Environment], tmp_path: Path, s3_server: Server) -> None:
-    assert run_words(pip_install("object-store"), tmp_path, _MEMORY, "log_dir='s3://logs/extras'") == "[2]\n"
 
 
 @pytest.mark.soak

@@ -50,7 +50,6 @@ VALUES = (
     "trident.retention",
     "trident.setting_types",
     "trident.servers.log_addresses",
-    "trident.servers.zookeeper_address",
     "trident.tuples",
     "trident.types",
 )
@@ -80,17 +79,7 @@ FOR_STORES = (
     "trident.types",
 )
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
-DRIVERS = (
-    "redis",
-    "hiredis",
-    "pymemcache",
-    "cassandra",
-    "deltalake",
-    "confluent_kafka",
-    "psycopg",
-    "kazoo",
-    "obstore",
-)
+DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "confluent_kafka", "psycopg", "kazoo", "obstore")
 
 RUNTIME = (
     "cloudpickle",
@@ -130,9 +119,7 @@ LAYERS = (
     Layer(("trident.types",), ("trident.moments",), deferred=("pyarrow",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors", "trident.types")),
     Layer(
-        tuple(
-            f"trident.state.columns.{each}" for each in ("kept_values", "number_columns", "number_table", "text_index")
-        ),
+        tuple(f"trident.state.columns.{each}" for each in ("number_columns", "number_table", "text_index")),
         ("numpy", "pyarrow", "trident.state", *VALUES),
     ),
     Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy", "trident.state.columns.number_columns")),
@@ -155,9 +142,9 @@ LAYERS = (
             "sqlglot",
         ),
     ),
-    Layer(("trident.http.strangers", "trident.http.plain_json")),
+    Layer(("trident.http.plain_json",), deferred=("starlette",)),
     # Below the runtime: what a topology says of itself, as functions of values.
-    Layer(("trident.observe",), ("trident.http.strangers", *INTERFACES), deferred=("prometheus_client",)),
+    Layer(("trident.observe",), ("trident.http.server_thread", *INTERFACES), deferred=("prometheus_client",)),
     Layer(
         ("trident.coordination",), ("msgpack", "trident.servers", *INTERFACES), deferred=("kazoo", "obstore", "psycopg")
     ),
@@ -165,30 +152,16 @@ LAYERS = (
     Layer(
         ("trident.explain",),
         ("trident.planner", "trident.observe", *INTERFACES, *GRAPH),
-        deferred=("trident.runtime.steps.kernels",),
+        deferred=("trident.runtime.steps.applying",),
     ),
-    Layer(("trident.moment_bounds",), ("pyarrow",)),
-    Layer(
-        ("trident.strict_columns",),
-        ("numpy", "pyarrow", "trident.moment_bounds", "trident.naming", "trident.state", "trident.types"),
-    ),
+    Layer(("trident.strict_columns",), ("numpy", "pyarrow", "trident.naming", "trident.state", "trident.types")),
     Layer(
         ("trident.arrow", "trident.alignment", "trident.moment_columns"),
-        (
-            "pyarrow",
-            "trident.errors",
-            "trident.fields",
-            "trident.moment_bounds",
-            "trident.moments",
-            "trident.strict_columns",
-            "trident.types",
-        ),
+        ("pyarrow", "trident.errors", "trident.fields", "trident.moments", "trident.strict_columns", "trident.types"),
     ),
     Layer(("trident.comparing",), ("numpy", "pyarrow", "trident.arrow", *VALUES)),
     Layer(
-        ("trident.http.server_thread",),
-        ("trident.errors", "trident.extras", "trident.roles"),
-        deferred=("uvicorn",),
+        ("trident.http.server_thread",), ("trident.errors", "trident.extras", "trident.roles"), deferred=("uvicorn",)
     ),
     Layer(("trident.http",), ("starlette", "trident.errors")),
     Layer(("trident.drpc.server",), ("starlette", "trident.drpc", "trident.errors", "trident.http")),
@@ -214,24 +187,14 @@ LAYERS = (
     Layer(("trident.runtime.engine",), (*_rooms("steps", "windows"), "trident.spark", *RUNTIME)),
     # Where a log is may be written in the cluster's state.
     Layer(("trident.runtime.reading",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster.cluster_log",)),
-    Layer(("trident.runtime.commit",), (*_rooms("steps", "windows", "engine", "reading"), *RUNTIME)),
-    Layer(_rooms("daemon_pool"), ("trident.errors",)),
+    Layer(
+        ("trident.runtime.commit",),
+        # local_processes: files of dead letters appear whole and durable
+        (*_rooms("steps", "windows", "engine", "reading"), "trident.servers.local_processes", *RUNTIME),
+    ),
     Layer(_rooms("spouts"), (*_rooms("steps", "engine"), *RUNTIME)),
-    Layer(
-        _rooms("start"),
-        (
-            *_rooms("daemon_pool", "steps", "engine", "reading", "commit", "spouts"),
-            "trident.spark",
-            *RUNTIME,
-        ),
-    ),
-    Layer(
-        _rooms("loop"),
-        (
-            *_rooms("daemon_pool", "steps", "windows", "engine", "reading", "commit", "spouts", "start"),
-            *RUNTIME,
-        ),
-    ),
+    Layer(_rooms("start"), (*_rooms("steps", "engine", "reading", "commit", "spouts"), "trident.spark", *RUNTIME)),
+    Layer(_rooms("loop"), (*_rooms("steps", "windows", "engine", "reading", "commit", "spouts", "start"), *RUNTIME)),
     # Runs recorded batches again as the loop does.
     Layer(
         _rooms("replaying"),
@@ -244,12 +207,7 @@ LAYERS = (
         deferred=("trident.drpc.server",),
     ),
     Layer(
-        ("trident.runtime",),
-        ("trident.spark", *RUNTIME),
-        deferred=(
-            "trident.explain",
-            "trident.drpc.local",
-        ),
+        ("trident.runtime",), ("trident.spark", *RUNTIME), deferred=("trident.explain", "trident.drpc.local")
     ),  # running topologies, on top of all rooms
     # The page and the REST interface: what is served is asked of `ClusterPages`.
     Layer(
@@ -270,17 +228,9 @@ LAYERS = (
     ),
     # A tool for jobs without a topology: it knows nothing of Trident. `injected` runs in the job's own Python.
     Layer(("trident.crashtest.injected",), deferred=("pyspark",)),
-    Layer(
-        ("trident.crashtest",),
-        ("trident.servers", *VALUES),
-        deferred=("deltalake", "psycopg", "pyarrow"),
-    ),
+    Layer(("trident.crashtest",), ("trident.servers", *VALUES), deferred=("deltalake", "psycopg", "pyarrow")),
     Layer(("trident.cluster_errors",), ("trident.errors",)),
-    Layer(
-        ("trident.cluster.state",),
-        ("trident.cluster_errors", "trident.servers", *VALUES),
-        deferred=("kazoo",),
-    ),
+    Layer(("trident.cluster.state",), ("trident.cluster_errors", "trident.servers", *VALUES), deferred=("kazoo",)),
     # The upper storeys. None of them is imported from below, but where a door is named above.
     Layer(
         ("trident.cluster",),
@@ -334,33 +284,8 @@ LAYERS = (
     # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
     Layer(("trident.storm.execution",), ("cloudpickle", "trident.observe", "trident.storm", *INTERFACES)),
     Layer(
-        ("trident.storm.statistics",),
-        ("trident.storm", "trident.observe", *INTERFACES),
-        deferred=("prometheus_client",),
-    ),
-    Layer(
-        ("trident.storm.links",),
-        (
-            "zmq",
-            "trident.spark.link_keys",
-            "trident.storm.execution",
-            "trident.storm.storm_topology",
-            "trident.storm.storm_tuples",
-            *INTERFACES,
-        ),
-    ),
-    Layer(
         ("trident.storm.spark",),
-        (
-            "zmq",
-            "pyspark",
-            "py4j",
-            "cloudpickle",
-            "trident.observe",
-            "trident.storm",
-            "trident.spark",
-            *INTERFACES,
-        ),
+        ("zmq", "pyspark", "py4j", "cloudpickle", "trident.observe", "trident.storm", "trident.spark", *INTERFACES),
     ),
     # The bridge to Trident: a bolt that reads a state, when it is prepared. The door to Spark: TopologyBuilder.start().
     Layer(
@@ -519,16 +444,12 @@ def _tree(root: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("path", "text", "part"),
     [
-        ("trident/graph/nodes.py", "import pyspark", "trident.graph.nodes imports pyspark; its layer may import"),
+        ("trident/graph.py", "import pyspark", "trident.graph imports pyspark; its layer may import"),
         ("trident/state/maps.py", "from pyspark.sql import Row", "trident.state.maps imports pyspark.sql"),
         ("trident/state/maps.py", "def f():\n    import pyarrow", "trident.state.maps imports pyarrow"),
         ("trident/state/maps.py", "from ..runtime import session", "trident.state.maps imports trident.runtime"),
         ("trident/spout/interfaces.py", "import pyarrow", "imports pyarrow at its top"),
-        (
-            "trident/topology.py",
-            "from trident.runtime.running import start",
-            "trident.runtime.running at its top",
-        ),
+        ("trident/topology.py", "from trident.runtime.running import start", "trident.runtime.running at its top"),
         ("trident/testing/contracts.py", "import redis", "trident.testing.contracts imports redis"),
         ("trident/errors.py", "from trident import fields", "trident.errors imports trident"),
         ("states/redis/state.py", "from states.memory import MemoryMap", "states.redis.state imports states.memory"),

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from spouts import CsvFileSpout, JsonFileSpout
 from spouts.kafka import Json
-from spouts.redis.entry_tables import EntryTables
-from spouts.redis.stream_server import Entry
+from spouts.redis.stream_server import Entry, EntryTables
 from tests.spouts.reading import rows
 from trident.arrow import arrow_type
 from trident.errors import SpoutError, TopologyError
@@ -79,7 +78,7 @@ def of_csv(type_: str, text: str, folder: Path) -> Any:
 
 def of_csv_with_line_ends(type_: str, text: str, folder: Path) -> Any:
     Path(folder, "a.csv").write_text(f"n,at\n1,{text}\n")
-    ((value,),) = rows(CsvFileSpout(folder, f"at: {type_}", multiline=True, tail_idle_s=0))
+    ((value,),) = rows(CsvFileSpout(folder, f"at: {type_}", multiline=True, tail=0))
     return value
 
 

@@ -23,7 +23,7 @@ from states.redis import RedisOptions, RedisState
 from trident import Config
 from trident.drpc import DRPCClient
 from trident.errors import BackendError, ConfigError, DRPCExecutionException
-from trident.redaction import SECRET, Redacted, RedactingFormatter, redacted, shown_settings
+from trident.redaction import SECRET, Redacted, RedactingFormatter, redacted, shown_configuration
 from trident.state.interfaces import StateConf
 
 KEYS = {"AWS_ACCESS_KEY_ID": "hush", "AWS_SECRET_ACCESS_KEY": "hush"}
@@ -130,14 +130,14 @@ def test_errors_name_an_address_without_its_secrets(tmp_path: Path) -> None:
 
 def test_settings_that_are_json_show_no_secrets_by_name() -> None:
     user = '{"folder": "books", "password": "geheim", "at": ["redis://u:geheim@host/0"]}'
-    assert shown_settings({"user": user}) == {
+    assert shown_configuration({"user": user}) == {
         "user": '{"at": ["redis://***@host/0"], "folder": "books", "password": "***"}'
     }
-    assert shown_settings({"user": "{no json"}) == {"user": "{no json"}
+    assert shown_configuration({"user": "{no json"}) == {"user": "{no json"}
 
 
 def test_settings_whose_names_speak_of_secrets_show_no_values() -> None:
-    shown = shown_settings(
+    shown = shown_configuration(
         {
             "spark.ssl.keyPassword": "a",
             "fs.s3a.access.key": "b",
@@ -156,7 +156,7 @@ def test_settings_whose_names_speak_of_secrets_show_no_values() -> None:
     "name", ["fs.azure.account.key", "sasl.jaas.config", "ssl.private-key", "db_pwd", "spark.api.key"]
 )
 def test_more_names_that_speak_of_secrets(name: str) -> None:
-    assert shown_settings({name: "hush"}) == {name: "***"}
+    assert shown_configuration({name: "hush"}) == {name: "***"}
 
 
 def test_lines_of_a_log_are_written_without_secrets_whoever_logs_them() -> None:

@@ -393,13 +393,7 @@ def test_names_and_ids_do_not_depend_on_what_else_is_declared() -> None:
         steps = [*twins, joined, *(twin.group_by("word").aggregate(Count(), "c") for twin in twins)]
         return [step.node_id for step in steps], topology.new_static_state(MemoryMapState()).state_name
 
-    expected = [
-        "lines/Split",
-        "lines/Split.2",
-        "lines/Split/project/join",
-        "lines/Split/Count",
-        "lines/Split.2/Count",
-    ]
+    expected = ["lines/Split", "lines/Split.2", "lines/Split/project/join", "lines/Split/Count", "lines/Split.2/Count"]
     assert of_lines(before=0) == of_lines(before=3) == (expected, "static0")
 
 

@@ -17,10 +17,10 @@ from trident.operations import Count, Split
 from trident.runtime.running import RunningTopology
 from trident.state import StateSpec
 
-WARM_BATCH = Walk(54, 279)
-LOOK_UP = Walk(17, 42)
-START = Walk(105, 425)
-EXACTLY_ONCE = Walk(49, 182)
+WARM_BATCH = Walk(49, 235)
+LOOK_UP = Walk(14, 25)
+START = Walk(87, 392)
+EXACTLY_ONCE = Walk(46, 176)
 SPARE = Walk(2, 12)
 WARM = 3
 

@@ -17,8 +17,6 @@ from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, struct_type
 from trident.types import TYPES
 
-__all__ = ["align", "check_readable", "ddl_of", "fields_of_schema", "reads_as", "rebuild", "replace_leaves"]
-
 Convert = Callable[[pa.Array, pa.DataType, str], pa.Array]
 
 # ---- types --------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
@@ -12,34 +14,10 @@ import pyarrow as pa
 
 from trident.errors import CorruptValueError, TopologyError
 from trident.fields import Fields, split_commas, struct_fields
-from trident.moment_bounds import beyond_python
-from trident.strict_columns import UNFIT, Misfit, is_kept_by_float, strict_array, strict_column
+from trident.strict_columns import UNFIT, Misfit, beyond_python, is_kept_by_float, strict_array, strict_column
 from trident.types import simple_type
 
-__all__ = [
-    "UNFIT",
-    "Misfit",
-    "TableEmitter",
-    "TablePart",
-    "array_of",
-    "arrow_type",
-    "beyond_python",
-    "cast_table",
-    "concatenated",
-    "cut_table",
-    "ipc_of",
-    "large_type",
-    "one_array",
-    "python_of",
-    "row_of",
-    "rows_without_columns",
-    "schema_of",
-    "strict_array",
-    "strict_cast",
-    "strict_column",
-    "table_of",
-    "table_of_ipc",
-]
+__all__ = ["UNFIT", "Misfit", "beyond_python", "strict_array", "strict_column"]  # of other modules, beside those here
 
 
 @lru_cache(maxsize=1024)
@@ -61,7 +39,6 @@ def arrow_type(ddl: str) -> pa.DataType:
 
 @lru_cache(maxsize=1024)
 def schema_of(fields: Fields) -> pa.Schema:
-    """Return the Arrow schema of fields whose types are all known."""
     return pa.schema([pa.field(name, arrow_type(_known(fields, name))) for name in fields.names])
 
 
@@ -135,7 +112,6 @@ def array_of(name: str, type_: pa.DataType, values: Sequence[Any]) -> Any:
 
 
 def ipc_of(table: pa.Table) -> bytes:
-    """Return a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -156,7 +132,6 @@ def concatenated(tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def rows_without_columns(count: int) -> pa.Table:
-    """Return a table with rows and no columns."""
     return pa.table({"_": pa.nulls(count)}).select([])
 
 
@@ -249,3 +224,38 @@ def cut_table(table: pa.Table, parallelism: int, fewest: int = 1024) -> list[Tab
     count = max(1, min(parallelism, rows // fewest))
     bounds = [rows * k // count for k in range(count + 1)]
     return [TablePart(table.slice(start, end - start)) for start, end in pairwise(bounds)]
+
+
+_MOST_UNSEEN = 50_000  # objects that were made and not freed, while there is always a thread inside
+
+
+class _CollectorPause:
+    """Pauses Python's cycle collector inside of it, in all threads; where rows are made, a third of the time would be its own.
+
+    For where many small objects are made of which none refers to another.
+    Several threads may be inside at once: the last one to leave turns it on again, if it was on before the first. While
+    there is always another one, a thread that leaves collects where much was made.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # what the collector runs may enter again
+        self._inside, self._was_on = 0, False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            is_late = self._was_on and self._inside > 0 and gc.get_count()[0] > _MOST_UNSEEN
+            if not self._inside and self._was_on:
+                gc.enable()
+        if is_late:  # not under the lock: what is collected may run code that enters; each tenth time what is old, too
+            gc.collect(1 if gc.get_count()[2] < 10 else 2)
+
+
+COLLECTOR_PAUSE = _CollectorPause()

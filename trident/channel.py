@@ -1,12 +1,17 @@
-"""`Channel`: messages that many threads put and one takes."""
+"""What threads share: a `Channel` of messages that many put and one takes; a `DaemonPool` for user code, which may hang."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 from threading import Lock
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -41,3 +46,69 @@ class Channel(Generic[T]):
             while not messages and self._come.acquire(timeout=max(0.0, until - monotonic())):
                 pass
         return [messages.popleft() for _ in range(min(len(messages), most))]
+
+
+class DaemonPool(Executor):
+    """Like `ThreadPoolExecutor`, but a thread that hangs does not keep the process alive.
+
+    Before it ends, the interpreter waits for the threads of a `ThreadPoolExecutor`, whatever they do.
+
+    `most`: the largest number of threads; one starts if none is idle.
+    `name`: the beginning of their names.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Call a function in a thread; a pool that was shut down refuses it with `RuntimeError`."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"the pool {self._name} was shut down")
+            self._work.put((future, partial(function, *args, **kwargs)))
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
+                name = f"{self._name}_{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
+                self._threads[-1].start()
+        return future
+
+    def idents(self) -> list[int]:
+        return [one.ident for one in list(self._threads) if one.ident is not None]
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            _call(*work)
+            del work  # it would keep its arguments alive
+            self._idle.release()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no more work, and let the threads end; `cancel_futures` drops work that has not begun."""
+        with self._lock:
+            self._closed = True
+            while cancel_futures and not self._work.empty():
+                with suppress(Empty):  # a thread took it
+                    work = self._work.get_nowait()
+                    if work is not None:
+                        work[0].cancel()
+            for _ in self._threads:
+                self._work.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+
+def _call(future: Future[T], function: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function()
+    except BaseException as error:  # noqa: BLE001  it is raised where the result is asked for
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -4,19 +4,6 @@ from __future__ import annotations
 
 from trident.errors import TridentError
 
-__all__ = [
-    "BadPackage",
-    "ClusterError",
-    "ClusterUnreachable",
-    "NameTaken",
-    "NoLeader",
-    "NoSuchTopology",
-    "NotAllowed",
-    "NotRunning",
-    "RequirementsFailed",
-    "UpgradeRefused",
-]
-
 
 class ClusterError(TridentError):
     """A cluster, or one of its daemons, could not do what was asked."""

@@ -96,7 +96,6 @@ def _unpaired(ours: deque[Row], theirs: deque[Row], close: float) -> Iterator[tu
 
 
 def row_text(names: Sequence[str], row: Row | None) -> str:
-    """Return a row as messages show it."""
     return "nothing" if row is None else shown(TridentTuple(Fields.named(names), row)) if names else "a row"
 
 

@@ -12,16 +12,13 @@ from typing import Any, Literal, Self
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.retention import Retention
-from trident.servers.log_addresses import LIKE, check_log_address, is_log_address
+from trident.servers.log_addresses import LIKE, is_log_address, log_address_of
 from trident.setting_types import PORTS, check_settings, close_to, flat, gathered, read_settings, seconds, whole
-
-__all__ = ["NO_URL", "SETTINGS_FILE", "Config", "is_url", "resolve", "settings_of_environment"]
 
 NO_URL = (
     "must be a folder on a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
     "links that it needs"
 )
-_RENAMED = {"adopt": "keep_totals", "restart": "discard_totals"}
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` makes one of two
 SETTINGS_FILE = "trident.toml"
 _VARIABLE = "TRIDENT_"
@@ -184,8 +181,6 @@ class Config(Redacted):
         return made
 
     def __post_init__(self) -> None:
-        if renamed := _RENAMED.get(str(self.state_recovery)):
-            raise ConfigError(f"state_recovery={self.state_recovery!r} is now called {renamed!r}")
         check_settings(self)
         if not 0 <= self.verify_replays <= 1:
             raise ConfigError(f"verify_replays={self.verify_replays}: must be a share of the batches, from 0 to 1")
@@ -199,7 +194,7 @@ class Config(Redacted):
                 f"log_dir={log!r}: must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
             )
         if is_url(log):
-            check_log_address(log)
+            log_address_of(log)
         if is_url(self.dead_letter_dir or ""):
             raise ConfigError(f"dead_letter_dir={self.dead_letter_dir!r}: {NO_URL}")
 

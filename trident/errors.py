@@ -60,7 +60,8 @@ ends a topology at its first try, at the start too. `TridentError.waits_for` nam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from inspect import signature
+from typing import ClassVar, Self
 
 __all__ = [
     "AlreadyRunningError",
@@ -129,6 +130,17 @@ class TridentError(Exception):
 
     can_heal: bool = True
     waits_for: str = ""
+    _text_of_args: ClassVar[str] = ""
+    """The message, with the names of what the class is made with in braces; empty if it is made otherwise."""
+
+    def __str__(self) -> str:
+        kind = next(kind for kind in type(self).__mro__ if "_text_of_args" in vars(kind))
+        message = vars(kind)["_text_of_args"]
+        return (
+            message.format(**dict(zip(signature(kind).parameters, self.args, strict=True)))
+            if message
+            else super().__str__()
+        )
 
 
 class TopologyError(TridentError):
@@ -145,6 +157,7 @@ class InexactPairingError(TopologyError):
 
     def __str__(self) -> str:
         stream, spout_kind, state, state_kind = self.args
+        article = "an" if spout_kind[0] in "aeiou" else "a"
         kind, _, lack = state_kind.partition(" ")  # "opaque without attempts"
         way_out = (
             "No state is exact behind such a spout by itself: use a transactional or opaque spout, or leave out what came "
@@ -153,7 +166,7 @@ class InexactPairingError(TopologyError):
             else "Use an opaque state that stores the attempts (exact with transactional and opaque spouts),"
         )
         return (
-            f"stream {stream!r} has {_with_article(spout_kind)} spout and feeds state {state!r}, which is {state_kind}: "
+            f"stream {stream!r} has {article} {spout_kind} spout and feeds state {state!r}, which is {state_kind}: "
             f"the pairing ({spout_kind} spout, {f'{kind} state {lack}'.strip()}) is not exact after a replay. "
             f"{way_out} or accept double counts with allow_inexact=True"
         )
@@ -162,17 +175,16 @@ class InexactPairingError(TopologyError):
 class DirtyReadError(InexactPairingError):
     """A query may read what a failed attempt wrote, and feeds a state that must be exact; `allow_inexact` was not given."""
 
+    __str__ = TridentError.__str__
+    _text_of_args = (
+        "query {query!r} reads state {state!r}, which is {state_kind}, before the batch has updated it, and feeds state "
+        "{fed!r}: in a replay it may read what a failed attempt wrote. Only an opaque state can be read as of the batch "
+        "before, so {fed!r} is not exact. Make {state!r} opaque, query it behind its own update (new_values_stream()), or "
+        "accept wrong values with allow_inexact=True"
+    )
+
     def __init__(self, query: str, state: str, state_kind: str, fed: str) -> None:
         super().__init__(query, state, state_kind, fed)
-
-    def __str__(self) -> str:
-        query, state, state_kind, fed = self.args
-        return (
-            f"query {query!r} reads state {state!r}, which is {state_kind}, before the batch has updated it, and feeds state "
-            f"{fed!r}: in a replay it may read what a failed attempt wrote. Only an opaque state can be read as of the "
-            f"batch before, so {fed!r} is not exact. Make {state!r} opaque, query it behind its own update "
-            "(new_values_stream()), or accept wrong values with allow_inexact=True"
-        )
 
 
 class TopologyChangedError(TopologyError):
@@ -282,16 +294,14 @@ class ReplayDiffersError(TridentError):
     """
 
     can_heal = False
+    _text_of_args = (
+        "topology {topology!r}, batch {txid}: {difference}. A replay would give other totals: let the results of a step depend "
+        "on its tuples alone, not on a clock, a random number, a counter, or their order"
+    )
 
     def __init__(self, topology: str, txid: int, step: str, row: str | None, difference: str) -> None:
         super().__init__(topology, txid, step, row, difference)
         self.topology, self.txid, self.step, self.row, self.difference = topology, txid, step, row, difference
-
-    def __str__(self) -> str:
-        return (
-            f"topology {self.topology!r}, batch {self.txid}: {self.difference}. A replay would give other totals: let the "
-            "results of a step depend on its tuples alone, not on a clock, a random number, a counter, or their order"
-        )
 
 
 class DRPCExecutionException(TridentError):
@@ -343,12 +353,10 @@ class ReplayFailedError(TridentError):
 class FencedError(TridentError):
     """Another driver has taken this topology over. The writer that gets this error must stop."""
 
+    _text_of_args = "{what}: this writer is {own}, but {found} has taken over; nothing more is written from here"
+
     def __init__(self, what: str, own: str, found: str) -> None:
         super().__init__(what, own, found)
-
-    def __str__(self) -> str:
-        what, own, found = self.args
-        return f"{what}: this writer is {own}, but {found} has taken over; nothing more is written from here"
 
 
 class LogError(TridentError):
@@ -358,76 +366,61 @@ class LogError(TridentError):
 class LogHeldError(LogError):
     """Another driver holds the log."""
 
+    _text_of_args = (
+        "the transaction log {path} is held by {holder}. Stop that driver, or start with takeover=True (--takeover), which "
+        "fences it out"
+    )
+
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(path, holder)
-
-    def __str__(self) -> str:
-        path, holder = self.args
-        return (
-            f"the transaction log {path} is held by {holder}. Stop that driver, or start with takeover=True "
-            "(--takeover), which fences it out"
-        )
 
 
 class AlreadyRunningError(LogHeldError):
     """The topology is running in this very process."""
 
-    def __str__(self) -> str:
-        path, holder = self.args
-        return (
-            f"the transaction log {path} is held by {holder}, which is this very process: the topology is already running "
-            "here. Call stop() on what its start() has returned, or leave its with block, and start again; with "
-            "takeover=True the running one is fenced out"
-        )
+    _text_of_args = (
+        "the transaction log {path} is held by {holder}, which is this very process: the topology is already running here. "
+        "Call stop() on what its start() has returned, or leave its with block, and start again; with takeover=True the "
+        "running one is fenced out"
+    )
 
 
 class ForeignLogError(LogError):
     """The log was written by another topology."""
 
     can_heal = False
+    _text_of_args = (
+        "the transaction log {path} belongs to {found}, not to {expected}. Give every topology a log_dir of its own"
+    )
 
     def __init__(self, path: str, found: str, expected: str) -> None:
         super().__init__(path, found, expected)
-
-    def __str__(self) -> str:
-        path, found, expected = self.args
-        return (
-            f"the transaction log {path} belongs to {found}, not to {expected}. "
-            "Give every topology a log_dir of its own"
-        )
 
 
 class CorruptLogError(LogError):
     """A record in the middle of the log is damaged; it is not the torn end that a crash may leave."""
 
     can_heal = False
+    _text_of_args = (
+        "the transaction log {path} is damaged at byte {offset}: {reason}. Nothing was changed. Restore the file from a copy. "
+        "If there is none, move log_dir away and start: the start says what keeps the totals right then"
+    )
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
-
-    def __str__(self) -> str:
-        path, offset, reason = self.args
-        return (
-            f"the transaction log {path} is damaged at byte {offset}: {reason}. "
-            "Nothing was changed. Restore the file from a copy. If there is none, move log_dir away and start: the start says "
-            "what keeps the totals right then"
-        )
 
 
 class HistoryGapError(LogError):
     """A piece of the history of a log is damaged or missing. The topology itself does not need it."""
 
     can_heal = False
+    _text_of_args = (
+        "the history of the transaction log {place} lacks {missing}: {cause}. The batches after them can be read from batch "
+        "{resume} on (`first={resume}`, `--since {resume}`). The topology goes on without them"
+    )
 
     def __init__(self, place: str, missing: str, resume: int, cause: str) -> None:
         super().__init__(place, missing, resume, cause)
-
-    def __str__(self) -> str:
-        place, missing, resume, cause = self.args
-        return (
-            f"the history of the transaction log {place} lacks {missing}: {cause}. The batches after them can be read "
-            f"from batch {resume} on (`first={resume}`, `--since {resume}`). The topology goes on without them"
-        )
 
 
 class HistoryStartError(LogError):
@@ -463,17 +456,14 @@ class StaleTransactionError(StateError):
     """The store already holds a later batch than the one being committed. Nothing was written."""
 
     can_heal = False
+    _text_of_args = (
+        "batch {txid} is behind batch {stored_txid} stored for {key!r} in state {state!r}; a second topology writes this "
+        "state, or the coordinator's progress was lost"
+    )
 
     def __init__(self, state: str, key: object, txid: int, stored_txid: int) -> None:
         super().__init__(state, key, txid, stored_txid)
         self.txid, self.stored_txid = txid, stored_txid
-
-    def __str__(self) -> str:
-        state, key, txid, stored = self.args
-        return (
-            f"batch {txid} is behind batch {stored} stored for {key!r} in state {state!r}; "
-            "a second topology writes this state, or the coordinator's progress was lost"
-        )
 
 
 class ChangesGoneError(StateError):
@@ -498,34 +488,30 @@ class ChangesGoneError(StateError):
 class ChangesReplacedError(ChangesGoneError):
     """The log of the topology whose changes were read was set back: other batches have the numbers of those that were read."""
 
+    __str__ = TridentError.__str__
+    _text_of_args = (
+        "the changes of state {state!r} of {topology!r} were read up to batch {txid}, {read}; the log {found}: it was set back "
+        "to a copy, and the batches read after that copy were undone. Replace all that was made of the changes with "
+        "snapshot(); a topology that follows must begin with another log and empty states (and since=0 if all changes are "
+        "kept), or be set back as well, log and stores, to a copy from before that moment"
+    )
+
     def __init__(self, topology: str, state: str, txid: int, read: str, found: str) -> None:
         StateError.__init__(self, topology, state, txid, read, found)
-
-    def __str__(self) -> str:
-        topology, state, txid, read, found = self.args
-        return (
-            f"the changes of state {state!r} of {topology!r} were read up to batch {txid}, {read}; the log {found}: it "
-            "was set back to a copy, and the batches read after that copy were undone. Replace all that was made of "
-            "the changes with snapshot(); a topology that follows must begin with another log and empty states (and "
-            "since=0 if all changes are kept), or be set back as well, log and stores, to a copy from before that moment"
-        )
 
 
 class StateMismatchError(StateError):
     """The last commit of a state according to the store does not match the log. Nothing was written."""
 
     can_heal = False
+    _text_of_args = (
+        "partition {partition} of state {state!r}: the log expects {expected}, the store has {found}. The store was emptied, "
+        "set back or replaced since the start. Nothing was written. Start the topology again: the start says which accident it "
+        "was, and what keeps the totals right"
+    )
 
     def __init__(self, state: str, partition: int, expected: str, found: str) -> None:
         super().__init__(state, partition, expected, found)
-
-    def __str__(self) -> str:
-        state, partition, expected, found = self.args
-        return (
-            f"partition {partition} of state {state!r}: the log expects {expected}, the store has {found}. "
-            "The store was emptied, set back or replaced since the start. Nothing was written. Start the topology again: the "
-            "start says which accident it was, and what keeps the totals right"
-        )
 
 
 class StartMismatchError(StateMismatchError):
@@ -547,15 +533,13 @@ class StartMismatchError(StateMismatchError):
 class StatePlaceError(StateMismatchError):
     """Two states keep their values in the same place: the same prefix, table or path."""
 
+    _text_of_args = (
+        "{what}: the place where {own!r} wants to keep its values belongs to {found!r}. Nothing was written. Give each state a "
+        "prefix, table or path of its own. If the topology or the state was renamed, give it its former name"
+    )
+
     def __init__(self, what: str, own: str, found: str) -> None:
         StateError.__init__(self, what, own, found)
-
-    def __str__(self) -> str:
-        what, own, found = self.args
-        return (
-            f"{what}: the place where {own!r} wants to keep its values belongs to {found!r}. Nothing was written. Give each "
-            "state a prefix, table or path of its own. If the topology or the state was renamed, give it its former name"
-        )
 
 
 class RewindError(StateMismatchError):
@@ -615,15 +599,13 @@ class SecondRunError(StateError):
     Nothing was written.
     """
 
+    _text_of_args = (
+        "{what}: another run of the same Spark task has begun {own} and may have written. Spark runs a task again if an "
+        "executor or its output is lost; nothing was written, and the batch is tried again as a whole"
+    )
+
     def __init__(self, what: str, own: str) -> None:
         super().__init__(what, own)
-
-    def __str__(self) -> str:
-        what, own = self.args
-        return (
-            f"{what}: another run of the same Spark task has begun {own} and may have written. Spark runs a task again if an "
-            "executor or its output is lost; nothing was written, and the batch is tried again as a whole"
-        )
 
 
 class KeyConflictError(StateError):
@@ -673,16 +655,14 @@ class StateReadError(StateMismatchError):
         What is wrong with the store.
     """
 
+    _text_of_args = (
+        "partition {partition} of state {state!r} cannot be read: the log expects {expected}, the store has {found}: {wrong}. "
+        "Bring back the store that belongs to the log, or name the log (log_dir) and the options of the state that belong to "
+        "this store"
+    )
+
     def __init__(self, state: str, partition: int, expected: str, found: str, wrong: str) -> None:
         StateError.__init__(self, state, partition, expected, found, wrong)
-
-    def __str__(self) -> str:
-        state, partition, expected, found, wrong = self.args
-        return (
-            f"partition {partition} of state {state!r} cannot be read: the log expects {expected}, the store has {found}: "
-            f"{wrong}. Bring back the store that belongs to the log, or name the log (log_dir) and the options of the state "
-            "that belong to this store"
-        )
 
 
 class StateLossDetected(StateError):
@@ -697,16 +677,13 @@ class StateLossDetected(StateError):
     """
 
     can_heal = False
+    _text_of_args = (
+        "{what} lost data that it had acknowledged: {found}. The batch was not committed. Start the topology again: the start "
+        "says what is lost, and what keeps the totals right"
+    )
 
     def __init__(self, what: str, found: str) -> None:
         super().__init__(what, found)
-
-    def __str__(self) -> str:
-        what, found = self.args
-        return (
-            f"{what} lost data that it had acknowledged: {found}. The batch was not committed. Start the topology again: the "
-            "start says what is lost, and what keeps the totals right"
-        )
 
 
 class CommitOrderError(StateError):
@@ -807,21 +784,15 @@ class PartitionLostError(SourceAwayError):
         The spout, the batch, the partitions that are missing, and those that are there, as text.
     """
 
+    _text_of_args = (
+        "{spout}: batch {txid} has rows of {lost}, which the source does not have now (it has: {there}). A transactional spout "
+        "gives the same rows again, so the batch waits until the source has them back. If they are gone for good, begin with "
+        "another log and empty states, and make it an opaque spout, which goes on with the rows that are left"
+    )
+
     def __init__(self, spout: str, txid: int, lost: str, there: str) -> None:
         super().__init__(spout, txid, lost, there)
         self.spout, self.txid, self.lost, self.there = spout, txid, lost, there
-
-    def __str__(self) -> str:
-        return (
-            f"{self.spout}: batch {self.txid} has rows of {self.lost}, which the source does not have now (it has: "
-            f"{self.there}). A transactional spout gives the same rows again, so the batch waits until the source has them "
-            "back. If they are gone for good, begin with another log and empty states, and make it an opaque spout, which "
-            "goes on with the rows that are left"
-        )
-
-
-def _with_article(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 _MISTAKES = (

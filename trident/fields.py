@@ -19,8 +19,6 @@ from typing import Any, Union
 from trident.errors import TopologyError
 from trident.types import TYPES, simple_type
 
-__all__ = ["Fields", "FieldsLike", "free_name", "is_nested", "normal_type", "type_of_hint"]
-
 FieldsLike = Union[str, Sequence[str], "Fields"]
 
 _ALIASES = {alias: row.name for row in TYPES.values() for alias in row.aliases}
@@ -38,31 +36,23 @@ class Fields(Sequence[str]):
     types: tuple[str | None, ...]
 
     def __init__(self, *fields: FieldsLike) -> None:
-        names: list[str] = []
-        types: list[str | None] = []
-        for one in fields:
-            for name, type_ in _parse(one):
-                if name in names:
-                    raise TopologyError(f"duplicate field {name!r} in {names + [name]}")
-                names.append(name)
-                types.append(type_)
-        object.__setattr__(self, "names", tuple(names))
-        object.__setattr__(self, "types", tuple(types))
+        pairs = [pair for one in fields for pair in _parse(one)]
+        self._set([name for name, _ in pairs], [type_ for _, type_ in pairs])
 
     @staticmethod
     def of(names: Sequence[str], types: Sequence[str | None]) -> Fields:
         """Build from names and types that are already known to be right; a repeated name is refused here as well."""
-        if len(names) != len(types) or len(set(names)) != len(names):
-            return Fields(
-                *(
-                    written(name) if type_ is None else f"{written(name)}: {type_}"
-                    for name, type_ in zip(names, types, strict=True)
-                )
-            )
         made = object.__new__(Fields)
-        object.__setattr__(made, "names", tuple(names))
-        object.__setattr__(made, "types", tuple(types))
+        made._set(names, types)
         return made
+
+    def _set(self, names: Sequence[str], types: Sequence[str | None]) -> None:
+        if len(names) != len(types):
+            raise ValueError(f"{len(names)} names and {len(types)} types")
+        if len(set(names)) < len(names):
+            at = next(at for at, name in enumerate(names) if name in names[:at])
+            raise TopologyError(f"duplicate field {names[at]!r} in {list(names[: at + 1])}")
+        vars(self).update(names=tuple(names), types=tuple(types))
 
     @staticmethod
     def named(names: Iterable[str]) -> Fields:
@@ -93,6 +83,16 @@ class Fields(Sequence[str]):
         """Return the DDL type of a field, None if unknown."""
         return self.types[self.position(name)]
 
+    @property
+    def pairs(self) -> list[tuple[str, str | None]]:
+        """Each name with its type."""
+        return list(zip(self.names, self.types, strict=True))
+
+    @property
+    def typed(self) -> list[str]:
+        """Each name with its type, as a text."""
+        return [f"{name}: {type_}" for name, type_ in self.pairs]
+
     def select(self, names: Sequence[str], stream: str = "") -> Fields:
         """Return the named fields in the order named; `TopologyError` for a name that is not there."""
         for name in names:
@@ -110,13 +110,13 @@ class Fields(Sequence[str]):
         return Fields.of(self.names + other.names, self.types + other.types)
 
     def __str__(self) -> str:
-        parts = zip(map(written, self.names), self.types, strict=True)
+        parts = ((written(name), type_) for name, type_ in self.pairs)
         return ", ".join(name if type_ is None else f"{name}: {type_}" for name, type_ in parts)
 
 
 def _parse(one: FieldsLike) -> Iterator[tuple[str, str | None]]:
     if isinstance(one, Fields):
-        yield from zip(one.names, one.types, strict=True)
+        yield from one.pairs
     elif isinstance(one, str):
         for part in split_commas(one):
             match = _NAME.match(part)
@@ -170,12 +170,10 @@ def fields_of_struct(type_: str | None) -> Fields:
 
 def struct_fields(type_: str | None) -> tuple[tuple[str, str], ...]:
     """Return the names and the types of the fields of a struct; none of another type."""
-    fields = fields_of_struct(type_)
-    return tuple((name, declared or "") for name, declared in zip(fields.names, fields.types, strict=True))
+    return tuple((name, declared or "") for name, declared in fields_of_struct(type_).pairs)
 
 
 def struct_type(names: Sequence[str], types: Sequence[str]) -> str:
-    """Return the DDL type of a struct."""
     return f"struct<{','.join(f'{written(name)}:{type_}' for name, type_ in zip(names, types, strict=True))}>"
 
 

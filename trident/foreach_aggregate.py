@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from trident.observe.events import TopologyListener
     from trident.runtime.query.one_aggregate import ExactlyOnce
 
-__all__ = ["exactly_once"]
-
 
 def exactly_once(
     name: str,

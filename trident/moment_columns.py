@@ -11,10 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.alignment import Convert, ddl_of, rebuild, replace_leaves
-from trident.moment_bounds import beyond_python
 from trident.moments import IN_SPARK, moment_of
-
-__all__ = ["moments_as_text", "read_formatted", "read_in_spark", "read_moments"]
+from trident.strict_columns import beyond_python
 
 
 def moments_as_text(type_: pa.DataType) -> pa.DataType:

@@ -11,8 +11,6 @@ import datetime as dt
 import re
 from typing import Any
 
-__all__ = ["IN_SPARK", "MOMENTS", "moment_of"]
-
 _TEXT = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d(?:\.\d+)?)?)?)(Z|[+-]\d\d(?::?[0-5]\d)?)?)?", re.ASCII
 )

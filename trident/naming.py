@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 from trident.tuples import TridentTuple
 
-__all__ = ["TridentNames", "amount", "counted", "duration", "page_entry", "shown"]
-
 _MAX_SHOWN = 300
 
 _ALIASES = {"build": "start", "new_drpcstream": "new_drpc_stream"}

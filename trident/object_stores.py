@@ -6,8 +6,6 @@ import re
 
 from trident.redaction import redacted
 
-__all__ = ["is_refused", "is_unanswered", "short"]
-
 _NO_ANSWER = re.compile(r"error sending request|HTTP error|timed out|non-2xx status code")
 _REFUSAL = re.compile(r"non-2xx status code: 40[13]")
 _COLOUR = re.compile("\x1b\\[\\d*m↳? ?")

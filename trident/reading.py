@@ -15,26 +15,11 @@ if TYPE_CHECKING:
     from trident.coordination.records import CommitRecord
     from trident.graph import Graph
     from trident.runtime.reading.change_feed import ChangeFeed
-    from trident.runtime.reading.joint_reader import JointReader
-    from trident.runtime.reading.state_reader import StateReader
-    from trident.runtime.replaying.origins import ValueOrigin
+    from trident.runtime.reading.state_reader import JointReader, StateReader
     from trident.runtime.replaying.rehearsing import Rehearsed
-    from trident.runtime.replaying.verifying import Verified
+    from trident.runtime.replaying.verifying import ValueOrigin, Verified
     from trident.runtime.start.moving import Moved
     from trident.runtime.start.rewriting import Forgotten
-
-__all__ = [
-    "changes",
-    "forget_keys",
-    "migrate_state",
-    "move_state",
-    "open_state",
-    "open_states",
-    "read_history",
-    "rehearse_upgrade",
-    "verify_state",
-    "why",
-]
 
 
 def open_state(
@@ -122,7 +107,7 @@ def open_states(
             found = states.multi_get({"revenue": ["oslo"], "orders": ["oslo"]})
             print(found["revenue"], found["orders"], "after batch", states.txid)
     """
-    from trident.runtime.reading.joint_reader import JointReader
+    from trident.runtime.reading.state_reader import JointReader
 
     graph, config = _resolved(topology, conf, settings)
     return JointReader(graph, [_name(state) for state in states], config)
@@ -436,7 +421,7 @@ def why(
         for origin in trident.why("orders.py:topology", "revenue", "oslo", last=10):
             print(origin.batch.txid, origin.batch.spouts, origin.rows, origin.before, "->", origin.after)
     """
-    from trident.runtime.replaying.origins import origins_of
+    from trident.runtime.replaying.verifying import origins_of
 
     graph, config = _resolved(topology, conf, settings)
     return origins_of(graph, _name(state), key, config, last, rows)

@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["SECRET", "Redacted", "RedactingFormatter", "redacted", "shown_configuration", "shown_settings"]
-
 SECRET = {"trident.secret": True}
 """The `metadata` of a field that is never shown."""
 
@@ -39,15 +37,8 @@ def redacted(text: str) -> str:
         text = _NAMED.sub(lambda match: f"{match[1] or match[3]}{_HIDDEN}", text)
     if "://" not in text:
         return text
-    shown = _USER.sub(lambda match: match[0] if _is_container(text, match) else _HIDDEN, text)
+    shown = _USER.sub(lambda found: found[0] if _CONTAINERS.search(text[: found.start() - 3]) else _HIDDEN, text)
     return _QUERY.sub(lambda match: match[1] + _VALUE.sub(f"={_HIDDEN}", match[2]), shown)
-
-
-def shown_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return settings without the values of those whose names speak of secrets, and without secrets in URLs."""
-    return {
-        name: _HIDDEN if _SECRET_NAME.search(name) else _shown_text(value) for name, value in sorted(settings.items())
-    }
 
 
 def _shown_text(text: str) -> str:
@@ -60,7 +51,7 @@ def _shown_text(text: str) -> str:
 
 
 def shown_configuration(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of any type as plain data, with what `shown_settings` hides hidden, in mappings within them too."""
+    """Return settings as plain data, without secrets: those in URLs, and values whose names speak of one, in mappings too."""
     return {
         str(name): _HIDDEN if value is not None and _SECRET_NAME.search(str(name)) else _shown_value(value)
         for name, value in sorted(settings.items(), key=lambda item: str(item[0]))
@@ -79,7 +70,6 @@ class RedactingFormatter(logging.Formatter):
     """Formats records of a log without the secrets that `redacted` finds, whoever wrote them into an error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the lines of a record."""
         return redacted(super().format(record))
 
 
@@ -112,7 +102,3 @@ def _without_secrets(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(_without_secrets, value)) if type(value) in (list, tuple) else value
     return value
-
-
-def _is_container(text: str, match: re.Match[str]) -> bool:
-    return _CONTAINERS.search(text[: match.start() - len("://")]) is not None

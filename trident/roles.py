@@ -11,8 +11,6 @@ from dataclasses import fields
 from inspect import get_annotations
 from typing import Any, Protocol, Self, TypeVar
 
-__all__ = ["Closes", "Role", "adapted", "facts_of", "has", "lacking", "missing"]
-
 F = TypeVar("F")
 
 

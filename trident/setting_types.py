@@ -9,24 +9,12 @@ import difflib
 import json
 import os
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from trident.errors import ConfigError
-
-__all__ = [
-    "PORTS",
-    "check_settings",
-    "close_to",
-    "flat",
-    "gathered",
-    "out_of_bounds",
-    "read_settings",
-    "seconds",
-    "whole",
-]
 
 T = TypeVar("T")
 PORTS = (0, 65_535)
@@ -42,7 +30,6 @@ class NumberBounds(NamedTuple):
     or_none: bool
 
     def hold(self, value: Any) -> bool:
-        """Whether a value is such a number."""
         if value is None:
             return self.or_none
         is_number = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(value, bool)
@@ -110,10 +97,15 @@ def read_settings(declared: type, given: Mapping[str, Any]) -> dict[str, Any]:
         A name is not declared, or a text cannot be read.
     """
     known = _hints(declared)
+    check_names("unknown setting", given, sorted(known))
+    return {name: _read(name, value, known[name]) for name, value in given.items()}
+
+
+def check_names(said: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise `ConfigError` for the first name that is not known, after what is `said` of it."""
     for name in given:
         if name not in known:
-            raise ConfigError(f"unknown setting {name!r}{close_to(name, known)} Known are: {', '.join(sorted(known))}")
-    return {name: _read(name, value, known[name]) for name, value in given.items()}
+            raise ConfigError(f"{said} {name!r}{close_to(name, known)} Known are: {', '.join(known)}")
 
 
 def close_to(name: str, known: Iterable[str], otherwise: str = ".", cutoff: float = 0.6) -> str:
@@ -174,9 +166,7 @@ def _check(name: str, value: Any, hint: Any) -> None:
         allowed: tuple[Any, ...] = typing.get_args(hint)
         fine = value in allowed
     else:
-        kinds = tuple(typing.get_origin(kind) or kind for kind in (typing.get_args(hint) or (hint,)))
-        if typing.get_origin(hint) is Mapping or typing.get_origin(hint) is typing.get_origin(Mapping[str, str]):
-            kinds = (Mapping,)
+        kinds = (Mapping,) if typing.get_origin(hint) is Mapping else typing.get_args(hint) or (hint,)
         if float in kinds:
             kinds = (*kinds, int)
         fine = isinstance(value, kinds) and not (isinstance(value, bool) and bool not in kinds)

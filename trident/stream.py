@@ -14,11 +14,10 @@ from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, by_name, declare, member_of, results
 from trident.fluent.base import is_fields, key_of, refuse_state, refuse_this_batch
 from trident.fluent.declaration import Declaration, spec_of
-from trident.fluent.processing import declare_process
 from trident.fluent.removing import remove
-from trident.fluent.repartitioning import Repartitioning, Resourceful, memory_load
+from trident.fluent.repartitioning import Repartitioning, memory_load
 from trident.fluent.selecting import Selecting, is_sql, sql_texts
-from trident.fluent.windowing import Windowing
+from trident.fluent.windowing import Windowing, declare_process
 from trident.graph import (
     Aggregation,
     EachNode,
@@ -41,12 +40,13 @@ from trident.operations.adapters import (
     PlainMap,
     adapt,
     aggregate_type,
+    check_query,
+    check_texts,
     output_fields,
     query_types,
     refuse_migration,
     refuse_missing_output,
 )
-from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.builtin import Last
 from trident.operations.expressions import Expression
 from trident.operations.names import spread, step_label
@@ -55,10 +55,8 @@ from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.roles import has
 from trident.state.interfaces import StateFactory, StateSpec
 
-__all__ = ["GroupedStream", "Stream", "TridentState"]
 
-
-class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Stream"]):
+class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
     """Tuples of known fields, batch by batch."""
 
     def get_output_fields(self) -> Fields:
@@ -117,7 +115,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
             return self._filter(self.fields, args[0], spread=False)
         if len(args) == 2:
             return self._filter(self._select(args[0]), args[1], spread=True)
-        raise TopologyError(f"stream {self.get_name()!r}: filter takes (predicate) or (fields, predicate)")
+        raise self._wrong("filter takes (predicate) or (fields, predicate)")
 
     def map(self, function: Any, out: FieldsLike | None = None) -> Stream:
         """Replace every tuple by exactly one other. Without `out` the fields (and types) stay as they are."""
@@ -151,23 +149,16 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
     def apply_assembly(self, assembly: Any) -> Stream:
         """Apply an assembly, or a function of a stream, which declares its steps here; return its stream."""
         if isinstance(assembly, type) or not (has(assembly, "apply") or callable(assembly)):
-            raise TopologyError(
-                f"stream {self.get_name()!r}: {assembly!r} is not an assembly: give an object with apply(stream) or a function"
-            )
+            raise self._wrong(f"{assembly!r} is not an assembly: give an object with apply(stream) or a function")
         with self._topology._inside_assembly() as nested:
             try:
                 stream = assembly.apply(self) if has(assembly, "apply") else assembly(self)
             except RecursionError as error:
                 if nested:  # the first of them knows the stream that the user knows
                     raise
-                raise TopologyError(
-                    f"stream {self.get_name()!r}: assembly {assembly!r} applies itself without end"
-                ) from error
+                raise self._wrong(f"assembly {assembly!r} applies itself without end") from error
         if not isinstance(stream, Stream) or stream._topology is not self._topology:
-            raise TopologyError(
-                f"stream {self.get_name()!r}: assembly {assembly!r} returned {stream!r}; it must return a stream of this "
-                "topology"
-            )
+            raise self._wrong(f"assembly {assembly!r} returned {stream!r}; it must return a stream of this topology")
         return stream
 
     def persistent_aggregate(
@@ -183,7 +174,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         combiners by name are one value, a struct: see `GroupedStream.persistent_aggregate`, also for `migrate`.
         `state_name` is the stream's label (`name`) or the output field unless given.
         """
-        return self._aggregate(Fields(), False, state, args, state_name, migrate)
+        return self._aggregate(Fields(), state, args, state_name, migrate)
 
     def partition_persist(
         self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None
@@ -195,12 +186,10 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         refuse_state(self, "partition_persist")
         inputs, updater, out = self._operation_args(args)
         if not has(updater, "update_state") or isinstance(updater, type):
-            raise TopologyError(
-                f"stream {self.get_name()!r}: {updater!r} is not a StateUpdater: give an object with the method update_state"
-            )
+            raise self._wrong(f"{updater!r} is not a StateUpdater: give an object with the method update_state")
         name = state_name or self._label or f"{self._node.id.split('/')[0]}-persist"
         outputs = output_fields(updater, out, self.get_name()) if out is not None else Fields()
-        declared = self._topology._add_state(name, spec_of(state), free_keys=True)
+        declared = self._topology._add_state(StateNode(name, spec_of(state), free_keys=True))
         label = step_label("persist", updater, name)
         node = self._child(label, PersistNode, outputs, state=name, inputs=inputs, updater=updater)
         return TridentState(self._topology, declared, node)
@@ -226,14 +215,14 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         """
         inputs, function, out = self._operation_args(args)
         if out is None or not has(function, "batch_retrieve") or isinstance(function, type):
-            raise TopologyError(
-                f"stream {self.get_name()!r}: state_query takes (state, [fields,] query function, output fields); "
-                f"got {function!r}, a query function is an object with batch_retrieve and execute"
+            raise self._wrong(
+                f"state_query takes (state, [fields,] query function, output fields); got {function!r}, a query function is an "
+                "object with batch_retrieve and execute"
             )
         if not isinstance(state, TridentState):
-            raise TopologyError(
-                f"stream {self.get_name()!r}: state_query asks a state, as persistent_aggregate, partition_persist and "
-                f"new_static_state return it; got {state!r}"
+            raise self._wrong(
+                "state_query asks a state, as persistent_aggregate, partition_persist and new_static_state return it; got "
+                f"{state!r}"
             )
         if state._topology is not self._topology:
             raise TopologyError(f"stream {self.get_name()!r} queries state {state.state_name!r} of another topology")
@@ -252,15 +241,11 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
 
     def _sees_batch(self, state: TridentState, sees: str) -> bool:
         if sees not in ("batch_before", "this_batch"):
-            raise TopologyError(
-                f"stream {self.get_name()!r}: state_query got sees={sees!r}; it is 'batch_before' or 'this_batch'"
-            )
+            raise self._wrong(f"state_query got sees={sees!r}; it is 'batch_before' or 'this_batch'")
         if sees == "batch_before":
             return False
         if state._node is None:
-            raise TopologyError(
-                f"stream {self.get_name()!r}: state {state.state_name!r} is static: no batch updates it; leave sees out"
-            )
+            raise self._wrong(f"state {state.state_name!r} is static: no batch updates it; leave sees out")
         refuse_this_batch(self, state.state_name)
         return True
 
@@ -275,9 +260,9 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
 
     def _check_vectorised(self, operation: Any, inputs: Fields) -> None:
         if isinstance(operation, (ArrowFilter, ArrowFunction)) and not len(inputs):
-            raise TopologyError(
-                f"stream {self.get_name()!r}: {operation.name} works on Arrow arrays and needs input fields: without any "
-                "it cannot tell how many tuples there are"
+            raise self._wrong(
+                f"{operation.name} works on Arrow arrays and needs input fields: without any it cannot tell how many tuples "
+                "there are"
             )
 
     def _map(self, function: Any, out: FieldsLike | None, flat: bool) -> Stream:
@@ -285,9 +270,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         if isinstance(function, ArrowFunction):
             out = function.output if out is None else out
             if function.flat is not flat:
-                raise TopologyError(
-                    f"stream {self.get_name()!r}: {label} takes a vectorised function with flat={flat}, but "
-                    f"{function.name} has flat={function.flat}"
+                raise self._wrong(
+                    f"{label} takes a vectorised function with flat={flat}, but {function.name} has flat={function.flat}"
                 )
         fields = self.fields if out is None else output_fields(function, Fields(out), self.get_name())
         return self._then(
@@ -297,27 +281,26 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
     def _aggregate(
         self,
         group: Fields,
-        grouped: bool,
         state: StateFactory | StateSpec,
         args: Sequence[Any],
         name: str | None,
         migrate: Migrate | None,
     ) -> TridentState:
         refuse_state(self, "persistent_aggregate")
-        spec = spec_of(state)
+        spec, grouped = spec_of(state), len(group) > 0
         if named := by_name(self, args, name or self._label or "aggregates", "persistent_aggregate", group):
             return self._persisted(spec, Aggregation(group, grouped, *named, combines=True), name, migrate)
         inputs, aggregator, out = self._operation_args(args)
         combines, reduces = has(aggregator, "combine"), has(aggregator, "reduce")
         refuse_missing_output("persistent_aggregate", aggregator, out, self.get_name())
         if out is None or not (combines or reduces) or isinstance(aggregator, type):
-            raise TopologyError(
-                f"stream {self.get_name()!r}: persistent_aggregate takes (state, [fields,] aggregator, output field); "
-                f"got {aggregator!r}, expected an object with combine (CombinerAggregator) or reduce (ReducerAggregator)"
+            raise self._wrong(
+                f"persistent_aggregate takes (state, [fields,] aggregator, output field); got {aggregator!r}, expected an "
+                "object with combine (CombinerAggregator) or reduce (ReducerAggregator)"
             )
         output = aggregate_type(aggregator, inputs, out, self.get_name())
         if combines and len(inputs) > 1 and not isinstance(aggregator, Last):
-            raise TopologyError(f"stream {self.get_name()!r}: a combiner takes one field, got {list(inputs.names)}")
+            raise self._wrong(f"a combiner takes one field, got {list(inputs.names)}")
         return self._persisted(spec, Aggregation(group, grouped, inputs, aggregator, output, combines), name, migrate)
 
     def _persisted(
@@ -328,7 +311,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         state_name = name or self._label or output.names[0]
         if migrate is not None:
             refuse_migration(migrate, spec, output, state_name)
-        declared = self._topology._add_state(state_name, spec, key_fields=group, value=output, migrate=migrate)
+        state = StateNode(state_name, spec, key_fields=group, value=output, migrate=migrate)
+        declared = self._topology._add_state(state)
         label = step_label("aggregate", aggregation.aggregator, state_name)
         node = self._child(
             label, PersistNode, fields, state=state_name, inputs=aggregation.inputs, aggregation=aggregation
@@ -342,9 +326,9 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
             return self._select(args[0]), args[1], None
         if len(args) == 2:
             return Fields(), args[0], Fields(args[1])
-        raise TopologyError(
-            f"stream {self.get_name()!r}: each takes (fields, function, output fields), (function, output fields) "
-            f"or (fields, filter); got {len(args)} arguments"
+        raise self._wrong(
+            f"each takes (fields, function, output fields), (function, output fields) or (fields, filter); got {len(args)} "
+            "arguments"
         )
 
     def __repr__(self) -> str:
@@ -358,12 +342,14 @@ class GroupedStream(Windowing[Stream]):
         self._stream, self._group = stream, group
 
     def get_group_fields(self) -> Fields:
+        """Return the fields of the key."""
         return self._group
 
     def get_output_fields(self) -> Fields:
         return self._stream.fields
 
     def to_stream(self) -> Stream:
+        """Return the stream without its groups."""
         return self._stream
 
     def name(self, name: str) -> GroupedStream:
@@ -420,7 +406,7 @@ class GroupedStream(Windowing[Stream]):
             dropped or renamed aggregates and wider types need none: see
             [changing a topology](changing-a-job.md).
         """
-        return self._stream._aggregate(self._group, True, state, args, state_name, migrate)
+        return self._stream._aggregate(self._group, state, args, state_name, migrate)
 
     def state_query(
         self, state: TridentState, *args: Any, sees: Literal["batch_before", "this_batch"] = "batch_before"

@@ -2,7 +2,8 @@
 
 `pa.array(values, type)` cuts 2.75 to 2, takes 5 as a time and loses members of structs. Here a value either comes back equal
 and of its declared type, or is refused; docs/streams.md has the table of what is taken. Columns of the usual classes are
-converted by Arrow at once; only others are looked at value by value.
+converted by Arrow at once; only others are looked at value by value. `beyond_python` finds the times that an Arrow column holds
+and Python has none for: before year 1, after 9999.
 """
 
 from __future__ import annotations
@@ -22,12 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.moment_bounds import beyond_python
 from trident.naming import shown
 from trident.state.encoding.extensions import type_name
 from trident.types import NO_VALUE, TYPES, FieldType, decimal_type, number_of
-
-__all__ = ["UNFIT", "Misfit", "is_kept_by_float", "strict_array", "strict_column"]
 
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """What Arrow raises for a value that a type cannot hold."""
@@ -167,6 +165,47 @@ def _is_moment(array: pa.Array, values: Sequence[Any]) -> bool:
     offsets = {value.utcoffset() for value in values if value is not None and value.tzinfo is not dt.UTC}
     # Arrow cuts the part of a second off an offset, and shifts the time by it
     return not any(offset and offset.microseconds for offset in offsets) and beyond_python(array) is None
+
+
+_DAYS = (-719_162, 2_932_896)
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
+
+
+def beyond_python(array: pa.Array | pa.ChunkedArray) -> pa.Array | None:
+    """Return which values hold a time that Python has none for, as booleans; None if none does."""
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.chunked_array([chunk for chunk in array.chunks if len(chunk)], array.type).combine_chunks()
+    if not _has_beyond(array):
+        return None
+    if pa.types.is_nested(array.type):
+        return pa.array([_has_beyond(array.slice(at, 1)) for at in range(len(array))], pa.bool_())
+    numbers, first, last = _numbers(array)
+    return pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
+
+
+def _has_beyond(array: Any) -> bool:
+    type_ = array.type
+    if pa.types.is_struct(type_):
+        return any(map(_has_beyond, array.flatten()))
+    if pa.types.is_map(type_):
+        array = pa.ListArray.from_arrays(
+            array.offsets, pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"])
+        )
+    if pa.types.is_nested(type_):
+        return _has_beyond(array.flatten())
+    if not (pa.types.is_date32(type_) or (pa.types.is_timestamp(type_) and type_.unit in _PER_DAY)):
+        return False  # one in nanoseconds is between 1677 and 2262
+    numbers, first, last = _numbers(array)
+    bounds = pc.min_max(numbers).as_py()
+    return bounds["min"] is not None and not first <= bounds["min"] <= bounds["max"] <= last
+
+
+def _numbers(array: pa.Array) -> tuple[pa.Array, int, int]:
+    """Return the times as numbers, and the first and last that Python has."""
+    if pa.types.is_date32(array.type):
+        return array.cast(pa.int32()), *_DAYS
+    per_day = _PER_DAY[array.type.unit]
+    return array.cast(pa.int64()), _DAYS[0] * per_day, (_DAYS[1] + 1) * per_day - 1
 
 
 # ---- arrays, maps, structs ---------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from trident.fields import Fields, FieldsLike
 from trident.fluent.combining import merge, multi_reduce
 from trident.fluent.declaration import Declaration, is_name, spec_of
 from trident.fluent.joining import JoinType, join, join_within
-from trident.graph import DrpcNode, SpoutNode
-from trident.spout.spout_kinds import AnySpout, fields_of_spout
+from trident.graph import DrpcNode, SpoutNode, StateNode
+from trident.spout.rich import AnySpout, fields_of_spout
 from trident.state.interfaces import StateFactory, StateSpec
 from trident.stream import Stream, TridentState
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from trident.observe.events import TopologyListener
     from trident.runtime.query.foreach_batch import ForeachBatch
     from trident.runtime.running import Page, RunningTopology
-
-__all__ = ["TridentTopology"]
 
 _UNNAMED = re.compile(r"static\d+")
 
@@ -76,7 +74,7 @@ class TridentTopology(Declaration):
         if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a stream; use letters, digits, '_', '.' and '-'")
         fields = fields_of_spout(name, spout)
-        unknown = [field for field, type_ in zip(fields.names, fields.types, strict=True) if type_ is None]
+        unknown = [field for field, type_ in fields.pairs if type_ is None]
         if unknown:
             raise TopologyError(f"stream {name!r}: the spout does not say the type of its field {unknown[0]!r}")
         return Stream(self, self._add(SpoutNode(name, (), fields, spout=spout)))
@@ -182,7 +180,8 @@ class TridentTopology(Declaration):
     def new_static_state(self, state: StateFactory | StateSpec, name: str | None = None) -> TridentState:
         """Declare a state that no stream updates, for `state_query`."""
         unnamed = sum(bool(_UNNAMED.fullmatch(one)) for one in self._states)  # whatever else is declared
-        return TridentState(self, self._add_state(name or f"static{unnamed}", spec_of(state), static=True), None)
+        node = StateNode(name or f"static{unnamed}", spec_of(state), static=True)
+        return TridentState(self, self._add_state(node), None)
 
     @property
     def config(self) -> Config:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from trident.errors import TopologyError
 from trident.fields import Fields
 
-__all__ = ["TridentCollector", "TridentTuple", "TypedValues"]
+T = TypeVar("T")
 
 
 class TypedValues(Sequence[Any]):
@@ -27,33 +27,28 @@ class TypedValues(Sequence[Any]):
 
     def get_long(self, index: int | str) -> int | None:
         """Return an integer value (None stays None); TypeError for anything else."""
-        value: int | None = self._typed(index, int)
-        return value
+        return self._typed(index, int)
 
     get_integer = get_long
 
     def get_double(self, index: int | str) -> float | None:
         """Return a floating-point value (None stays None); TypeError for anything else."""
-        value: float | None = self._typed(index, float)
-        return value
+        return self._typed(index, float)
 
     def get_string(self, index: int | str) -> str | None:
         """Return a text value (None stays None); TypeError for anything else."""
-        value: str | None = self._typed(index, str)
-        return value
+        return self._typed(index, str)
 
     def get_boolean(self, index: int | str) -> bool | None:
         """Return a truth value (None stays None); TypeError for anything else."""
-        value: bool | None = self._typed(index, bool)
-        return value
+        return self._typed(index, bool)
 
     def get_binary(self, index: int | str) -> bytes | None:
         """Return a binary value (None stays None); TypeError for anything else."""
-        value: bytes | None = self._typed(index, bytes)
-        return value
+        return self._typed(index, bytes)
 
-    def _typed(self, index: int | str, type_: type[Any]) -> Any:
-        value = self[index]
+    def _typed(self, index: int | str, type_: type[T]) -> T | None:
+        value: T | None = self[index]
         if value is None or (isinstance(value, type_) and (type_ is bool or not isinstance(value, bool))):
             return value
         raise TypeError(f"value {index!r} of {self!r} is {type(value).__name__}, not {type_.__name__}")

@@ -21,8 +21,6 @@ from trident.moments import moment_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NO_VALUE", "TYPES", "FieldType", "class_of", "family_of", "simple_type"]
-
 Form = Callable[[Any], Any]
 """Turns a value, that is not None, into one of its type: equal values into one, a decimal with its scale.
 
@@ -76,7 +74,6 @@ class FieldType:
 
     @cached_property
     def arrow(self) -> pa.DataType:
-        """Arrow's type."""
         import pyarrow as pa
 
         name, *arguments = self.arrow_as
@@ -293,3 +290,11 @@ def family_of(ddl: str) -> str:
     """Return the family of a type, which is itself if it is none of a table's."""
     known = simple_type(ddl)
     return ddl if known is None else known.family
+
+
+def total_type(type_: str | None) -> str | None:
+    """Return the type of a sum of numbers of a type; None if they are none."""
+    known = simple_type(type_)
+    if known is None or known.family not in ("number", "decimal"):
+        return None
+    return {int: "bigint", float: "double"}.get(known.python, f"decimal(38,{known.digits[1]})")

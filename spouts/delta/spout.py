@@ -1,20 +1,29 @@
-"""DeltaSpout: a Delta table as a stream, version by version, through delta-rs; no JVM."""
+"""DeltaSpout: a Delta table as a stream, version by version, through delta-rs; no JVM.
+
+The workers' side: data files as tables of rows, Delta's types as Spark's, partition columns filled in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 
-from spouts.delta.change_rules import ChangeRules
-from spouts.delta.table_log import TableLog
-from spouts.delta.table_place import TablePlace
-from spouts.delta.version_batches import DeltaCoordinator, VersionLimits
-from spouts.delta.version_rows import CHANGE_FIELDS, DeltaEmitter, fields_of_table
-from spouts.files.column_types import typed_as
+import pyarrow as pa
+
+from spouts.delta.table_log import TableLog, TablePlace, not_read
+from spouts.delta.version_batches import ChangeRules, DeltaCoordinator, FilePiece, fields_of_table
+from spouts.files.parquet_spout import Footer, read_groups, typed_as
 from trident.arrow import schema_of
+from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import OnNewLog, SpoutType
+from trident.spout.interfaces import OnNewLog, SpoutType, check_limits
+
+_CHANGE_FIELDS = Fields("_change_type: string, _commit_version: bigint, _commit_timestamp: timestamp")
+_TYPE = _CHANGE_FIELDS.names[0]
+_ESCAPED = re.compile(r"(?:\\u00[0-9A-Fa-f]{2})+")
 
 
 class DeltaSpout:
@@ -62,16 +71,14 @@ class DeltaSpout:
             _check("starting_version", starting_version, ("earliest", "latest"))
         elif starting_version < 0:
             raise ValueError(f"starting_version is {starting_version}; versions begin at 0")
-        for name, limit in (("max_batch_bytes", max_batch_bytes), ("max_batch_files", max_batch_files)):
-            if limit < 1:
-                raise ValueError(f"{name} is {limit}; it must be at least 1")
+        check_limits(max_batch_bytes=max_batch_bytes, max_batch_files=max_batch_files)
         self._place = TablePlace(fspath(table), storage_options)
         self._fields = self._typed(None if fields is None else Fields(fields))
         self._rules = ChangeRules(self._place.name, self._fields, mode, on_removal)
-        self._limits, self._start = VersionLimits(max_batch_bytes, max_batch_files), starting_version
+        self._limits, self._start = (max_batch_bytes, max_batch_files), starting_version
         self.on_new_log: OnNewLog = "elsewhere" if starting_version == "latest" else "start"
         self._with_changes = mode == "changes"
-        self._output = Fields(self._fields, CHANGE_FIELDS) if self._with_changes else self._fields
+        self._output = Fields(self._fields, _CHANGE_FIELDS) if self._with_changes else self._fields
 
     def get_output_fields(self) -> Fields:
         return self._output
@@ -89,7 +96,7 @@ class DeltaSpout:
         if fields is not None and None not in fields.types:
             schema_of(fields)
             return fields
-        _, metadata, _ = TableLog(self._place).metadata()
+        _, metadata = TableLog(self._place).metadata()
         there = fields_of_table(metadata.schema)
         if fields is None:
             return there
@@ -99,3 +106,76 @@ class DeltaSpout:
 def _check(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; it must be {' or '.join(map(repr, choices))}")
+
+
+@dataclass(frozen=True)
+class DeltaEmitter:
+    """Reads pieces of files, in tables of at most 131,072 rows."""
+
+    place: TablePlace
+    fields: Fields
+    with_changes: bool
+
+    is_quick = True  # of a local table; one in an object store waits for no longer than a read
+
+    def emit(self, part: Sequence[FilePiece]) -> Iterator[pa.Table]:
+        for piece in part:
+            what = f"the file {piece.file.path} of version {piece.version} of the Delta table {self.place.name}"
+            try:
+                with self.place.open(piece.file.path) as source:
+                    yield from self._rows(what, piece, source)
+            except FileNotFoundError as error:
+                raise SpoutError(
+                    f"{what} is gone: it was removed from the table, and VACUUM deleted it. Restore it and start again; or "
+                    "begin with a new log_dir, a later starting_version (or 'earliest', the table as it is) and empty states. "
+                    "A longer delta.deletedFileRetentionDuration leaves a stream more time"
+                ) from error
+            except (OSError, pa.ArrowException) as error:
+                raise not_read(f"{what} cannot be read", error) from error
+
+    def _rows(self, what: str, piece: FilePiece, source: pa.NativeFile) -> Iterator[pa.Table]:
+        size, footer = source.size(), Footer.of(what, source)
+        if footer is None or piece.file.size not in (-1, size):
+            raise ReplayMismatchError(
+                f"{what} has {size} bytes now, and had {piece.file.size} when it was written: it was replaced. Restore it "
+                "and start again"
+            )
+        own = [one for one in schema_of(self.fields) if one.name not in piece.file.values]
+        if self.with_changes and not piece.file.change:
+            own.append(pa.field(_TYPE, pa.string()))
+        wanted = pa.schema(own)  # the columns that the file itself has to have
+        # A column that was added later is null.
+        found = read_groups(what, source, footer, piece, wanted, "null", reads_ahead=not self.place.is_local)
+        for columns, rows in found:
+            yield self._table(piece, dict(zip(wanted.names, columns, strict=True)), rows)
+
+    def _table(self, piece: FilePiece, columns: dict[str, pa.Array], rows: int) -> pa.Table:
+        schema = schema_of(self.fields)
+        for name, text in piece.file.values.items():
+            if name in schema.names:
+                columns[name] = pa.repeat(_partition_value(text, schema.field(name).type, name), rows)
+        if self.with_changes:
+            schema = schema_of(Fields(self.fields, _CHANGE_FIELDS))
+            said = (piece.file.change, piece.version, piece.timestamp_ms * 1000)
+            for name, value in zip(_CHANGE_FIELDS.names, said, strict=True):
+                if name not in columns:
+                    columns[name] = pa.repeat(pa.scalar(value, schema.field(name).type), rows)
+        return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _partition_value(text: str | None, type_: pa.DataType, column: str) -> pa.Scalar:
+    """Return the value of a partition column. Nothing is null, as Delta's protocol has it; a time without an offset is UTC."""
+    if not text:
+        return pa.scalar(None, type_)
+    if pa.types.is_binary(type_):  # delta-rs escapes each byte, Spark takes them for UTF-8
+        escaped = _ESCAPED.fullmatch(text)
+        return pa.scalar(bytes.fromhex(text.replace("\\u00", "")) if escaped else text.encode(), type_)
+    try:
+        if isinstance(type_, pa.TimestampType) and type_.tz is not None:
+            plain = text.removesuffix("Z").removesuffix("+00:00").replace("T", " ")
+            return pa.scalar(plain).cast(pa.timestamp("us")).cast(type_)
+        return pa.scalar(text).cast(type_)
+    except (pa.ArrowException, ValueError) as error:
+        raise SpoutError(
+            f"the value {text!r} of partition column {column!r} is not of type {type_}: {error}"
+        ) from error

@@ -1,4 +1,4 @@
-"""The log of a Delta table: one JSON file a version, and the table at a version as delta-rs sees it.
+"""Where a Delta table is, a local folder or an object store through delta-rs; and its log, one JSON file a version.
 
 The errors where versions of a table are gone: what was read, what is there, and the choices.
 """
@@ -8,16 +8,111 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
-from spouts.delta.table_place import TablePlace
-from trident.errors import ReplayMismatchError, SpoutError
+from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
+from trident.extras import needs_package
+from trident.object_stores import is_unanswered, short
+from trident.redaction import redacted
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _log = logging.getLogger(__name__)
+
+
+def delta_rs() -> Any:
+    """Return the package `deltalake`."""
+    with needs_package("a Delta source", "delta", "deltalake"):
+        import deltalake
+        import deltalake.exceptions
+    return deltalake
+
+
+class TablePlace:
+    """A path or URL, with the settings of its object store.
+
+    `uri`: a folder, a `file://` URL, or the URL of an object store.
+    `storage_options`: as delta-rs has them.
+    `name`, `is_local`: for messages, without secrets; whether it is a folder.
+    """
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None) -> None:
+        self.name = redacted(uri)
+        self._options = None if storage_options is None else dict(storage_options)
+        self.is_local = "://" not in uri or uri.startswith("file://")
+        local = unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+        self._uri = str(Path(local).expanduser().absolute()) if self.is_local else uri
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_files"}
+
+    @cached_property
+    def _files(self) -> pafs.FileSystem:
+        if self.is_local:
+            return pafs.SubTreeFileSystem(self._uri, pafs.LocalFileSystem())
+        delta_rs()
+        from deltalake.fs import DeltaStorageHandler
+
+        return pafs.PyFileSystem(DeltaStorageHandler(self._uri, self._options))
+
+    def table(self, version: int | None = None) -> DeltaTable:
+        """Open the table at a version (None: the newest); `SpoutError` if there is none, or that is gone."""
+        package = delta_rs()
+        try:
+            table: DeltaTable = package.DeltaTable(self._uri, version=version, storage_options=self._options)
+        except package.exceptions.TableNotFoundError as error:
+            raise SpoutError(
+                f"there is no Delta table at {self.name}: {short(error)}. Correct the path, or create it"
+            ) from error
+        except (package.exceptions.DeltaError, OSError, ValueError) as error:
+            at = "" if version is None else f" at version {version}"
+            raise not_read(f"the Delta table {self.name} cannot be opened{at}", error) from error
+        return table
+
+    def stamp(self, path: str) -> tuple[int, int] | None:
+        """Return what is another one as soon as a file was replaced; None if it is not there."""
+        with self.asked(path):
+            (info,) = self._files.get_file_info([path])
+        return None if info.type is pafs.FileType.NotFound else (info.mtime_ns or 0, info.size or 0)
+
+    def read(self, path: str) -> bytes | None:
+        """Return the bytes of a file; None if it is not there."""
+        with self.asked(path):
+            try:
+                with self._files.open_input_file(path) as file:
+                    return bytes(file.read())
+            except FileNotFoundError:
+                return None
+
+    def names(self, folder: str) -> list[str]:
+        with self.asked(folder):
+            return [info.base_name for info in self._files.get_file_info(pafs.FileSelector(folder))]
+
+    @contextmanager
+    def asked(self, what: str) -> Iterator[None]:
+        """Turn what file systems and delta-rs raise into errors: no answer is not the answer that nothing is there."""
+        try:
+            yield
+        except (delta_rs().exceptions.DeltaError, OSError) as error:
+            raise not_read(f"{what} of the Delta table {self.name} cannot be read", error) from error
+
+    def open(self, path: str) -> pa.NativeFile:
+        return self._files.open_input_file(unquote(path))
+
+
+def not_read(what: str, error: Exception) -> SpoutError:
+    """Return the error that says what could not be read: `SourceAwayError` if the object store is away."""
+    return (SourceAwayError if is_unanswered(error) else SpoutError)(f"{what}: {short(error).strip(' .')}")
 
 
 class LoggedFile(NamedTuple):
@@ -37,12 +132,13 @@ class LoggedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a table is from some version on."""
+    """What a table is from some version on; `features` are those that its readers must know, as far as they are said here."""
 
     id: str
     schema: Mapping[str, Any]
     partition_columns: tuple[str, ...]
     configuration: Mapping[str, str]
+    features: tuple[str, ...] = ()
 
     @property
     def has_feed(self) -> bool:
@@ -109,15 +205,11 @@ class TableLog:
             ) from error
         return entry
 
-    def is_unfinished(self, version: int) -> bool:
-        """Whether the entry of a version exists but is incomplete: some writers do not create it in one step.
+    def _is_unfinished(self, version: int, data: bytes) -> bool:
+        """Whether the entry of a version is incomplete: some writers do not create it in one step.
 
         Raises `SpoutError`: there is a later version already.
         """
-        data = self.place.read(_entry_path(version))
-        return data is not None and self._is_unfinished(version, data)
-
-    def _is_unfinished(self, version: int, data: bytes) -> bool:
         if not _ends_in_the_middle(data):
             return False
         what = f"the entry of version {version} in the log of the Delta table {self.name} ends in the middle"
@@ -131,17 +223,17 @@ class TableLog:
             self._warned = version
         return True
 
-    def metadata(self, version: int | None = None) -> tuple[int, Metadata, tuple[str, ...]]:
-        """Return a version (None: the newest), what the table is there, and which features its readers must know."""
+    def metadata(self, version: int | None = None) -> tuple[int, Metadata]:
+        """Return a version (None: the newest), and what the table is there."""
         table = self.place.table(version)
-        if version is None and (newest := table.version()) > 0 and self.is_unfinished(newest):
+        newest = table.version() if version is None else 0
+        data = self.place.read(_entry_path(newest)) if newest > 0 else None
+        if data is not None and self._is_unfinished(newest, data):
             table = self.place.table(newest - 1)  # delta-rs takes what there is of an entry for all of it
-        table_metadata, protocol = table.metadata(), table.protocol()
-        schema = json.loads(table.schema().to_json())
-        metadata = Metadata(
-            str(table_metadata.id), schema, tuple(table_metadata.partition_columns), dict(table_metadata.configuration)
-        )
-        return table.version(), metadata, tuple(protocol.reader_features or ())
+        said, schema = table.metadata(), json.loads(table.schema().to_json())
+        features = tuple(table.protocol().reader_features or ())
+        made = Metadata(str(said.id), schema, tuple(said.partition_columns), dict(said.configuration), features)
+        return table.version(), made
 
     def goes_back_to(self, version: int) -> bool:
         """Whether the log has what it takes to say what the table was at a version: its first entry, or a checkpoint."""

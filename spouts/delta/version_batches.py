@@ -1,4 +1,6 @@
-"""Chooses the files that make up a batch: the driver's side of `DeltaSpout`.
+"""Chooses the files that make up a batch, and which files of a version have rows: the driver's side of `DeltaSpout`.
+
+What cannot be read is refused by name, with the choices.
 
 A definition is plain data:
 
@@ -16,27 +18,132 @@ A definition is plain data:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from spouts.delta.change_rules import ChangeRules
 from spouts.delta.table_log import LogEntry, LoggedFile, Metadata, TableLog, cleaned_up, not_there, other_table
-from spouts.delta.version_rows import FilePiece, fields_of_table
-from spouts.files.ranges import FileRange, cut
+from spouts.files.ranges import cut_evenly
+from trident.alignment import reads_as
+from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
+from trident.fields import Fields, names_shown, type_of_json
+from trident.spout.interfaces import Definition, Lag, ThrottledCoordinator, TransactionAttempt
 
 _ALL = -1
 _MAX_VERSIONS = 1000
+# Features of the protocol that do not change what a data file says, or are looked for where they would.
+_KNOWN = {
+    "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening",
+    "typeWidening-preview",
+}  # fmt: skip
+_MAPPING = "delta.columnMapping.mode"
+_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "void": "string"}
+
+
+class FilePiece(NamedTuple):
+    """What one task reads of a file: the row groups that begin in the bytes `start` to `end`."""
+
+    file: LoggedFile
+    version: int
+    timestamp_ms: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
-class VersionLimits:
-    """The greatest number of bytes and of files of one batch."""
+class ChangeRules:
+    """How versions become rows; see `DeltaSpout`."""
 
-    max_batch_bytes: int
-    max_batch_files: int
+    table: str
+    fields: Fields
+    mode: str
+    on_removal: str
+
+    def check_readable(self, version: int, features: Sequence[str]) -> None:
+        """Refuse a table that asks its readers for something unknown."""
+        unknown = sorted(set(features) - _KNOWN)
+        if unknown:
+            raise SpoutError(
+                f"version {version} of the Delta table {self.table} needs readers that know {', '.join(unknown)}, and this "
+                "one does not. Turn the feature off, or read the table with Spark (StructuredStreamingSpout)"
+            )
+
+    def check_metadata(self, version: int, metadata: Metadata, later: Sequence[str]) -> None:
+        """Refuse a table whose columns are not the stream's; columns that it has `later` may be missing still."""
+        if metadata.configuration.get(_MAPPING, "none") != "none":
+            raise SpoutError(
+                f"the Delta table {self.table} maps its columns by {metadata.configuration[_MAPPING]} ({_MAPPING}), so "
+                "its files have other names. Read it with Spark (StructuredStreamingSpout), or copy it into a table without "
+                "column mapping"
+            )
+        there = fields_of_table(metadata.schema)
+        for name, wanted in zip(self.fields.names, schema_of(self.fields).types, strict=True):
+            if name not in there.names and name in later:
+                continue
+            if name not in there.names:
+                raise SpoutError(
+                    f"the Delta table {self.table} has no column {name!r} at version {version}; it has "
+                    f"{names_shown(there.names, name)}. Leave the field out and start again, or start with another "
+                    "name of the stream to read from here on"
+                )
+            found = there.type_of(name) or ""
+            if not reads_as(arrow_type(found), wanted):
+                raise SpoutError(
+                    f"column {name!r} of the Delta table {self.table} is {found} at version {version}, and the stream has it "
+                    f"as {self.fields.type_of(name)}. Declare it as {found} and start again; states that keep values of the "
+                    "old type may need allow_changed_topology=True"
+                )
+
+    def files(self, entry: LogEntry, partition_columns: Sequence[str], has_feed: bool) -> list[LoggedFile]:
+        """Return the files of a version that have rows; `has_feed` says whether the table keeps what changes."""
+        files = self._changes(entry, has_feed) if self.mode == "changes" else self._appended(entry)
+        if files and entry.with_vector is not None:
+            raise SpoutError(
+                f"version {entry.version} of the Delta table {self.table} has deletion vectors (in {entry.with_vector}), "
+                "which say which rows of a file are deleted and are not read here. Rewrite these files with REORG TABLE … "
+                "APPLY (PURGE) and turn delta.enableDeletionVectors off, or read the table with Spark "
+                "(StructuredStreamingSpout)"
+            )
+        for file in files:
+            if "://" in file.path or file.path.startswith("/"):
+                raise SpoutError(
+                    f"version {entry.version} of the Delta table {self.table} has a file outside of the table, {file.path}, "
+                    "as shallow clones do, which is not read here. Read the table that was cloned, or make a deep clone"
+                )
+            unsaid = [name for name in partition_columns if name not in file.values]
+            if unsaid:
+                raise SpoutError(
+                    f"version {entry.version} of the Delta table {self.table} removed {file.path} and does not say the "
+                    f"value of its partition column {unsaid[0]!r}, so its rows are not known. "
+                    "Skip the version: begin with a new log_dir, "
+                    f"starting_version={entry.version + 1} and empty states"
+                )
+        return files
+
+    def _appended(self, entry: LogEntry) -> list[LoggedFile]:
+        if not entry.removed or self.on_removal == "added_files":
+            return entry.added
+        if self.on_removal == "skip":
+            return []
+        raise SpoutError(
+            f"version {entry.version} of the Delta table {self.table} ({entry.operation}) removed rows, "
+            f"{len(entry.removed)} files of them, which a stream of appended rows cannot express. Choose: mode='changes' reads "
+            "what was inserted, updated and deleted, if the table has delta.enableChangeDataFeed=true; on_removal='skip' "
+            "reads nothing of such versions; on_removal='added_files' reads all files that they wrote, with rows that were "
+            "only copied"
+        )
+
+    def _changes(self, entry: LogEntry, has_feed: bool) -> list[LoggedFile]:
+        if entry.changes:
+            return entry.changes
+        if entry.added and entry.removed and not has_feed:
+            raise SpoutError(
+                f"version {entry.version} of the Delta table {self.table} ({entry.operation}) changed rows, and the table did "
+                "not keep what changed. Set delta.enableChangeDataFeed=true on the table, and start with a later "
+                "starting_version, a new log_dir and empty states; or read with mode='append' and on_removal"
+            )
+        return [*entry.removed, *entry.added]
 
 
 @dataclass(frozen=True)
@@ -59,12 +166,12 @@ class _Version:
     files: list[LoggedFile]
 
 
-class DeltaCoordinator(BatchCoordinator):
-    """Says which files make up a batch, one version after the other."""
+class DeltaCoordinator(ThrottledCoordinator):
+    """Says which files make up a batch, one version after the other; its `limits` are of bytes and of files."""
 
-    def __init__(self, log: TableLog, rules: ChangeRules, limits: VersionLimits, starting_version: int | str) -> None:
+    def __init__(self, log: TableLog, rules: ChangeRules, limits: tuple[int, int], starting_version: int | str) -> None:
         self._log, self._rules, self._limits, self._start = log, rules, limits, starting_version
-        self._share, self._newest = 1.0, 0
+        self._newest = 0
         self._metadata: Metadata | None = None  # at the version being read
         self._columns: Sequence[str] = ()  # of the newest version that was seen: older ones may not have them all
         self._read: _Version | None = None
@@ -92,17 +199,13 @@ class DeltaCoordinator(BatchCoordinator):
         self, attempt: TransactionAttempt, definition: Definition, parallelism: int
     ) -> Sequence[tuple[FilePiece, ...]]:
         """Cut the files to about equal bytes; workers align to row groups."""
-        made: dict[int, FilePiece] = {}
-        ranges = []
-        for version, timestamp_ms, files in definition["commits"]:
-            for change, path, size, values in files:
-                range_ = FileRange(path, 0, max(1, size), 0)
-                ranges.append(range_)
-                made[id(range_)] = FilePiece(LoggedFile(change, path, size, values), version, timestamp_ms, 0, 0)
-        return [
-            tuple(made[id(piece.range)]._replace(start=piece.start, end=piece.end) for piece in part)
-            for part in cut(ranges, parallelism, lambda _: False)
+        files = [
+            (LoggedFile(*file), version, timestamp_ms)
+            for version, timestamp_ms, chosen in definition["commits"]
+            for file in chosen
         ]
+        parts = cut_evenly([max(1, file.size) for file, _, _ in files], parallelism)
+        return [tuple(FilePiece(*files[at], start, end) for at, start, end in part) for part in parts]
 
     def size(self, definition: Definition) -> int:
         return sum(max(0, size) for _, _, files in definition["commits"] for _, _, size, _ in files)
@@ -112,50 +215,39 @@ class DeltaCoordinator(BatchCoordinator):
         left = self._newest - int(definition["version"]) + (definition["taken"] != _ALL)
         return Lag(max(0, left), "versions")
 
-    def throttle(self, share: float) -> None:
-        """Make the batches smaller; a file that is larger is still a batch of its own."""
-        self._share = share
-
     # ---- where to begin --------------------------------------------------------------------------------------------------
 
     def _first(self) -> _Place:
-        newest, metadata, features = self._log.metadata()
+        newest, metadata = self._log.metadata()
         self._columns = fields_of_table(metadata.schema).names
         if isinstance(self._start, int):
             if self._start > newest + 1 or (self._start <= newest and self._log.stamp(self._start) is None):
                 raise not_there(self._log.name, self._start, newest)
             if self._start <= newest:
-                newest, (metadata, features) = self._start, self._metadata_at(self._start, metadata, features)
-        self._check(newest, metadata, features)
-        crc = self._log.crc(newest) or 0
-        if self._start == "earliest":
-            return _Place(metadata.id, newest, crc, 0, True)
-        if isinstance(self._start, int) and self._start == newest:
-            return _Place(metadata.id, newest, crc, 0, False)
-        return _Place(metadata.id, newest, crc, _ALL, False)
+                newest, metadata = self._start, self._metadata_at(self._start, metadata)
+        self._check(newest, metadata)
+        taken = 0 if self._start in ("earliest", newest) else _ALL
+        return _Place(metadata.id, newest, self._log.crc(newest) or 0, taken, self._start == "earliest")
 
     def _look_at(self, place: _Place) -> None:
         """Learn after a start what the table is where the log of the topology says that it was read to."""
-        newest, metadata, features = self._log.metadata()
+        newest, metadata = self._log.metadata()
         self._columns = fields_of_table(metadata.schema).names
         if metadata.id != place.table or newest < place.version:
             raise other_table(self._log.name, place.table, place.version, newest, metadata.id)
-        self._check(place.version, *self._metadata_at(place.version, metadata, features))
+        self._check(place.version, self._metadata_at(place.version, metadata))
 
-    def _metadata_at(
-        self, version: int, newest: Metadata, features: tuple[str, ...]
-    ) -> tuple[Metadata, tuple[str, ...]]:
+    def _metadata_at(self, version: int, newest: Metadata) -> Metadata:
         """Return what the table was at a version; what it is now if the log does not go back so far."""
         try:
-            _, metadata, then = self._log.metadata(version)
+            return self._log.metadata(version)[1]
         except SpoutError:
             if self._log.goes_back_to(version):
                 raise
-            return newest, features
-        return metadata, then
+            return newest
 
-    def _check(self, version: int, metadata: Metadata, features: Sequence[str]) -> None:
-        self._rules.check_readable(version, features)
+    def _check(self, version: int, metadata: Metadata) -> None:
+        self._rules.check_readable(version, metadata.features)
         self._rules.check_metadata(version, metadata, self._columns)
         self._metadata = metadata
 
@@ -165,8 +257,8 @@ class DeltaCoordinator(BatchCoordinator):
         """Take files until the batch is full or there are no more."""
         before = place
         commits: list[list[Any]] = []
-        room = max(1, int(self._limits.max_batch_bytes * self._share))
-        count = most = max(1, int(self._limits.max_batch_files * self._share))
+        room, most = map(self._most, self._limits)
+        count = most
         for _ in range(_MAX_VERSIONS):
             if place.taken == _ALL:
                 try:
@@ -207,7 +299,6 @@ class DeltaCoordinator(BatchCoordinator):
         return _Place(place.table, entry.version, entry.crc, 0, False)
 
     def _version_at(self, place: _Place) -> _Version:
-        """Return the version that a place is in."""
         read = self._read
         if read is not None and (read.entry.version, read.snapshot) == (place.version, place.snapshot):
             return read
@@ -227,16 +318,18 @@ class DeltaCoordinator(BatchCoordinator):
     def _check_same(self, place: _Place) -> None:
         """Make sure that the table is still the one that was read up to here."""
         stamp = self._log.stamp(place.version)
-        if stamp is not None and self._stamp == (place.version, stamp):
-            return
-        if stamp is None:
-            newest, metadata, _ = self._log.metadata()
-            if metadata.id != place.table or newest < place.version:
-                raise other_table(self._log.name, place.table, place.version, newest, metadata.id)
-            if newest > place.version and self._log.stamp(place.version + 1) is None:
-                raise cleaned_up(self._log.name, place.version + 1)
-        elif place.crc not in (0, self._log.crc(place.version)):
-            newest, metadata, _ = self._log.metadata()
-            raise other_table(self._log.name, place.table, place.version, newest, metadata.id)
-        else:
+        if stamp is not None and (
+            self._stamp == (place.version, stamp) or place.crc in (0, self._log.crc(place.version))
+        ):
             self._stamp = place.version, stamp
+            return
+        newest, metadata = self._log.metadata()
+        if stamp is not None or metadata.id != place.table or newest < place.version:
+            raise other_table(self._log.name, place.table, place.version, newest, metadata.id)
+        if newest > place.version and self._log.stamp(place.version + 1) is None:
+            raise cleaned_up(self._log.name, place.version + 1)
+
+
+def fields_of_table(schema: Mapping[str, Any]) -> Fields:
+    types = [type_of_json(one["type"], lambda name: _NAMES.get(name, name)) for one in schema["fields"]]
+    return Fields.of([one["name"] for one in schema["fields"]], types)

@@ -2,7 +2,7 @@
 
 Begin with `text_spout.py`, `csv_spout.py`, `json_spout.py` or `parquet_spout.py`. `file_coordinator.py` is the coordinator of
 all of them: which of the files' bytes make up a batch, and what it asks of a kind of file. CSV and JSON are text whose lines
-are rows: `row_reading.py` makes tables of lines, and finds the line that cannot be read.
+are rows: `line_reading.py` makes tables of lines, and finds the line that cannot be read.
 """
 
 from spouts.files.csv_spout import CsvFileSpout

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from spouts.files.column_types import is_extreme, may_be_small, refuse_bent_numbers, refuse_wide_decimals
 from spouts.files.line_ends import RowFormat, RowParser
+from spouts.files.parsed_columns import is_extreme, may_be_small, refuse_bent_numbers, refuse_wide_decimals
 from spouts.files.tails import Check, End
 from trident.errors import BadDataError
 from trident.fields import names_shown

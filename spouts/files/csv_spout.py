@@ -21,8 +21,8 @@ from spouts.files.csv_lines import CsvFormat, may_bend
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import FileSettings, FileSpout
 from spouts.files.line_ends import LineFiles
+from spouts.files.line_reading import LineEmitter
 from spouts.files.ranges import Piece, check_unchanged, open_error, opened
-from spouts.files.row_reading import LineEmitter
 from trident.arrow import schema_of
 from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, FieldsLike, is_nested

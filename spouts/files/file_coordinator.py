@@ -20,11 +20,11 @@ from spouts.files.tails import STEPS, Tail, TailRule
 from trident.spout.interfaces import (
     REST,
     Away,
-    BatchCoordinator,
     BatchTraits,
     Definition,
     Lag,
     PartitionRead,
+    ThrottledCoordinator,
     TransactionAttempt,
 )
 
@@ -89,7 +89,7 @@ class FileFormat(ABC):
         return end - start
 
 
-class FileCoordinator(BatchCoordinator):
+class FileCoordinator(ThrottledCoordinator):
     """Says which byte ranges make up a batch.
 
     The files with something to read are in a queue, by path. They are listed when the queue is empty (without `follow`:
@@ -101,7 +101,7 @@ class FileCoordinator(BatchCoordinator):
 
     def __init__(self, format_: FileFormat, source: FileSource, max_batch_bytes: int, rule: TailRule) -> None:
         self._format, self._source, self._follow = format_, source, rule.follows
-        self._max_batch_bytes, self._share = max_batch_bytes, 1.0
+        self._max_batch_bytes = max_batch_bytes
         self._positions = Positions()
         self._queue: deque[str] = deque()
         self._stamps: dict[str, tuple[int, int]] = {}  # of each file when it was last read or compared
@@ -203,10 +203,6 @@ class FileCoordinator(BatchCoordinator):
         """Say how many bytes the files had beyond this batch when they were listed, of `.gz` files compressed ones."""
         return Lag(self._ahead + self._defined - self._up_to.get(_end_of(definition), 0), "bytes")
 
-    def throttle(self, share: float) -> None:
-        """Take less of the files; a batch still has a line, or a row group."""
-        self._share = share
-
     def _load(self, previous: Definition | None) -> None:
         """Continue after `previous`, from that definition and the files alone."""
         self._by_cursor = not self._follow
@@ -271,7 +267,7 @@ class FileCoordinator(BatchCoordinator):
     def _define(self) -> Definition | None:
         ranges: list[FileRange] = []
         guesses: list[int] = []
-        room = max(1, int(self._max_batch_bytes * self._share))
+        room = self._most(self._max_batch_bytes)
         while self._queue and room > 0 and len(ranges) < _MAX_RANGES:
             path = self._queue[0]
             found = self._find(path, room, alone=not ranges)

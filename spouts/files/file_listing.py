@@ -13,6 +13,7 @@ import stat
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cached_property
 from typing import NamedTuple
 
 from trident.errors import SpoutError
@@ -64,13 +65,13 @@ class FileSource:
         Raises `SpoutError`: a directory or file that was named is not there, is no regular file, or a directory cannot be
         listed.
         """
-        walk = _Walk(self.patterns, self.recursive, self.skips_underscored)
+        walk = _Walk(self)
         for root in self.roots:
             if glob.has_magic(root) and not os.path.lexists(root):
                 fixed = len(root[: re.search(r"[*?[]", root).start()].split("/")) - 1  # type: ignore[union-attr]
                 _check_listed("/".join(root.split("/")[:fixed]) or "/")
                 for path in glob.iglob(root, recursive=self.recursive):
-                    if not any(map(walk.skips, path.split("/")[fixed:])):
+                    if not any(map(self.skips, path.split("/")[fixed:])):
                         walk.add(path, named=False)
             else:
                 walk.add(root, named=True)
@@ -78,12 +79,23 @@ class FileSource:
 
     def covers(self, folder: str, name: str) -> bool:
         """Whether a file of this name in a folder would be read, of which nothing need be there yet; never said of globs."""
-        folder, walk = os.path.realpath(folder), _Walk(self.patterns, self.recursive, self.skips_underscored)
+        folder = os.path.realpath(folder)
         roots = [real for real in map(os.path.realpath, self.roots) if f"{folder}/".startswith(f"{real}/")]
         below = [folder.removeprefix(real).split("/")[1:] for real in roots]
-        return walk.matches(name) and any(
-            not parts or (self.recursive and not any(map(walk.skips, parts))) for parts in below
+        return self.matches(name) and any(
+            not parts or (self.recursive and not any(map(self.skips, parts))) for parts in below
         )
+
+    @cached_property
+    def _hidden(self) -> tuple[str, ...]:
+        marks = "._" if self.skips_underscored else "."
+        return tuple(mark for mark in marks if not any(one.startswith(mark) for one in self.patterns))
+
+    def skips(self, name: str) -> bool:
+        return name.startswith(self._hidden) and (name[0] == "." or "=" not in name)
+
+    def matches(self, name: str) -> bool:
+        return any(fnmatch(name, pattern) for pattern in self.patterns)
 
     def __str__(self) -> str:
         inside = f" (files that match {' or '.join(map(repr, self.patterns))})"
@@ -93,11 +105,8 @@ class FileSource:
 class _Walk:
     """One pass over the tree. Links wait until all that is not a link is seen, so real names win and loops end."""
 
-    def __init__(self, patterns: tuple[str, ...], recursive: bool, skips_underscored: bool) -> None:
-        self._patterns, self._recursive = patterns, recursive
-        self._hidden = tuple(
-            mark for mark in ("._" if skips_underscored else ".") if not any(one.startswith(mark) for one in patterns)
-        )
+    def __init__(self, source: FileSource) -> None:
+        self._source = source
         self._files: dict[str, Listed] = {}
         self._names: dict[_Identity, set[str]] = {}  # of files that have several, maybe not all of them here
         self._seen_files: set[_Identity] = set()
@@ -125,10 +134,6 @@ class _Walk:
                 self._take(path, status)
         elif named:
             raise SpoutError(f"cannot read files from {path}: it is neither a regular file nor a directory")
-
-    def skips(self, name: str) -> bool:
-        """Whether a name is hidden."""
-        return name.startswith(self._hidden) and (name[0] == "." or "=" not in name)
 
     def finish(self, known: Container[str]) -> dict[str, Listed]:
         """Walk all that is waiting and return what was found."""
@@ -158,16 +163,16 @@ class _Walk:
             raise _unlisted(directory, error) from error
 
     def _visit(self, entry: os.DirEntry[str]) -> None:
-        if self.skips(entry.name):
+        if self._source.skips(entry.name):
             return
         if entry.is_symlink():
             self._links.append((entry.path, True))
             return
         try:
             if entry.is_dir(follow_symlinks=False):
-                if self._recursive:
+                if self._source.recursive:
                     self._enter(entry.path, entry.stat(follow_symlinks=False))
-            elif self.matches(entry.name) and entry.is_file(follow_symlinks=False):
+            elif self._source.matches(entry.name) and entry.is_file(follow_symlinks=False):
                 self._take(entry.path, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
             return
@@ -180,16 +185,12 @@ class _Walk:
                 return  # a dangling link, or one that leads to itself
             raise SpoutError(f"cannot read files from {path}: {error.strerror}") from error
         if stat.S_ISDIR(status.st_mode):
-            if self._recursive and in_directory:
+            if self._source.recursive and in_directory:
                 self._enter(path, status)
             return
-        matches = not in_directory or self.matches(os.path.basename(path))
+        matches = not in_directory or self._source.matches(os.path.basename(path))
         if stat.S_ISREG(status.st_mode) and matches and (status.st_dev, status.st_ino) not in self._seen_files:
             self._take(path, status)
-
-    def matches(self, name: str) -> bool:
-        """Whether a file of this name in a directory is read."""
-        return any(fnmatch(name, pattern) for pattern in self._patterns)
 
     def _enter(self, path: str, status: os.stat_result) -> None:
         identity = (status.st_dev, status.st_ino)

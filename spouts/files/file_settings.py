@@ -16,7 +16,7 @@ from spouts.files.tails import WAIT_S, TailRule
 from trident.arrow import schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields
-from trident.spout.interfaces import SpoutType
+from trident.spout.interfaces import SpoutType, check_limits
 
 
 class FileSettings(TypedDict, total=False):
@@ -39,8 +39,6 @@ class FileSettings(TypedDict, total=False):
         With `follow`, an end that may be whole (a last line without a line end, a `.gz` file) is read when the file was not
         changed for this many seconds, default 10; everything else goes on meanwhile. `"hold"`: a line is never read without
         its line end. What cannot be whole is held in any case.
-    tail_idle_s
-        The former name of `tail`.
     allow_empty
         Start although there is no file yet.
     """
@@ -50,7 +48,6 @@ class FileSettings(TypedDict, total=False):
     recursive: bool
     follow: bool
     tail: float | Literal["hold"]
-    tail_idle_s: float
     allow_empty: bool
 
 
@@ -75,7 +72,6 @@ class FileEmitter(ABC):
         """Read the pieces of files that make up a part, in tables of about a megabyte."""
 
     def _table(self, columns: list[pa.Array], path: str, rows: int) -> pa.Table:
-        """Return the columns of rows of one file as a table, with its path if that is wanted."""
         if self._with_file:
             columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), rows))
         return pa.Table.from_arrays(columns, schema=self._schema)
@@ -105,12 +101,9 @@ class FileSpout:
                 f"unknown argument {unknown[0]!r}; besides its own, a spout of files has "
                 f"{', '.join(FileSettings.__annotations__)}"
             )
-        if settings.keys() >= {"tail", "tail_idle_s"}:
-            raise TypeError("tail_idle_s is the former name of tail; give one of them")
         self._max_batch_bytes = settings.get("max_batch_bytes", 8 << 20)
-        self._tail = settings.get("tail", settings.get("tail_idle_s", WAIT_S))
-        if self._max_batch_bytes < 1:
-            raise ValueError(f"max_batch_bytes is {self._max_batch_bytes}; it must be at least 1")
+        self._tail = settings.get("tail", WAIT_S)
+        check_limits(max_batch_bytes=self._max_batch_bytes)
         if self._tail != "hold" and not (isinstance(self._tail, (int, float)) and self._tail >= 0):
             raise ValueError(f'tail is {self._tail!r}; it must be a number of seconds, not negative, or "hold"')
         patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import FileSettings, FileSpout
-from spouts.files.json_columns import json_type, parse_json, read_json, refuse_bent
 from spouts.files.line_ends import LineFiles, RowFormat, RowParser
-from spouts.files.row_reading import LineEmitter
+from spouts.files.line_reading import LineEmitter
+from spouts.files.parsed_columns import json_type, parse_json, read_json, refuse_bent
 from spouts.files.tails import End
 from trident.arrow import schema_of
 from trident.errors import TopologyError

@@ -19,7 +19,7 @@ from spouts.files.tails import Check, End, Tail, gz_end
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 
 _WINDOW = 256 << 10
-_SHOWN = 200
+SHOWN = 200
 _GREATEST_LINE = 512 << 20
 
 
@@ -190,8 +190,8 @@ class LineFiles(FileFormat):
 
     def _goes_on(self, path: str, file: int, start: int) -> BadDataError:
         begin = _line_end_before(file, max(0, start - self.max_line_bytes - 1), start)
-        first = os.pread(file, start - begin, begin)[-_SHOWN:]
-        rest = os.pread(file, _SHOWN, start).partition(b"\n")[0]
+        first = os.pread(file, start - begin, begin)[-SHOWN:]
+        rest = os.pread(file, SHOWN, start).partition(b"\n")[0]
         way = (
             f"put what follows byte {start} into a file of its own (with the header, if the files have one)"
             if self.whole
@@ -220,7 +220,6 @@ def line_end_after(file: int, start: int, stop: int) -> int:
 
 
 def too_long(path: str, offset: int, limit: int) -> SpoutError:
-    """Say that a line exceeds the limit."""
     return SpoutError(
         f"the line at byte {offset} of {path} is longer than max_line_bytes={limit}. "
         "Raise max_line_bytes, or leave the file out if it is not a text file"

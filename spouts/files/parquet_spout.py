@@ -1,28 +1,38 @@
 """ParquetFileSpout: the rows of Parquet files, each exactly once, from files that are there and that come.
 
-Definitions are as in `TextFileSpout`, with ranges that begin and end at row groups and the checksum of the footer (see
-`parquet_rows.py`).
+Files are immutable, and cut at row groups. Definitions are as in `TextFileSpout`. A range is the bytes from where one row
+group begins to where another does; the last one goes to the end of the file. The checksum covers the footer, which says where
+each column of each row group is, with its size and statistics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Unpack
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spouts.files.column_types import read_schema, typed_as
-from spouts.files.file_coordinator import FileCoordinator
+from spouts.files.file_coordinator import FileCoordinator, FileCut, FileFormat, Rest
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import FileSettings, FileSpout
-from spouts.files.parquet_rows import ParquetEmitter, ParquetFiles
-from spouts.files.ranges import open_error
-from trident.alignment import fields_of_schema
+from spouts.files.file_settings import FileEmitter, FileSettings, FileSpout
+from spouts.files.parsed_columns import leaves
+from spouts.files.ranges import FileRange, Piece, Position, open_error, opened
+from spouts.files.tails import Tail
+from trident.alignment import align, check_readable, fields_of_schema, replace_leaves
 from trident.arrow import schema_of
-from trident.errors import SpoutError
-from trident.fields import Fields, FieldsLike
+from trident.errors import BadDataError, ReplayMismatchError, SpoutError, TopologyError
+from trident.fields import Fields, FieldsLike, names_shown
+from trident.spout.interfaces import check_limits
+
+ROWS = 131_072
+_BUFFER = 1 << 20
 
 
 class ParquetFileSpout(FileSpout):
@@ -57,8 +67,7 @@ class ParquetFileSpout(FileSpout):
         with_file: bool = False,
         **files: Unpack[FileSettings],
     ) -> None:
-        if max_batch_rows is not None and max_batch_rows < 1:
-            raise ValueError(f"max_batch_rows is {max_batch_rows}; it must be at least 1")
+        check_limits(max_batch_rows=max_batch_rows)
         if missing_columns not in ("error", "null"):
             raise ValueError(f'missing_columns is {missing_columns!r}; it must be "error" or "null"')
         files.setdefault("max_batch_bytes", 64 << 20)
@@ -100,10 +109,278 @@ class ParquetFileSpout(FileSpout):
         return typed_as(fields, schema.names, type_of, first)
 
 
+class ParquetEmitter(FileEmitter):
+    """Emits the rows of row groups; see `ParquetFileSpout`."""
+
+    def __init__(self, fields: Fields, with_file: bool, missing_columns: str) -> None:
+        super().__init__(fields, with_file=with_file)
+        self._missing_columns = missing_columns
+
+    def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
+        """Give the rows of a part, in tables of at most 131,072 rows."""
+        for piece in part:
+            range_ = piece.range
+            try:
+                with pa.OSFile(range_.path) as source:
+                    yield from self._rows(piece, source)
+            except (OSError, pa.ArrowException) as error:  # Arrow raises either for a damaged file
+                if isinstance(error, OSError) and error.errno is not None:
+                    doing = f"cannot read the batch defined as bytes {range_.start} to {range_.end}"
+                    raise open_error(range_.path, error, doing) from error
+                raise BadDataError(
+                    f"the Parquet file {range_.path} cannot be read: {str(error).strip(' .')}. {_way_out(error)}"
+                ) from error
+
+    def _rows(self, piece: Piece, source: pa.NativeFile) -> Iterator[pa.Table]:
+        path, footer = piece.range.path, _checked(piece.range, source)
+        found = read_groups(f"the Parquet file {path}", source, footer, piece, self._wanted, self._missing_columns)
+        for columns, rows in found:
+            yield self._table(columns, path, rows)
+
+
+def _way_out(error: Exception) -> str:
+    if isinstance(error, pa.ArrowNotImplementedError):  # the file is sound
+        return (
+            f"This is what pyarrow {pa.__version__} does not read: write the file in another way, or leave the column out, "
+            "and start again"
+        )
+    return "Put an undamaged file there, and start again"
+
+
+def read_groups(
+    what: str,
+    source: pa.NativeFile,
+    footer: Footer,
+    piece: Any,
+    wanted: pa.Schema,
+    missing: str,
+    reads_ahead: bool = False,
+) -> Iterator[tuple[list[pa.Array], int]]:
+    """Give the wanted columns of the row groups that begin in a piece, and how many rows they have; see `missing`.
+
+    `what`, `source`, `footer`: the file, for messages, opened, and what its end says.
+    `missing`: what it means if the file does not have a column: `"error"`, or `"null"`.
+    `reads_ahead`: read whole row groups at once, for stores where each read takes long.
+
+    Raises `BadDataError`: a column is missing or of another type, or a moment in INT96 is not one in microseconds.
+    """
+    groups = footer.groups(piece.start, piece.end)
+    if not groups:
+        return
+
+    def opened_with(int96: str) -> pq.ParquetFile:
+        reading = {"coerce_int96_timestamp_unit": int96, "buffer_size": _BUFFER, "pre_buffer": reads_ahead}
+        return pq.ParquetFile(source, metadata=footer.metadata, **reading)
+
+    file = opened_with("us")
+    schema = _read_schema(file)
+    names = _columns_in(what, schema, wanted, missing)
+    options = {"batch_size": ROWS, "row_groups": groups, "use_threads": False}
+    int96 = [name for name in _int96_columns(file) if name in names]
+    exact = opened_with("ns").iter_batches(columns=int96, **options) if int96 else None
+    for batch in file.iter_batches(columns=names, **options):
+        for name, column in zip(int96, () if exact is None else next(exact), strict=True):
+            if any(map(_is_cut, leaves(batch[name]), leaves(column))):
+                raise BadDataError(
+                    f"column {name!r} of {what} has a moment in INT96 with nanoseconds, which a timestamp does not have. Round "
+                    "them to microseconds where they are written, or leave the column out"
+                )
+        yield [_column_as(batch, schema, field, what) for field in wanted], len(batch)
+
+
+def _is_cut(micros: pa.Array, nanos: pa.Array) -> bool:
+    if micros.type == nanos.type:
+        return False
+    whole = pc.multiply(micros.cast(pa.int64()), 1000)  # wraps around outside of 1677 to 2262, as the others do
+    return bool(pc.any(pc.not_equal(nanos.cast(pa.int64()), whole)).as_py())
+
+
+def _columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) -> list[str]:
+    found = []
+    for field in wanted:
+        at = schema.get_field_index(field.name)
+        if at < 0:
+            if missing == "null" and field.name not in schema.names:
+                continue
+            raise BadDataError(
+                f"{what} has no column {field.name!r}, or has it more than once; it has "
+                f"{names_shown(schema.names, field.name)}. Leave the field out, or give missing_columns='null' to have "
+                "null there"
+            )
+        check_readable(schema.field(at).type, field.type, field.name, what)
+        found.append(field.name)
+    return found
+
+
+def _column_as(batch: pa.RecordBatch, schema: pa.Schema, field: pa.Field, what: str) -> pa.Array:
+    """Return a column in its type; `schema` is what `_read_schema` says of the file."""
+    at = batch.schema.get_field_index(field.name)
+    if at < 0:
+        return align(pa.nulls(len(batch), field.type), field.type, field.name, what)
+    column, type_ = batch.column(at), schema.field(field.name).type
+    if column.type != type_:  # moments in INT96 are local times to Arrow
+        column = column.cast(type_)
+    return align(column, field.type, field.name, what)
+
+
+def _read_schema(file: pq.ParquetFile) -> pa.Schema:
+    """Return the schema of a file, in which Spark's INT96 are the moments that they stand for: Arrow calls them local times."""
+    schema, moments = file.schema_arrow, _int96_columns(file)
+    if not moments:
+        return schema
+
+    def as_moments(type_: pa.DataType) -> pa.DataType:
+        return replace_leaves(type_, lambda one: pa.timestamp("us", "UTC") if pa.types.is_timestamp(one) else one)
+
+    return pa.schema([pa.field(one.name, as_moments(one.type)) if one.name in moments else one for one in schema])
+
+
+def _int96_columns(file: pq.ParquetFile) -> list[str]:
+    """Return the names of the columns of a file that are or have moments in INT96."""
+    columns = [file.schema.column(number) for number in range(len(file.schema))]
+    paths = [one.path for one in columns if one.physical_type == "INT96"]
+    return [
+        name
+        for name in (file.schema_arrow.names if paths else ())
+        if any(path == name or path.startswith(f"{name}.") for path in paths)
+    ]
+
+
+def typed_as(fields: Fields, names: Sequence[str], type_of: Callable[[str], str | None], what: str) -> Fields:
+    """Return fields with their types; one that is not declared is the column's, of the columns `names` that `what` has."""
+    types = list(fields.types)
+    for at, name in enumerate(fields.names):
+        if types[at] is None:
+            if name not in names:
+                raise TopologyError(
+                    f"field {name!r} has no type, and {what} has no such column to take it from; it has "
+                    f"{names_shown(names, name)}"
+                )
+            types[at] = type_of(name)
+    return Fields.of(fields.names, types)
+
+
+def _checked(range_: FileRange, source: pa.NativeFile) -> Footer:
+    """Read the footer through the same descriptor as the rows; `ReplayMismatchError` if it is another one."""
+    size, footer = source.size(), Footer.of(range_.path, source)
+    if footer is None or footer.crc != range_.crc:
+        raise ReplayMismatchError(
+            f"the batch was defined as bytes {range_.start} to {range_.end} of the Parquet file {range_.path}, which has "
+            f"{size} bytes now and another footer: it was replaced. Put the file back as it was and start again"
+        )
+    return footer
+
+
+_MAGIC = b"PAR1"
+_TAIL = 8
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What the end of a Parquet file says.
+
+    `crc`: of the footer's bytes, and of the size of the file.
+    `bounds`: where the row groups begin, the first at 0, and the size of the file.
+    """
+
+    crc: int
+    bounds: list[int]
+    metadata: pq.FileMetaData
+
+    @staticmethod
+    def of(path: str, source: pa.NativeFile) -> Footer | None:
+        return Footer.read(path, source.size(), lambda length, at: bytes(source.read_at(length, at)))
+
+    @staticmethod
+    def read(path: str, size: int, read_at: Callable[[int, int], bytes]) -> Footer | None:
+        """Read the footer of a file of a size, with a function of length and offset; None if it has none (yet)."""
+        tail = read_at(_TAIL, size - _TAIL) if size > _TAIL else b""
+        length = int.from_bytes(tail[:4], "little") + _TAIL
+        if tail[4:] != _MAGIC or length > size:
+            return None
+        data = read_at(length, size - length)
+        try:
+            metadata = pq.read_metadata(pa.BufferReader(data))
+        except (pa.ArrowException, OSError) as error:
+            raise SpoutError(f"the Parquet file {path} has a footer that cannot be read: {error}") from error
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        columns = [group.column(0) for group in groups if group.num_columns]
+        starts = [one.dictionary_page_offset or one.data_page_offset for one in columns]
+        bounds = [0, *starts[1:], size]
+        is_cut = len(starts) == len(groups) and all(low < high for low, high in pairwise(bounds))
+        return Footer(zlib.crc32(data, size & 0xFFFFFFFF), bounds if is_cut else [0, size], metadata)
+
+    def groups(self, start: int, end: int) -> list[int]:
+        """Return the numbers of the row groups that begin in a range of bytes."""
+        if len(self.bounds) != self.metadata.num_row_groups + 1:  # they are not in order, and cannot be distinguished
+            return list(range(self.metadata.num_row_groups)) if start == 0 else []
+        return [number for number, at in enumerate(self.bounds[:-1]) if start <= at < end]
+
+    def weights(self, bytes_per_row: float) -> list[int]:
+        """Return the unpacked bytes of the row groups, or a share for each of their rows if that is more."""
+        found = []
+        for low, high in pairwise(self.bounds):
+            groups = [self.metadata.row_group(number) for number in self.groups(low, high)]
+            unpacked, rows = sum(one.total_byte_size for one in groups), sum(one.num_rows for one in groups)
+            found.append(max(unpacked, int(rows * bytes_per_row)))
+        return found
+
+
+@dataclass(frozen=True)
+class ParquetFiles(FileFormat):
+    """Parquet files, for the coordinator; `bytes_per_row` makes a limit of rows one of bytes."""
+
+    bytes_per_row: float
+
+    def position_at(self, path: str, offset: int) -> Position:
+        footer, _ = _footer_of(path)
+        return Position(offset, 0 if footer is None else footer.crc)
+
+    def find(self, path: str, before: Position | None, room: int, alone: bool, tail: Tail) -> FileCut:
+        """Find the row groups that fit a batch, and at least one if it is empty."""
+        footer, status = self._after(path, before)
+        tail.sees(status)
+        if footer is None:
+            with opened(path) as file:
+                begins_one = _MAGIC.startswith(os.pread(file, len(_MAGIC), 0))
+            if tail.may_grow and begins_one:  # a writer writes the footer last
+                tail.hold(0)
+                return FileCut(None, Rest.HELD, None)
+            raise SpoutError(
+                f"{path} has no footer: it is not a Parquet file, or its writer has not finished. Remove it, or leave it out "
+                "with pattern"
+            )
+        at = footer.bounds.index(0 if before is None else before.offset)
+        start, weight, end = at, 0, footer.bounds[at]
+        for one in footer.weights(self.bytes_per_row)[start:]:
+            if weight + one > room and not (alone and at == start):
+                break
+            at, weight, end = at + 1, weight + one, footer.bounds[at + 1]
+        if at == start:
+            return FileCut(None, Rest.NO_ROOM if at + 1 < len(footer.bounds) else Rest.NOTHING, None)
+        rest = Rest.MORE if at + 1 < len(footer.bounds) else Rest.NOTHING
+        return FileCut(FileRange(path, footer.bounds[start], end, footer.crc), rest, Position(end, footer.crc), weight)
+
+    def _after(self, path: str, before: Position | None) -> tuple[Footer | None, os.stat_result]:
+        footer, status = _footer_of(path)
+        if before is not None and (footer is None or footer.crc != before.crc or before.offset not in footer.bounds):
+            raise ReplayMismatchError(
+                f"the Parquet file {path} was read up to byte {before.offset} and is a different file now, of {status.st_size} "
+                "bytes: it was replaced. Its rows up to there are counted already; give new content a name of its own"
+            )
+        return footer, status
+
+
+def _footer_of(path: str) -> tuple[Footer | None, os.stat_result]:
+    with opened(path) as file:
+        status = os.fstat(file)
+        return Footer.read(path, status.st_size, lambda length, at: os.pread(file, length, at)), status
+
+
 def _schema_in(path: str) -> pa.Schema:
     try:
         with pq.ParquetFile(path) as file:
-            return read_schema(file)
+            return _read_schema(file)
     except pa.ArrowException as error:
         raise SpoutError(f"the types of the fields cannot be taken from {path}: {error}; declare them") from error
     except OSError as error:

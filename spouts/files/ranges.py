@@ -72,25 +72,39 @@ def open_error(path: str, error: OSError, doing: str) -> SpoutError:
 
 
 def cut(ranges: Sequence[FileRange], parallelism: int, is_whole: Callable[[str], bool]) -> list[tuple[Piece, ...]]:
-    """Cut ranges into parts of about equal bytes, not more than `parallelism`.
+    """Cut ranges into parts; not where a file `is_whole`."""
+    lengths = [one.end - one.start for one in ranges]
+    parts = cut_evenly(lengths, parallelism, is_whole=lambda at: is_whole(ranges[at].path))
+    return [tuple(Piece(ranges[at], ranges[at].start + a, ranges[at].start + b) for at, a, b in part) for part in parts]
 
-    At any byte, because readers align to what begins in a piece; but not where a file `is_whole`.
+
+def cut_evenly(
+    lengths: Sequence[int],
+    parallelism: int,
+    size: int | None = None,
+    is_whole: Callable[[int], bool] = lambda at: False,
+) -> list[list[tuple[int, int, int]]]:
+    """Cut things of some lengths into parts of about equal length, not more than `parallelism`: each its number, start and end.
+
+    At any place, because readers align to what begins in a piece; but not where a thing `is_whole`.
+
+    `size`: the bytes that all of them have, if the lengths do not say it; few bytes are one part.
     """
-    total = sum(one.end - one.start for one in ranges)
-    count = max(1, min(parallelism, total // _MIN_PART_BYTES))
-    parts: list[list[Piece]] = [[]]
+    total = sum(lengths)
+    count = max(1, min(parallelism, (total if size is None else size) // _MIN_PART_BYTES, total))
+    if count == 1:
+        return [[(at, 0, length) for at, length in enumerate(lengths) if length]] if total else []
+    parts: list[list[tuple[int, int, int]]] = [[]]
     taken = 0
-    for one in ranges:
-        at = one.start
-        while at < one.end:
+    for at, length in enumerate(lengths):
+        start = 0
+        while start < length:
             while taken >= total * len(parts) // count:
                 parts.append([])
-            room = one.end - at if is_whole(one.path) else total * len(parts) // count - taken
-            end = min(one.end, at + room)
-            parts[-1].append(Piece(one, at, end))
-            taken += end - at
-            at = end
-    return [tuple(part) for part in parts if part]
+            end = length if is_whole(at) else min(length, start + total * len(parts) // count - taken)
+            parts[-1].append((at, start, end))
+            start, taken = end, taken + end - start
+    return [part for part in parts if part]
 
 
 def plain(path: str) -> str | bytes:
@@ -130,9 +144,6 @@ class Positions:
                 self._put(path, position)
         for path, position in _unpack(packed[-1]) if packed else ():
             self.set(path, position)
-
-    def __len__(self) -> int:
-        return len(self._live)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._live)

@@ -105,7 +105,6 @@ class Tail:
         return self._end is End.WHOLE or self.is_quiet, self._end is End.MAYBE
 
     def may_be_read_whole(self, check: Callable[[], Check]) -> bool:
-        """Whether a file that is read whole may be read."""
         if not self._rule.follows:
             return True
         if not self.is_quiet:

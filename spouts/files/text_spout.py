@@ -25,8 +25,8 @@ import pyarrow as pa
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import FileEmitter, FileSettings, FileSpout
 from spouts.files.line_ends import LineFiles
+from spouts.files.line_reading import TextBlock, line_ends, read_texts
 from spouts.files.ranges import Piece
-from spouts.files.text_blocks import TextBlock, buffer_of, line_ends, read_texts
 from trident.fields import Fields
 
 _TABLE = 1 << 20
@@ -112,7 +112,7 @@ def _lines(text: bytes) -> pa.StringArray:
     offsets = np.zeros(count + 1, np.int32)
     np.subtract(ends, np.arange(count), out=offsets[1:], casting="unsafe")
     data = text.replace(b"\n", b"")
-    return pa.StringArray.from_buffers(count, buffer_of(offsets), pa.py_buffer(data))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
 
 
 def _sources(texts: list[TextBlock]) -> list[pa.Array[Any]]:

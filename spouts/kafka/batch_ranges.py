@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from spouts.files.ranges import cut_evenly
 from trident.spout.interfaces import Definition
-
-_MIN_PART_BYTES = 1 << 20  # below this a Spark task costs more than what it would take over
 
 
 class Spot(NamedTuple):
@@ -52,7 +51,6 @@ class OffsetRange(NamedTuple):
 
 
 def definition_of(ranges: Sequence[OffsetRange], size: int) -> Definition:
-    """Return the definition of a batch."""
     topics: dict[str, dict[str, Any]] = {}
     for one in sorted(ranges):
         topic = topics.setdefault(one.spot.topic, {"id": one.topic_id, "ranges": [], "since": []})
@@ -82,30 +80,14 @@ def records_of(definition: Definition) -> int:
 
 def parts_of(definition: Definition, parallelism: int) -> list[tuple[OffsetRange, ...]]:
     """Cut a batch into parts of about as many offsets each, not more than `parallelism`, in the order of the ranges."""
-    ranges = [one for one in ranges_of(definition) if one.offsets]
-    total = sum(one.offsets for one in ranges)
-    count = max(1, min(parallelism, definition["bytes"] // _MIN_PART_BYTES, total))
-    parts: list[list[OffsetRange]] = [[] for _ in range(count)]
-    taken = 0
-    for one in ranges:
-        at = one.start
-        while at < one.end:
-            index = taken * count // total
-            room = -(-total * (index + 1) // count) - taken
-            end = min(one.end, at + room)
-            since = one.since if at == one.start else one.epoch
-            parts[index].append(one._replace(start=at, end=end, since=since))
-            taken += end - at
-            at = end
-    return [tuple(part) for part in parts if part]
+    ranges = list(ranges_of(definition))
 
+    def part_of(at: int, start: int, end: int) -> OffsetRange:
+        one = ranges[at]
+        return one._replace(start=one.start + start, end=one.start + end, since=one.epoch if start else one.since)
 
-def share(backlogs: Mapping[Spot, int], most: int) -> dict[Spot, int]:
-    """Divide the records of a batch among partitions, in proportion to what waits there; each that has any gets one."""
-    total = sum(backlogs.values())
-    if total <= most:
-        return dict(backlogs)
-    return {spot: min(waiting, max(1, waiting * most // total)) for spot, waiting in backlogs.items()}
+    parts = cut_evenly([one.offsets for one in ranges], parallelism, definition["bytes"])
+    return [tuple(part_of(*piece) for piece in part) for part in parts]
 
 
 _UNMEASURED_BYTES = 1000.0  # of a record
@@ -152,7 +134,10 @@ class BatchLimits:
 
     def divide(self, starts: Mapping[Spot, int], backlogs: Mapping[Spot, int]) -> tuple[dict[Spot, int], int]:
         """Return how many offsets of each partition a batch gets, and about how many bytes they have."""
-        counts = share(backlogs, self.records)
+        total, most = sum(backlogs.values()), self.records
+        counts = dict(backlogs)
+        if total > most:  # in proportion to what waits there; each that has any gets one
+            counts = {spot: min(waiting, max(1, waiting * most // total)) for spot, waiting in backlogs.items()}
         self._measure_if_due({spot: (starts[spot], count) for spot, count in counts.items()})
         size = self._size_of(counts)
         limit = max(1.0, self._size * self._share)
@@ -179,11 +164,9 @@ class BatchLimits:
     # ---- speed --------------------------------------------------------------------------------------------------------
 
     def defined(self, txid: int, records: int) -> None:
-        """Note that a batch begins."""
         self._defined[txid] = (time.monotonic(), records)
 
     def done(self, txid: int) -> None:
-        """Note that a batch is committed."""
         began, records = self._defined.pop(txid, (0.0, 0))
         now = time.monotonic()
         if records:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.clients import (
-    AskingClient,
+    Brokers,
     ConfigResource,
     Consumer,
     IsolationLevel,
@@ -23,14 +24,11 @@ from spouts.kafka.clients import (
     TopicPartition,
     committed_in,
     consumer_settings,
-    explain_errors,
-    kafka_error,
-    new_consumer,
 )
 from spouts.kafka.lost_records import LogPosition, compacted_topic, gone_topic, truncations
 from spouts.kafka.options import KafkaOptions, Topics
 from trident.errors import SourceAwayError, SpoutError
-from trident.servers.kafka_client import Reports, error_of, is_away
+from trident.servers.kafka_client import error_of, is_away
 
 _log = logging.getLogger(__name__)
 _ASK_S = 3.0
@@ -61,27 +59,24 @@ class BrokerView:
     """Asks the brokers. Every call raises `SpoutError` if they do not answer."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        self._options, self._reports = options, Reports()
-        self._settings = consumer_settings(options)
-        self._asking = AskingClient(self._settings, self._reports)
+        self._options, self.brokers = options, Brokers(consumer_settings(options))
         self._opened: Consumer | None = None
 
     def close(self) -> None:
-        """Close the connections."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
-        self._asking.close()
+        self.brokers.close()
 
     # ---- topics -------------------------------------------------------------------------------------------------------
 
     def wait_for_brokers(self) -> None:
         """Return when a broker answers; `SpoutError` after some seconds."""
         try:
-            self._asking.client.list_topics(timeout=_START_S)
+            self.brokers.client.list_topics(timeout=_START_S)
         except KafkaException as error:
-            self._asking.client.poll(0)  # passes on what is in the client's log
-            raise self._failed(f"within {_START_S:g} seconds no broker answered", error) from error
+            self.brokers.client.poll(0)  # passes on what is in the client's log
+            raise self.brokers.failed(f"within {_START_S:g} seconds no broker answered", error) from error
 
     def topics(self, more: Iterable[str]) -> dict[str, TopicView]:
         """Return the topics that are to be read, and `more`, as far as they are there."""
@@ -102,20 +97,20 @@ class BrokerView:
         if choice.pattern is None:
             return []
         try:
-            topics = self._asking.client.list_topics(timeout=_ASK_S).topics
+            topics = self.brokers.client.list_topics(timeout=_ASK_S).topics
         except KafkaException as error:
-            self._asking.heed(error)
-            raise self._failed("listing the topics", error) from error
+            self.brokers.heed(error)
+            raise self.brokers.failed("listing the topics", error) from error
         return [name for name in topics if choice.hold(name)]
 
     def _describe(self, names: list[str]) -> dict[str, TopicView]:
         views: dict[str, TopicView] = {}
-        for name, topic in self._asking.described(names, _ASK_S).items():
+        for name, topic in self.brokers.described(names, _ASK_S).items():
             if not isinstance(topic, KafkaException):
                 led = {each.id: each.leader is not None and each.leader.id >= 0 for each in topic.partitions}
                 views[name] = TopicView(str(topic.topic_id), led)
             elif error_of(topic).name() != "UNKNOWN_TOPIC_OR_PART":
-                raise self._failed(f"asking for topic {name!r}", topic) from topic
+                raise self.brokers.failed(f"asking for topic {name!r}", topic) from topic
         return views
 
     def compacted(self, names: Iterable[str]) -> list[str]:
@@ -123,14 +118,14 @@ class BrokerView:
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         found = []
         for resource, future in (
-            self._asking.client.describe_configs(asked, request_timeout=_ASK_S) if asked else {}
+            self.brokers.client.describe_configs(asked, request_timeout=_ASK_S) if asked else {}
         ).items():
             try:
                 policy = future.result()["cleanup.policy"].value
             except KafkaException as error:
                 if is_away(error_of(error)):
-                    self._asking.heed(error)
-                    raise self._failed(f"asking for the settings of topic {resource.name!r}", error) from error
+                    self.brokers.heed(error)
+                    raise self.brokers.failed(f"asking for the settings of topic {resource.name!r}", error) from error
                 _log.debug("asking for the settings of topic %r: %s", resource.name, error_of(error).str())
                 continue
             if "compact" in policy:
@@ -168,28 +163,22 @@ class BrokerView:
             if found.get(spot, _NO_ANSWER) < _NONE:
                 raise SourceAwayError(
                     f"asking for the first record of {spot} from {ms} ms on at {self._options.bootstrap_servers}: no answer "
-                    f"({self._reports})"
+                    f"({self.brokers.reports})"
                 )
         return {spot: None if offset == _NONE else offset for spot, offset in found.items()}
 
     def truncations(self, places: Mapping[Spot, LogPosition]) -> dict[Spot, int | None]:
         """Return where partitions were cut off, as `lost_records.truncations` does."""
-        consumer = self._new_consumer()
-        try:
+        with closing(self._new_consumer()) as consumer:
             return truncations(consumer, places, _ASK_S)
-        finally:
-            consumer.close()
 
     def _ask(
         self, spots: list[Spot], spec: OffsetSpec, isolation: str = ""
     ) -> Callable[[], dict[Spot, tuple[int, int]]]:
-        levels = {
-            "read_committed": IsolationLevel.READ_COMMITTED,
-            "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
-        }
+        level = IsolationLevel[(isolation or self._options.isolation).upper()]
         asked = {TopicPartition(*spot): spec for spot in spots}
-        futures = self._asking.client.list_offsets(
-            asked, isolation_level=levels[isolation or self._options.isolation], request_timeout=_ASK_S
+        futures = self.brokers.client.list_offsets(
+            asked, isolation_level=level, request_timeout=_ASK_S
         )  # the answers come in threads of the client's
 
         def answers() -> dict[Spot, tuple[int, int]]:
@@ -198,7 +187,7 @@ class BrokerView:
                 try:
                     result = future.result()
                 except KafkaException as error:
-                    self._asking.heed(error)
+                    self.brokers.heed(error)
                     _log.debug("asking for offsets of %s: %s", where, error_of(error).str())
                     continue
                 epoch = -1 if result.leader_epoch is None else result.leader_epoch
@@ -211,8 +200,7 @@ class BrokerView:
 
     def committed(self, spots: Iterable[Spot]) -> dict[Spot, int | None]:
         """Return the offsets that the group committed; None where it has none."""
-        doing = f"asking for the offsets of group {self._options.group_id!r}"
-        with explain_errors(doing, self._options.bootstrap_servers, self._reports):
+        with self.brokers.explained(f"asking for the offsets of group {self._options.group_id!r}"):
             found = committed_in(self._consumer(), [TopicPartition(*spot) for spot in spots], _START_S)
         return {Spot(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in found}
 
@@ -226,8 +214,28 @@ class BrokerView:
             _log.warning("offsets were not committed to group %r: %s", self._options.group_id, error_of(error).str())
 
     def sizes(self, starts: Mapping[Spot, int], most: int, patience_s: float) -> dict[Spot, float]:
-        """Return the mean bytes of key and value of some records from an offset on, where any came soon."""
-        return mean_sizes(self._consumer(), starts, most, patience_s)
+        """Return the mean bytes of key and value of `most` records from an offset on, where any came soon."""
+        consumer = self._consumer()
+        seen: dict[Spot, list[int]] = {}
+        deadline = time.monotonic() + patience_s
+        try:
+            consumer.assign([TopicPartition(*spot, offset) for spot, offset in starts.items()])
+            while len(consumer.assignment()) and time.monotonic() < deadline:
+                message = consumer.poll(0.05)
+                if message is None:
+                    continue
+                spot = Spot(str(message.topic()), message.partition() or 0)
+                sizes = seen.setdefault(spot, [])
+                if message.error() is None:
+                    sizes.append(len(message.value() or b"") + len(message.key() or b""))
+                if (
+                    message.error() is not None or len(sizes) >= most
+                ):  # its end, or an error that its reader will report
+                    consumer.incremental_unassign([TopicPartition(*spot)])
+            consumer.unassign()
+        except KafkaException as error:
+            _log.debug("measuring records: %s", error_of(error).str())
+        return {spot: sum(sizes) / len(sizes) for spot, sizes in seen.items() if sizes}
 
     def _consumer(self) -> Consumer:
         if self._opened is None:
@@ -237,14 +245,11 @@ class BrokerView:
     def _new_consumer(self) -> Consumer:
         # It reads some records of a partition, and no more.
         little = {"queued.min.messages": 1, "max.partition.fetch.bytes": 64 << 10}
-        return new_consumer({**self._settings, **little}, self._reports, on_commit=self._committed)
+        return self.brokers.consumer(**little, on_commit=self._committed)
 
     def _committed(self, error: Any, partitions: Any) -> None:
         if error is not None:
             _log.warning("offsets were not committed to group %r: %s", self._options.group_id, error.str())
-
-    def _failed(self, doing: str, error: KafkaException) -> SpoutError:
-        return kafka_error(doing, self._options.bootstrap_servers, error_of(error), self._reports)
 
 
 class TopicWatch:
@@ -285,7 +290,6 @@ class TopicWatch:
         return ""
 
     def look_again(self) -> None:
-        """Ask the brokers at the next look."""
         self._looked = float("-inf")
 
     def look(self, read: Collection[str]) -> Mapping[str, TopicView]:
@@ -313,25 +317,3 @@ class TopicWatch:
                 raise compacted_topic(compacted[0])
             self._policies |= topics.keys()
         self._topics, self._looked = topics, time.monotonic()
-
-
-def mean_sizes(consumer: Consumer, starts: Mapping[Spot, int], most: int, patience_s: float) -> dict[Spot, float]:
-    """Return the mean bytes of key and value of `most` records from an offset on, where any came soon."""
-    seen: dict[Spot, list[int]] = {}
-    deadline = time.monotonic() + patience_s
-    try:
-        consumer.assign([TopicPartition(*spot, offset) for spot, offset in starts.items()])
-        while len(consumer.assignment()) and time.monotonic() < deadline:
-            message = consumer.poll(0.05)
-            if message is None:
-                continue
-            spot = Spot(str(message.topic()), message.partition() or 0)
-            sizes = seen.setdefault(spot, [])
-            if message.error() is None:
-                sizes.append(len(message.value() or b"") + len(message.key() or b""))
-            if message.error() is not None or len(sizes) >= most:  # its end, or an error that its reader will report
-                consumer.incremental_unassign([TopicPartition(*spot)])
-        consumer.unassign()
-    except KafkaException as error:
-        _log.debug("measuring records: %s", error_of(error).str())
-    return {spot: sum(sizes) / len(sizes) for spot, sizes in seen.items() if sizes}

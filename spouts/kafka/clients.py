@@ -33,9 +33,8 @@ with needs_package("Kafka", "kafka", "confluent-kafka", "confluent_kafka"):
     )
 
 __all__ = [
-    "AskingClient", "ConfigResource", "Consumer", "DeadTopic", "IsolationLevel", "KafkaError", "KafkaException", "Message",
-    "OffsetSpec", "ResourceType", "TopicPartition", "committed_in", "consumer_settings", "explain_errors", "is_final",
-    "kafka_error", "new_consumer",
+    "UNKNOWN", "Brokers", "ConfigResource", "Consumer", "DeadTopic", "IsolationLevel", "KafkaError", "KafkaException",
+    "Message", "OffsetSpec", "ResourceType", "TopicPartition", "committed_in", "consumer_settings", "is_final",
 ]  # fmt: skip
 
 _FETCHING = {
@@ -46,6 +45,9 @@ _FETCHING = {
 }
 _WRITE_S = 5.0  # that a dead letter may take
 _QUICK_METADATA = {"topic.metadata.refresh.interval.ms": 10_000, "reconnect.backoff.max.ms": 1000}
+
+UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
+"""There is no such topic or partition."""
 
 _FORBIDDEN = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
 
@@ -73,12 +75,6 @@ def _asking_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in consumers_only}
 
 
-def new_consumer(settings: Mapping[str, Any], reports: Reports, **own: Any) -> Consumer:
-    """Open a consumer; `SpoutError` for a setting that librdkafka does not take."""
-    with _refuse_settings():
-        return Consumer({**settings, "error_cb": reports.error, **own}, logger=reports)
-
-
 def committed_in(consumer: Consumer, asked: Sequence[TopicPartition], timeout_s: float) -> list[TopicPartition]:
     """Return what is committed to the consumer's group; `KafkaException` if of any partition that is not known."""
     found = consumer.committed(list(asked), timeout=timeout_s) if asked else []
@@ -101,43 +97,47 @@ def is_final(error: KafkaError) -> bool:
     return error.fatal() or error.name() in (*STRANGER, *_FORBIDDEN)
 
 
-def kafka_error(doing: str, servers: str, error: KafkaError, reports: Reports) -> SpoutError:
-    """Say what failed at which servers, and why."""
-    cause = f"{doing} at {servers}: {error.str()}"
-    if is_away(error):
-        secured = "SSL" in str(reports) or "SASL" in str(reports)
-        check = "the settings security.protocol, sasl.* and ssl.* in config" if secured else "that the broker runs"
-        return SourceAwayError(f"{cause} ({reports}). Check bootstrap_servers, and {check}")
-    if error.name() in STRANGER:
-        return SpoutError(f"{cause} ({reports}). Check the settings sasl.* and ssl.* in config")
-    if error.name() in _FORBIDDEN:
-        return SpoutError(f"{cause}. The user needs the permissions Describe and Read on the topic")
-    return SpoutError(f"{cause} ({reports})")
+class Brokers:
+    """The brokers as one reader sees them: its consumers, its questions to them, and the errors of both.
 
+    Questions go over a client of their own, and over another one after an answer that did not come. A client keeps the broker
+    that it asks as long as the connection is there. A broker that hangs keeps its connections, so that each question would go
+    to it; another client learns from a broker that answers whom to ask.
 
-@contextmanager
-def explain_errors(doing: str, servers: str, reports: Reports) -> Iterator[None]:
-    """Raise an error of a client inside of this as `kafka_error` does."""
-    try:
-        yield
-    except KafkaException as error:
-        raise kafka_error(doing, servers, error_of(error), reports) from error
-
-
-class AskingClient:
-    """Opens librdkafka's client for questions, and another one after an answer that did not come.
-
-    A client keeps the broker that it asks as long as the connection is there. A broker that hangs keeps its connections,
-    so that each question would go to it; another client learns from a broker that answers whom to ask.
-
-    `settings`: of a consumer; those that only a consumer takes are left out.
-    `reports`: keeps what the client reports.
+    `settings`: of a consumer.
+    `reports`: keeps what all clients report.
     """
 
-    def __init__(self, settings: Mapping[str, Any], reports: Reports) -> None:
-        self._settings, self._reports = settings, reports
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings, self.reports, self._servers = settings, Reports(), settings["bootstrap.servers"]
         self._opened: AdminClient | None = None
         self._is_silent = False
+
+    def consumer(self, **own: Any) -> Consumer:
+        """Open a consumer; `SpoutError` for a setting that librdkafka does not take."""
+        with _refuse_settings():
+            return Consumer({**self.settings, "error_cb": self.reports.error, **own}, logger=self.reports)
+
+    def failed(self, doing: str, error: KafkaError | KafkaException) -> SpoutError:
+        found = error_of(error) if isinstance(error, KafkaException) else error
+        cause = f"{doing} at {self._servers}: {found.str()}"
+        if is_away(found):
+            secured = "SSL" in str(self.reports) or "SASL" in str(self.reports)
+            check = "the settings security.protocol, sasl.* and ssl.* in config" if secured else "that the broker runs"
+            return SourceAwayError(f"{cause} ({self.reports}). Check bootstrap_servers, and {check}")
+        if found.name() in STRANGER:
+            return SpoutError(f"{cause} ({self.reports}). Check the settings sasl.* and ssl.* in config")
+        if found.name() in _FORBIDDEN:
+            return SpoutError(f"{cause}. The user needs the permissions Describe and Read on the topic")
+        return SpoutError(f"{cause} ({self.reports})")
+
+    @contextmanager
+    def explained(self, doing: str) -> Iterator[None]:
+        """Raise an error of a client inside of this as `failed` says it."""
+        try:
+            yield
+        except KafkaException as error:
+            raise self.failed(doing, error) from error
 
     @property
     def client(self) -> AdminClient:
@@ -145,13 +145,12 @@ class AskingClient:
         if self._is_silent:
             self.close()
         if self._opened is None:
-            own: dict[str, Any] = {**_asking_settings(self._settings), "error_cb": self._reports.error}
+            own: dict[str, Any] = {**_asking_settings(self.settings), "error_cb": self.reports.error}
             with _refuse_settings():
-                self._opened = AdminClient(own, logger=self._reports)
+                self._opened = AdminClient(own, logger=self.reports)
         return self._opened
 
     def close(self) -> None:
-        """Close the connections."""
         self._opened, self._is_silent = None, False  # it has no call that closes it
 
     def heed(self, error: KafkaException) -> None:
@@ -184,18 +183,17 @@ class AskingClient:
 class DeadTopic:
     """Writes dead letters: a record as it was, and in its headers why it is there. All replicas have it when a call returns.
 
-    `topic`: its name.
-    `settings`, `reports`: of the consumer, and what the client reports.
+    `topic`, `brokers`: its name, and where it is.
     """
 
-    def __init__(self, topic: str, settings: Mapping[str, Any], reports: Reports) -> None:
-        self._topic, self._reports, self._servers = topic, reports, settings["bootstrap.servers"]
+    def __init__(self, topic: str, brokers: Brokers) -> None:
+        self._topic, self._brokers = topic, brokers
         own = {
-            **_asking_settings(settings), "acks": "all", "enable.idempotence": True, "linger.ms": 0,
-            "error_cb": reports.error,
+            **_asking_settings(brokers.settings), "acks": "all", "enable.idempotence": True, "linger.ms": 0,
+            "error_cb": brokers.reports.error,
         }  # fmt: skip
         with _refuse_settings():
-            self._producer = Producer(own, logger=reports)
+            self._producer = Producer(own, logger=brokers.reports)
 
     def write(self, record: Message, why: Mapping[str, str]) -> None:
         """Write a record with more headers; `SourceAwayError` if no broker takes it in time."""
@@ -209,13 +207,13 @@ class DeadTopic:
         if not ended:
             self._producer.purge()
             self._producer.flush(0)
+            servers = self._brokers.settings["bootstrap.servers"]
             raise SourceAwayError(
-                f"{doing} at {self._servers}: no broker took it in {_WRITE_S:g} seconds ({self._reports})"
+                f"{doing} at {servers}: no broker took it in {_WRITE_S:g} seconds ({self._brokers.reports})"
             )
         if ended[0] is not None:
-            raise kafka_error(doing, self._servers, ended[0], self._reports)
+            raise self._brokers.failed(doing, ended[0])
 
     def close(self) -> None:
-        """Close the connections."""
         self._producer.purge()
         self._producer.flush(0)

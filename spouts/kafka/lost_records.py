@@ -115,7 +115,9 @@ def compacted_topic(name: str) -> SpoutError:
 
 
 _ENDS = re.compile(r"broker end offset is (-?\d+)")
-_ANSWERS = ("_PARTITION_EOF", "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION")  # the epoch was compared
+OUT_OF_RANGE = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
+"""A partition has no record at an offset."""
+_ANSWERS = (*OUT_OF_RANGE, "_PARTITION_EOF", "_LOG_TRUNCATION")  # the epoch was compared
 _STEP_S = 0.05
 _PAUSE_S = 0.002
 _SEEK_S = 3.0

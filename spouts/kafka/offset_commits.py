@@ -9,12 +9,11 @@ import json
 import logging
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.clients import Consumer, KafkaError, KafkaException, committed_in
+from spouts.kafka.clients import Consumer, KafkaError, KafkaException, TopicPartition, committed_in
 from spouts.kafka.lost_records import LogPosition, placed
 from spouts.kafka.options import ReadLimits
 from trident.errors import SourceAwayError
@@ -24,84 +23,7 @@ _log = logging.getLogger(__name__)
 _MOST_BYTES = 3800
 _MOST_FAILURES = 60
 _ASK_S = 5.0
-_RENEW_S = (
-    3600.0  # Kafka forgets an offset that was committed long ago, however quiet it is (offsets.retention.minutes)
-)
-
-
-@dataclass(frozen=True)
-class OffsetNotes:
-    """What is known beside the committed offset of a partition, and is committed with it.
-
-    Kafka keeps a text with each committed offset, of up to 4,096 bytes. After a restart what it names is not emitted again.
-
-    `topic_id`: the id of the topic: another one of the same name has other records under these offsets.
-    `partitions`: how many partitions the topic had when the group began with it.
-    `done`: ranges behind the offset that are done, each (first, end).
-    `failures`: by offset how often a record failed that is not done.
-    """
-
-    topic_id: str = ""
-    partitions: int = 0
-    done: Sequence[tuple[int, int]] = ()
-    failures: Mapping[int, int] = field(default_factory=dict)
-
-    def furthest(self, offset: int) -> int:
-        """Return the offset behind all that is done, given the committed one."""
-        return max([offset, *(end for _, end in self.done)])
-
-    def before(self, offset: int) -> OffsetNotes:
-        """Return the notes on records before an offset: from there on the numbers belong to other records."""
-        done = [(first, min(end, offset)) for first, end in self.done if first < offset]
-        failures = {at: count for at, count in self.failures.items() if at < offset}
-        return replace(self, done=done, failures=failures)
-
-    def text(self, offset: int) -> str:
-        """Write as much as there is room for, what is nearest to the offset first."""
-        failures = [[at - offset, self.failures[at]] for at in sorted(self.failures)[:_MOST_FAILURES]]
-        found: dict[str, Any] = {
-            "trident": 1,
-            "topic": self.topic_id,
-            "partitions": self.partitions,
-            "failures": failures,
-        }
-        room = _MOST_BYTES - len(_json({**found, "done": []}))
-        done: list[int] = []
-        before = offset
-        for first, end in self.done:  # each as its distance from the one before, and its length
-            pair = (first - before, end - first)
-            room -= len(f"{pair[0]},{pair[1]},")
-            if room < 0:
-                break
-            done += pair
-            before = end
-        return _json({**found, "done": done})
-
-    @classmethod
-    def of(cls, text: str | None, offset: int) -> OffsetNotes:
-        """Read a text; what another program has committed says nothing."""
-        try:
-            found = json.loads(text or "")
-            if found["trident"] != 1:
-                return cls()
-            numbers, done, before = iter(found["done"]), [], offset
-            for distance in numbers:
-                first = before + distance
-                before = first + next(numbers)
-                done.append((first, before))
-            failures = {offset + at: count for at, count in found["failures"]}
-            return cls(found["topic"], found["partitions"], done, failures)
-        except (ValueError, TypeError, KeyError, StopIteration):
-            return cls()
-
-
-class Start(NamedTuple):
-    """Where reading of a partition begins, and what is known beside; no record that was read is of a later leader's `epoch`."""
-
-    offset: int
-    notes: OffsetNotes
-    is_committed: bool
-    epoch: int
+_RENEW_S = 3600.0  # Kafka forgets an offset that was committed long ago, however quiet it is: offsets.retention.minutes
 
 
 class OffsetWindow:
@@ -112,15 +34,12 @@ class OffsetWindow:
     `low`: the lowest offset that is not done: what may be committed.
     `position`: the offset that comes next from the broker.
     `start`: where reading begins.
-    `done`: ranges behind it that are done already, each (first, end).
     """
 
-    def __init__(self, start: int, done: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self, start: int) -> None:
         self.low = self.position = start
         self._starts: list[int] = []
         self._ends: list[int] = []
-        for first, end in done:
-            self.finish(first, end)
 
     @property
     def gap(self) -> int:
@@ -131,6 +50,11 @@ class OffsetWindow:
     def done(self) -> list[tuple[int, int]]:
         """The ranges behind `low` that are done, each (first, end), in order; no two touch each other."""
         return list(zip(self._starts, self._ends, strict=True))
+
+    @property
+    def furthest(self) -> int:
+        """The offset behind all that is done."""
+        return self._ends[-1] if self._ends else self.low
 
     def arrive(self, offset: int) -> bool:
         """Note that a record came; whether it is to be processed.
@@ -152,7 +76,7 @@ class OffsetWindow:
     def cut(self, offset: int) -> None:
         """Forget everything from an offset on: it is about other records than those that have these numbers now."""
         done = [(first, min(end, offset)) for first, end in self.done if first < offset]
-        self.low, self.position = min(self.low, offset), offset
+        self.low, self.position = min(self.low, offset), min(self.position, offset)
         self._starts, self._ends = [first for first, _ in done], [end for _, end in done]
 
     def finish(self, first: int, end: int) -> None:
@@ -170,21 +94,53 @@ class OffsetWindow:
 
 
 class PartitionWork:
-    """The work on a partition.
+    """The work on a partition, and what of it is committed.
 
-    `window`: which offsets are done.
-    `failures`: by offset how often a record failed that is not done.
-    `is_paused`: whether the client was asked to read nothing more of it for now.
+    Kafka keeps a text with each committed offset, of up to 4,096 bytes. So what is known beside is committed with it, and after
+    a restart what is done behind the offset is not emitted again.
+
+    `window`: which offsets are done, from where reading begins.
     `epoch`: the latest epoch of a leader that a record was read from, or of the one that said where reading begins.
+    `failures`: by offset how often a record failed that is not done.
+    `topic_id`: the id of the topic: another one of the same name has other records under these offsets.
+    `partitions`: how many partitions the topic had when the group began with it.
+    `is_paused`: whether the client was asked to read nothing more of it for now.
     """
 
-    def __init__(self, start: Start) -> None:
-        self.window = OffsetWindow(start.offset, start.notes.done)
-        self.failures = {offset: count for offset, count in start.notes.failures.items() if offset >= self.window.low}
-        self.is_paused = False
-        self.epoch = start.epoch
-        self._notes = start.notes
-        self._committed = self._state() if start.is_committed else None
+    def __init__(self, start: int, epoch: int) -> None:
+        self.window, self.epoch, self.failures = OffsetWindow(start), epoch, dict[int, int]()
+        self.topic_id, self.partitions, self.is_paused = "", 0, False
+        self._is_where_committed = False
+        self._committed: tuple[int, str] | None = None
+
+    @classmethod
+    def of(cls, committed: TopicPartition) -> PartitionWork:
+        """Return the work behind a committed offset; what another program has committed beside it says nothing."""
+        offset, epoch = committed.offset, committed.leader_epoch
+        work = cls(offset, -1 if epoch is None else epoch)
+        work._is_where_committed = True
+        try:
+            notes = json.loads(committed.metadata or "")
+            if notes["trident"] != 1:
+                return work
+            numbers, done, before = iter(notes["done"]), [], offset
+            for distance in numbers:
+                first = before + distance
+                before = first + next(numbers)
+                done.append((first, before))
+            failures = {offset + at: count for at, count in notes["failures"]}
+            work.topic_id, work.partitions, work.failures = notes["topic"], notes["partitions"], failures
+        except (ValueError, TypeError, KeyError, StopIteration):
+            return work
+        for first, end in done:
+            work.window.finish(first, end)
+        return work
+
+    def begin(self, topic_id: str, partitions: int) -> None:
+        """Note which topic it is of, now that it is known where reading begins."""
+        self.topic_id, self.partitions = topic_id, self.partitions or partitions
+        self.failures = {offset: count for offset, count in self.failures.items() if offset >= self.window.low}
+        self._committed = self._state() if self._is_where_committed else None
 
     @property
     def place(self) -> LogPosition:
@@ -202,14 +158,14 @@ class PartitionWork:
         self.window.finish(offset, offset + 1)
         self.failures.pop(offset, None)
 
-    def move(self, start: Start) -> None:
+    def move(self, offset: int, epoch: int, is_ahead: bool) -> None:
         """Go on at another offset: what is between is gone, or what was read from there on is."""
-        self.epoch = start.epoch
-        if start.offset > self.window.position:
-            self.window.skip_to(start.offset)
+        if is_ahead:
+            self.window.skip_to(offset)
         else:
-            self.window.cut(start.offset)
-            self.failures = {offset: count for offset, count in self.failures.items() if offset < start.offset}
+            self.window.cut(offset)
+            self.failures = {at: count for at, count in self.failures.items() if at < offset}
+        self.epoch, self._is_where_committed = epoch, False
 
     def to_commit(self, spot: Spot) -> Any | None:
         """Return what to commit, None if that was committed already."""
@@ -225,9 +181,21 @@ class PartitionWork:
         self._committed = None
 
     def _state(self) -> tuple[int, str]:
+        """Return the lowest offset that is not done, and what is known beside, as far as there is room, the nearest first."""
         low = self.window.low
-        notes = OffsetNotes(self._notes.topic_id, self._notes.partitions, self.window.done, self.failures)
-        return low, notes.text(low)
+        failures = [[at - low, self.failures[at]] for at in sorted(self.failures)[:_MOST_FAILURES]]
+        found = {"trident": 1, "topic": self.topic_id, "partitions": self.partitions, "failures": failures}
+        room = _MOST_BYTES - len(_json({**found, "done": []}))
+        done: list[int] = []
+        before = low
+        for first, end in self.window.done:  # each as its distance from the one before, and its length
+            pair = (first - before, end - first)
+            room -= len(f"{pair[0]},{pair[1]},")
+            if room < 0:
+                break
+            done += pair
+            before = end
+        return low, _json({**found, "done": done})
 
 
 class Commits:

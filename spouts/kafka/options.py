@@ -170,7 +170,6 @@ class ReadLimits(NamedTuple):
 
 
 def emitted_fields(options: KafkaOptions) -> Fields:
-    """Return the fields of a spout with these options."""
     if options.value.replaces_all:
         return options.value.fields
     types = {**COLUMNS, "key": "string" if options.key == "text" else "binary"}

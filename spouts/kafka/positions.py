@@ -9,17 +9,15 @@ import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any
 from zlib import crc32
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
-from spouts.kafka.clients import Consumer, KafkaException, TopicPartition, committed_in, explain_errors
+from spouts.kafka.clients import Consumer, KafkaException, TopicPartition, committed_in
 from spouts.kafka.lost_records import LogPosition, lost_before, truncated
-from spouts.kafka.offset_commits import OffsetNotes, Start
+from spouts.kafka.offset_commits import PartitionWork
 from spouts.kafka.options import KafkaOptions
 from trident.errors import SourceAwayError, SpoutError
-from trident.servers.kafka_client import Reports
 
 _log = logging.getLogger(__name__)
 _ASK_S = 5.0
@@ -100,12 +98,12 @@ class PartitionPositions:
 class OwnPartitions:
     """Finds the partitions of one task of several: always the same ones, however many topics there are.
 
-    `options`, `view`, `reports`: what is read, who answers, and what the client reports.
+    `options`, `view`: what is read, and who answers.
     `task`, `tasks`: the number of the task in its component, from 0, and how many there are.
     """
 
-    def __init__(self, options: KafkaOptions, view: BrokerView, reports: Reports, task: int, tasks: int) -> None:
-        self._options, self._view, self._reports, self._task, self._tasks = options, view, reports, task, tasks
+    def __init__(self, options: KafkaOptions, view: BrokerView, task: int, tasks: int) -> None:
+        self._options, self._view, self._task, self._tasks = options, view, task, tasks
         self._positions = PartitionPositions(options, view)
 
     def topics(self, more: Iterable[str] = ()) -> Mapping[str, TopicView]:
@@ -129,8 +127,8 @@ class OwnPartitions:
 
     def starts(
         self, new: Mapping[Spot, bool], topics: Mapping[str, TopicView], consumer: Consumer, is_first: bool
-    ) -> dict[Spot, Start]:
-        """Return where each partition begins: where the group has committed, or as `first_poll` says.
+    ) -> dict[Spot, PartitionWork]:
+        """Return the work on each partition, from where it begins: where the group has committed, or as `first_poll` says.
 
         Partitions that do not answer are left out. `is_first`: this task has not looked before.
 
@@ -146,32 +144,35 @@ class OwnPartitions:
                 f"no leader answers for {silent[0]} at {self._options.bootstrap_servers}: where new partitions begin "
                 f"is chosen for all of them at once (first_poll={self._options.first_poll!r})"
             )
-        found = self._gone_on({spot: start for spot, start in committed.items() if spot in bounds}, topics, bounds)
+        found = self._gone_on({spot: work for spot, work in committed.items() if spot in bounds}, topics, bounds)
         # What was added later begins at its first record.
         first = {spot: bounds[spot].low for spot in bounds if spot not in committed}
         first.update(self._positions.choose_starts([spot for spot in at_first if spot in bounds], bounds))
-        for spot, offset in first.items():
-            found[spot] = Start(offset, OffsetNotes(), False, bounds[spot].epoch)
-        return {spot: self._noted(start, topics[spot.topic]) for spot, start in found.items()}
+        found.update((spot, PartitionWork(offset, bounds[spot].epoch)) for spot, offset in first.items())
+        for spot, work in found.items():
+            work.begin(topics[spot.topic].id, len(topics[spot.topic].led))
+        return found
 
     def _gone_on(
-        self, committed: Mapping[Spot, Start], topics: Mapping[str, TopicView], bounds: Mapping[Spot, OffsetBounds]
-    ) -> dict[Spot, Start]:
-        """Return where to go on behind what is committed, of the partitions that say whether it is still there."""
+        self,
+        committed: Mapping[Spot, PartitionWork],
+        topics: Mapping[str, TopicView],
+        bounds: Mapping[Spot, OffsetBounds],
+    ) -> dict[Spot, PartitionWork]:
+        """Return how to go on behind what is committed, of the partitions that say whether it is still there."""
         found = {}
-        for spot, start in committed.items():
-            if start.notes.topic_id not in ("", topics[spot.topic].id):
+        for spot, work in committed.items():
+            if work.topic_id not in ("", topics[spot.topic].id):
                 _log.warning("%s was created again; it is read from its beginning", spot)
-                found[spot] = Start(bounds[spot].low, OffsetNotes(), False, bounds[spot].epoch)
+                found[spot] = PartitionWork(bounds[spot].low, bounds[spot].epoch)
         places = {
-            spot: LogPosition(start.notes.furthest(start.offset), start.epoch)
-            for spot, start in committed.items()
-            if spot not in found
+            spot: LogPosition(work.window.furthest, work.epoch) for spot, work in committed.items() if spot not in found
         }
         for spot, cut in self._positions.find_cuts(places, bounds).items():
-            start, limits = committed[spot], bounds[spot]
-            epoch = limits.epoch if start.epoch < 0 else min(start.epoch, limits.epoch)
-            found[spot] = self._checked(spot, start._replace(epoch=epoch), limits, cut)
+            work, epoch = committed[spot], bounds[spot].epoch
+            work.epoch = epoch if work.epoch < 0 else min(work.epoch, epoch)
+            self._go_on(spot, work, places[spot].offset, bounds[spot], cut)
+            found[spot] = work
         return found
 
     def learn_leaders(self, topics: Iterable[str], consumer: Consumer) -> None:
@@ -180,61 +181,45 @@ class OwnPartitions:
             with contextlib.suppress(KafkaException):  # it asks again by itself
                 consumer.list_topics(topic, _ASK_S)
 
-    def moved(self, spot: Spot, position: int, cut: int | None) -> Start | None:
-        """Return where to go on with a partition whose next records are gone; `SpoutError` if that is not permitted.
+    def move(self, spot: Spot, work: PartitionWork, cut: int | None) -> bool:
+        """Go on with a partition whose next records are gone; `SpoutError` if that is not permitted. Whether it answers.
 
-        None: it does not answer. `cut`: where it was cut off, if that is known.
+        `cut`: where it was cut off, if that is known.
         """
         bounds = self._view.bounds([spot])
         if spot not in bounds:
-            return None
-        return self._checked(spot, Start(position, OffsetNotes(), False, bounds[spot].epoch), bounds[spot], cut)
+            return False
+        position, epoch = work.window.position, bounds[spot].epoch
+        self._go_on(spot, work, position, bounds[spot], cut)
+        if work.window.position == position:  # what is behind it may be other records than those that were done
+            work.move(position, epoch, is_ahead=False)
+        work.epoch = epoch
+        return True
 
-    def _committed(self, spots: list[Spot], consumer: Consumer) -> dict[Spot, Start]:
-        doing = f"asking for the offsets of group {self._options.group_id!r}"
-        with explain_errors(doing, self._options.bootstrap_servers, self._reports):
+    def _go_on(self, spot: Spot, work: PartitionWork, furthest: int, limits: OffsetBounds, cut: int | None) -> None:
+        """Go on where records are, if those that come next are gone, or those that were read, and that is permitted."""
+        position = work.window.position
+        offset = self._positions.go_on(spot, position, furthest, limits, cut)
+        if offset is not None:
+            work.move(offset, limits.epoch, is_ahead=cut is None and position < limits.low)
+
+    def _committed(self, spots: list[Spot], consumer: Consumer) -> dict[Spot, PartitionWork]:
+        with self._view.brokers.explained(f"asking for the offsets of group {self._options.group_id!r}"):
             answers = committed_in(consumer, [TopicPartition(*spot) for spot in spots], _ASK_S)
-        return {
-            Spot(each.topic, each.partition): Start(
-                each.offset, OffsetNotes.of(each.metadata, each.offset), True, _epoch_of(each)
-            )
-            for each in answers
-            if each.offset >= 0
-        }
+        return {Spot(each.topic, each.partition): PartitionWork.of(each) for each in answers if each.offset >= 0}
 
-    def _at_first(self, new: Collection[Spot], committed: Mapping[Spot, Start], is_first: bool) -> list[Spot]:
+    def _at_first(self, new: Collection[Spot], committed: Mapping[Spot, PartitionWork], is_first: bool) -> list[Spot]:
         """Return the partitions of which `first_poll` decides: nothing is committed, and they were not added later."""
         before: dict[str, int] = {}
-        for spot, start in committed.items():
-            if start.notes.partitions:
-                before[spot.topic] = min(start.notes.partitions, before.get(spot.topic, start.notes.partitions))
-        is_new = is_first and not any(start.notes.partitions for spot, start in committed.items() if spot in new)
-        finds_more = (
-            self._options.topics.pattern is not None and not is_new
-        )  # a topic that the group does not know is later
+        for spot, work in committed.items():
+            if work.partitions:
+                before[spot.topic] = min(work.partitions, before.get(spot.topic, work.partitions))
+        is_new = is_first and not any(work.partitions for spot, work in committed.items() if spot in new)
+        # A topic that a pattern finds and the group does not know is later.
+        finds_more = self._options.topics.pattern is not None and not is_new
         return [
             spot
             for spot in new
             if spot not in committed
             and spot.partition < before.get(spot.topic, 0 if finds_more else spot.partition + 1)
         ]
-
-    def _checked(self, spot: Spot, start: Start, limits: OffsetBounds, cut: int | None) -> Start:
-        """Go on where records are, if those that come next are gone, or those that were read, and that is permitted."""
-        offset = self._positions.go_on(spot, start.offset, start.notes.furthest(start.offset), limits, cut)
-        if offset is None:
-            return start
-        if cut is None and start.offset < limits.low:
-            return Start(offset, start.notes, False, limits.epoch)
-        return Start(min(start.offset, offset), start.notes.before(offset), False, limits.epoch)
-
-    @staticmethod
-    def _noted(start: Start, topic: TopicView) -> Start:
-        done: Any = [(first, end) for first, end in start.notes.done if end > start.offset]
-        notes = OffsetNotes(topic.id, start.notes.partitions or len(topic.led), done, start.notes.failures)
-        return start._replace(notes=notes)
-
-
-def _epoch_of(committed: TopicPartition) -> int:
-    epoch: int | None = committed.leader_epoch
-    return -1 if epoch is None else epoch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import logging
 import threading
 import time
@@ -13,18 +12,9 @@ from operator import methodcaller
 from typing import Any, TypeVar
 
 from spouts.kafka.batch_ranges import OffsetRange, Spot
-from spouts.kafka.clients import (
-    AskingClient,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-    explain_errors,
-    is_final,
-    kafka_error,
-    new_consumer,
-)
+from spouts.kafka.clients import UNKNOWN, Brokers, KafkaError, KafkaException, Message, TopicPartition, is_final
 from spouts.kafka.lost_records import (
+    OUT_OF_RANGE,
     LogPosition,
     cut_off,
     gone_topic,
@@ -34,47 +24,17 @@ from spouts.kafka.lost_records import (
     topic_replaced,
     truncation_of,
 )
+from trident.arrow import COLLECTOR_PAUSE
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
-from trident.servers.kafka_client import Reports, error_of
+from trident.servers.kafka_client import error_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _error = methodcaller("error")
 _STEP_S = 0.25
 _ASK_S = 3.0
-_UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
 _SHORT_S = 10.0  # how long a partition may end below the end of a range: a new leader needs some seconds
 _IDLE_S = 30.0  # then a reader that is not lent is closed
-
-
-class CollectorPause:
-    """Pauses Python's cycle collector inside of it, in all threads; a third of the time of reading messages would be its own.
-
-    For where many small objects are made of which none refers to another.
-    Several threads may be inside at once: the last one to leave turns it on again, if it was on before the first.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside, self._was_on = 0, False
-
-    def __enter__(self) -> None:
-        """Turn the collector off."""
-        with self._lock:
-            if not self._inside:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._inside += 1
-
-    def __exit__(self, *raised: object) -> None:
-        """Turn it on again."""
-        with self._lock:
-            self._inside -= 1
-            if not self._inside and self._was_on:
-                gc.enable()
-
-
-_PAUSE = CollectorPause()
 
 
 class RangeReader:
@@ -84,16 +44,14 @@ class RangeReader:
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._settings, self._reports = settings, Reports()
-        self._consumer = new_consumer(settings, self._reports)
-        self._asking = AskingClient(settings, self._reports)
+        self._brokers = Brokers(settings)
+        self._consumer = self._brokers.consumer()
         # What the consumer gives next, and the epoch up to which it was checked that all before that is still there.
         self._next: tuple[Spot, LogPosition] | None = None
 
     def close(self) -> None:
-        """Close the connections."""
         self._consumer.close()
-        self._asking.close()
+        self._brokers.close()
 
     def rest(self) -> None:
         """Stop what costs anything while it is not used."""
@@ -106,11 +64,11 @@ class RangeReader:
 
         Call it after reading: no topic gets back an id that it had, so it was the same topic all the time.
         """
-        for name, found in self._asking.described(list(ids), _ASK_S).items():
+        for name, found in self._brokers.described(list(ids), _ASK_S).items():
             if isinstance(found, KafkaException):
-                if error_of(found).name() in _UNKNOWN:
+                if error_of(found).name() in UNKNOWN:
                     raise gone_topic(name) from found
-                raise self._failed(f"asking for the id of topic {name!r}", error_of(found)) from found
+                raise self._brokers.failed(f"asking for the id of topic {name!r}", found) from found
             if str(found.topic_id) != ids[name]:
                 raise topic_replaced(name, ids[name], str(found.topic_id))
 
@@ -132,7 +90,7 @@ class RangeReader:
                         raise error
                     position = self._leave_out(one, position, error)
                 continue
-            with _PAUSE:  # until the messages are gone again
+            with COLLECTOR_PAUSE:  # until the messages are gone again
                 made, after, errors = self._taken(one, first, min(most, one.end - position), make, may_skip)
             if after > position:
                 position, since = after, time.monotonic()
@@ -199,12 +157,12 @@ class RangeReader:
             if not may_skip or cut < 0:
                 raise gone
             return self._leave_out(one, position, gone)
-        if name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+        if name in OUT_OF_RANGE:
             return self._lost(one, position, may_skip)
-        if name in _UNKNOWN:
+        if name in UNKNOWN:
             raise gone_topic(one.spot.topic)
         if is_final(error):
-            raise self._failed(f"reading {one.spot}", error)
+            raise self._brokers.failed(f"reading {one.spot}", error)
         return position
 
     def _lost(self, one: OffsetRange, position: int, may_skip: bool) -> int:
@@ -235,18 +193,17 @@ class RangeReader:
                 )
             low, high = self._watermarks(one.spot)
         except KafkaException as error:
-            return self._failed(what, error_of(error))
+            return self._brokers.failed(what, error)
         if high < one.end:
             return range_lost(one, low, high)
-        return SourceAwayError(f"{what}; its leader is broker {partition.leader} ({self._reports}). Check that broker")
+        return SourceAwayError(
+            f"{what}; its leader is broker {partition.leader} ({self._brokers.reports}). Check that broker"
+        )
 
     def _watermarks(self, spot: Spot) -> tuple[int, int]:
-        with explain_errors(f"asking where {spot} begins and ends", self._settings["bootstrap.servers"], self._reports):
+        with self._brokers.explained(f"asking where {spot} begins and ends"):
             low, high = self._consumer.get_watermark_offsets(TopicPartition(*spot), _ASK_S)
         return low, high
-
-    def _failed(self, doing: str, error: KafkaError) -> SpoutError:
-        return kafka_error(doing, self._settings["bootstrap.servers"], error, self._reports)
 
 
 class ReaderPool:
@@ -262,7 +219,10 @@ class ReaderPool:
     def borrow(self, settings: Mapping[str, Any]) -> Iterator[RangeReader]:
         """Lend a reader with these settings; after an error it is closed, because its state is not known."""
         key = _key_of(settings)
-        lent = self._take(key) or RangeReader(dict(settings))
+        with self._lock:
+            idle = [at for at, (of, _, _) in enumerate(self._idle) if of == key]
+            found = self._idle.pop(idle[-1])[1] if idle else None
+        lent = found or RangeReader(dict(settings))
         try:
             yield lent
         except BaseException:
@@ -276,18 +236,6 @@ class ReaderPool:
         """Close all idle readers, or those with some settings."""
         key = None if settings is None else _key_of(settings)
         self._close_if(lambda of, since: key in (None, of))
-
-    @property
-    def idle(self) -> int:
-        """How many readers are open and not lent."""
-        return len(self._idle)
-
-    def _take(self, key: str) -> RangeReader | None:
-        with self._lock:
-            for at in reversed(range(len(self._idle))):
-                if self._idle[at][0] == key:
-                    return self._idle.pop(at)[1]
-        return None
 
     def _close_if(self, due: Callable[[str, float], bool]) -> None:
         with self._lock:
@@ -328,7 +276,6 @@ def _ends_short(message: Message, one: OffsetRange) -> bool:
 
 
 def offset_of(message: Message) -> int:
-    """Return the offset of a record."""
     return message.offset()  # type: ignore[return-value]  # each message of a consumer has one
 
 

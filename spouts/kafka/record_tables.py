@@ -183,7 +183,4 @@ def _column_of(name: str, messages: list[Message]) -> pa.Array:
             first, last = offset_of(messages[0]), offset_of(messages[-1])
             if last - first == len(messages) - 1:
                 return pa.array(np.arange(first, last + 1, dtype=np.int64))
-        case "headers":
-            rows = [[{"key": each[0], "value": each[1]} for each in one.headers() or ()] for one in messages]
-            return pa.array(rows, _ARROW[name])
     return pa.array(list(map(_READ[name], messages)), _ARROW[name])

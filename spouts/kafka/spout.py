@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spouts.kafka.options import KafkaOptions, ReadLimits, emitted_fields
 from spouts.kafka.value_formats import ByColumns, Format
-from spouts.messages.retry_policy import RetryPolicy
+from spouts.messages.deliveries import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from trident.errors import ConfigError
 from trident.fields import Fields

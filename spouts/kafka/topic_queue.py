@@ -9,32 +9,19 @@ from typing import Any
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import BrokerView
-from spouts.kafka.clients import (
-    DeadTopic,
-    KafkaError,
-    Message,
-    TopicPartition,
-    consumer_settings,
-    explain_errors,
-    is_final,
-    kafka_error,
-    new_consumer,
-)
-from spouts.kafka.lost_records import assign, gone_topic, truncation_of
+from spouts.kafka.clients import UNKNOWN, DeadTopic, KafkaError, Message, TopicPartition, is_final
+from spouts.kafka.lost_records import OUT_OF_RANGE, assign, gone_topic, truncation_of
 from spouts.kafka.offset_commits import Commits, PartitionWork
 from spouts.kafka.options import KafkaOptions, ReadLimits
 from spouts.kafka.positions import OwnPartitions
 from spouts.kafka.record_tables import RecordValues
-from spouts.messages.queue import Message as Taken
-from spouts.messages.queue import decoded
+from spouts.messages.deliveries import Message as Taken
+from spouts.messages.deliveries import decoded
 from trident.errors import SourceAwayError, SpoutError
-from trident.servers.kafka_client import Reports
 
 _log = logging.getLogger(__name__)
 _ASK_EVERY_S = 5.0
 _LOOK_AWAY_S = 30.0  # while no broker answers
-_LOST = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
-_UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
 
 
 class TopicQueue:
@@ -56,19 +43,18 @@ class TopicQueue:
         self._options, self._dead_letters = options, dead_letters
         self._max_uncommitted = limits.max_uncommitted
         self._look_at = 0.0
-        self._reports, self._values = Reports(), RecordValues(options)
+        self._values = RecordValues(options)
         self._is_down = self._is_reported = self._is_awaited = False
         self._ends: dict[Spot, int] | None = {}  # that are waited for; None: they are to be asked for
         self._ask_at = 0.0
         self._is_first, self._silent = True, set[Spot]()
-        self._settings = consumer_settings(options)
         self._work: dict[Spot, PartitionWork] = {}
         self._commits = Commits(self._work, limits)
         self._dead: DeadTopic | None = None
-        own = {"error_cb": self._error, "on_commit": self._commits.answered}
-        self._consumer: Any = new_consumer(self._settings, self._reports, **own)
         self._view = BrokerView(options)
-        self._own = OwnPartitions(options, self._view, self._reports, task, tasks)
+        self._brokers = self._view.brokers
+        self._consumer: Any = self._brokers.consumer(error_cb=self._error, on_commit=self._commits.answered)
+        self._own = OwnPartitions(options, self._view, task, tasks)
         try:
             self._view.wait_for_brokers()
             self._look()
@@ -89,7 +75,8 @@ class TopicQueue:
         if self._is_down and not self._is_reported:
             self._is_reported = True
             raise SourceAwayError(
-                f"reading at {self._options.bootstrap_servers}: no broker answers ({self._reports}). Check that they run"
+                f"reading at {self._options.bootstrap_servers}: no broker answers ({self._brokers.reports}). Check that they "
+                "run"
             )
         if time.monotonic() >= self._look_at or self._is_awaited:
             self._is_awaited = False
@@ -135,7 +122,7 @@ class TopicQueue:
         """Write the record to the topic of dead letters, and only then count it as done."""
         assert self._dead_letters is not None
         if self._dead is None:
-            self._dead = DeadTopic(self._dead_letters, self._settings, self._reports)
+            self._dead = DeadTopic(self._dead_letters, self._brokers)
         record = message.raw
         why = {
             "dead_letter.reason": reason, "dead_letter.failures": str(message.failures),
@@ -150,7 +137,6 @@ class TopicQueue:
         self._commits.if_due(self._consumer)
 
     def rest(self) -> None:
-        """Commit what is done."""
         self._commits.now(self._consumer, waits=False)
 
     def close(self) -> None:
@@ -175,7 +161,7 @@ class TopicQueue:
         new = {spot: is_led for spot, is_led in own.items() if spot not in self._work}
         starts = self._own.starts(new, topics, self._consumer, self._is_first) if new else {}
         if starts:
-            self._begin({spot: PartitionWork(start) for spot, start in starts.items()})
+            self._begin(starts)
         self._warn([spot for spot in own if spot not in self._work], is_empty=topics.keys() <= set(more))
         self._is_first = False
         self._is_down = self._is_reported = False
@@ -183,8 +169,7 @@ class TopicQueue:
 
     def _begin(self, work: Mapping[Spot, PartitionWork]) -> None:
         """Read more partitions, once it is safe where they begin: so a restart begins where this start did."""
-        doing = f"committing where reading begins to group {self._options.group_id!r}"
-        with explain_errors(doing, self._options.bootstrap_servers, self._reports):
+        with self._brokers.explained(f"committing where reading begins to group {self._options.group_id!r}"):
             self._commits.begin(self._consumer, work)
         self._work.update(work)
         self._assign()
@@ -234,40 +219,37 @@ class TopicQueue:
         spot, offset = _where(message)
         if name == "_PARTITION_EOF":
             self._work[spot].window.skip_to(offset)
-        elif (cut := truncation_of(error)) is not None or name in _LOST:
+        elif (cut := truncation_of(error)) is not None or name in OUT_OF_RANGE:
             self._lost(spot, cut)
-        elif name in _UNKNOWN:
+        elif name in UNKNOWN:
             raise gone_topic(spot.topic)
         elif is_final(error):
-            raise kafka_error(f"reading {spot}", self._options.bootstrap_servers, error, self._reports)
+            raise self._brokers.failed(f"reading {spot}", error)
 
     def _lost(self, spot: Spot, cut: int | None) -> None:
         """Go on where there are records, if that is permitted; `SpoutError` if not."""
         work = self._work[spot]
         position = work.window.position
-        start = self._own.moved(spot, position, cut)
-        if start is None:
-            self._assign()  # the broker says it again
-            return
-        work.move(start)
-        self._assign()
-        if start.offset < position:  # what is in the topology has the offsets of other records now
+        answers = self._own.move(spot, work, cut)
+        self._assign()  # if it does not, the broker says it again
+        if answers and work.window.position < position:  # what is in the topology has the offsets of other records now
             self._commits.now(self._consumer, waits=True)
-            raise SpoutError(f"{spot} lost the records from offset {start.offset} on; the worker starts again there")
+            raise SpoutError(
+                f"{spot} lost the records from offset {work.window.position} on; the worker starts again there"
+            )
 
     def _error(self, error: KafkaError) -> None:
         if error.name() == "_ALL_BROKERS_DOWN" and not self._is_down:
             self._is_down, self._look_at = True, time.monotonic() + _LOOK_AWAY_S
-        self._reports.error(error)
+        self._brokers.reports.error(error)
 
     # ---- records -------------------------------------------------------------------------------------------------------
 
     def _messages(self, records: list[Message]) -> list[Taken]:
         messages = []
-        for record, row in zip(records, decoded(records, self._values), strict=True):
+        for record, (values, trouble) in zip(records, decoded(records, self._values), strict=True):
             spot, offset = _where(record)
             work = self._work[spot]
-            values, trouble = ((), row) if isinstance(row, str) else (row, None)
             if values or trouble is not None:
                 messages.append(Taken((*spot, offset), values, record, work.failures.get(offset, 0), trouble))
             else:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spouts.files.json_columns import json_type, parse_json, read_json, refuse_bent
-from trident.arrow import python_of, row_of, schema_of, strict_column, table_of
+from spouts.files.parsed_columns import json_type, parse_json, read_json, refuse_bent
+from trident.arrow import arrow_type, python_of, row_of, schema_of, strict_column, table_of
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
@@ -50,12 +50,12 @@ class Format(ABC):
     def fields(self) -> Fields:
         """The fields that take the place of the value, with their types."""
 
-    @abstractmethod
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        """Return the columns of an array of bytes, null where the value is null.
+        """Return the columns of an array of bytes, null where the value is null; not of one that replaces all columns.
 
         Raises an error of any kind if any value cannot be read; `columns` then finds out which.
         """
+        raise NotImplementedError
 
     def columns(self, values: pa.Array, bad_is_null: bool) -> Sequence[pa.Array]:
         """Return the columns; bad values become null, or raise `BadValue`."""
@@ -95,34 +95,37 @@ class Format(ABC):
 
 
 @dataclass(frozen=True)
-class Bytes(Format):
-    """The value as it is."""
+class Plain(Format):
+    """The value as it is, or as UTF-8; `type` is that of its field."""
 
-    @property
-    def fields(self) -> Fields:
-        return Fields("value: binary")
-
-    def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        return [values]
-
-
-@dataclass(frozen=True)
-class TextFormat(Format):
-    """The value as UTF-8."""
-
+    type: str
     name = "text in UTF-8"
 
     @property
     def fields(self) -> Fields:
-        return Fields("value: string")
+        return Fields(f"value: {self.type}")
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
         """Check the encoding; the bytes are not copied."""
-        return [values.cast(pa.string())]
+        return [values.cast(arrow_type(self.type))]
 
 
 @dataclass(frozen=True)
-class Json(Format):
+class _Declared(Format):
+    declared: FieldsLike
+
+    @property
+    def fields(self) -> Fields:
+        fields = Fields(self.declared)
+        without = [name for name, type_ in zip(fields.names, fields.types, strict=True) if type_ is None]
+        if without:
+            said = f"{type(self).__name__}({self.declared!r})"
+            raise ConfigError(f'{said}: field {without[0]!r} needs a type, such as "{without[0]}: string"')
+        return fields
+
+
+@dataclass(frozen=True)
+class Json(_Declared):
     """The value as a JSON object, whose members become fields; others are ignored, a missing one is None.
 
     Attributes
@@ -131,7 +134,6 @@ class Json(Format):
         The fields with their types: `"account: string, amount: bigint"`.
     """
 
-    declared: FieldsLike
     name = "JSON of the declared fields"
 
     def __post_init__(self) -> None:
@@ -141,10 +143,6 @@ class Json(Format):
         except pa.ArrowException as error:
             raise ConfigError(f"Json({self.declared!r}): {error}") from error
 
-    @property
-    def fields(self) -> Fields:
-        return typed_fields(self.declared, "Json")
-
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
         """Parse all values in one call, each on a line with its number, so that none can pass for two or for none."""
         if not len(values):
@@ -152,8 +150,8 @@ class Json(Format):
         values.cast(pa.string())  # the parser does not look at the encoding
         numbers = pa.array(range(len(values)), pa.int64())
         ends = numbers.cast(pa.string()).cast(pa.binary())
-        parts = (b'{"v":', values.fill_null(b"null"), b',"n":', ends, b"}\n", b"")
-        data = _joined(pc.binary_join_element_wise(*(_binary(part) for part in parts)))
+        value, number, end, apart = (pa.scalar(one, pa.binary()) for one in (b'{"v":', b',"n":', b"}\n", b""))
+        data = _joined(pc.binary_join_element_wise(value, values.fill_null(b"null"), number, ends, end, apart))
         fields = schema_of(self.fields)
         schema = pa.schema([("v", json_type(pa.struct(list(fields)))), ("n", pa.int64())])
         table = parse_json(data, schema)
@@ -208,7 +206,7 @@ class KafkaRecord(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ByRecord(Format):
+class ByRecord(_Declared):
     """What a function makes of each record.
 
     Attributes
@@ -219,16 +217,8 @@ class ByRecord(Format):
         Gets a `KafkaRecord` and returns a tuple with the values of the fields, or None to leave the record out.
     """
 
-    declared: FieldsLike
     function: Callable[[KafkaRecord], Sequence[Any] | None]
     replaces_all = True
-
-    @property
-    def fields(self) -> Fields:
-        return typed_fields(self.declared, "ByRecord")
-
-    def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        raise NotImplementedError
 
     def translate(self, table: pa.Table) -> pa.Table:
         """Call the function for each record."""
@@ -247,7 +237,7 @@ class ByRecord(Format):
 
 
 @dataclass(frozen=True)
-class ByColumns(Format):
+class ByColumns(_Declared):
     """What a function makes of many records at once; much faster than `ByRecord`.
 
     Attributes
@@ -259,16 +249,8 @@ class ByColumns(Format):
         have other rows.
     """
 
-    declared: FieldsLike
     function: Callable[[pa.Table], pa.Table]
     replaces_all = True
-
-    @property
-    def fields(self) -> Fields:
-        return typed_fields(self.declared, "ByColumns")
-
-    def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        raise NotImplementedError
 
     def translate(self, table: pa.Table) -> pa.Table:
         """Call the function."""
@@ -276,27 +258,13 @@ class ByColumns(Format):
 
 
 def format_of(value: Any) -> Format:
-    """Return the format that a user names."""
     if value in ("bytes", "text"):
-        return Bytes() if value == "bytes" else TextFormat()
+        return Plain("binary" if value == "bytes" else "string")
     if isinstance(value, Avro):
         return AvroRecords(value)
     if isinstance(value, Format):
         return value
     raise ConfigError(f'value={value!r}: give "bytes", "text", Json(…), Avro(…), ByRecord(…) or ByColumns(…)')
-
-
-def typed_fields(declared: FieldsLike, of: str) -> Fields:
-    """Return declared fields, each of which must have a type."""
-    fields = Fields(declared)
-    without = [name for name, type_ in zip(fields.names, fields.types, strict=True) if type_ is None]
-    if without:
-        raise ConfigError(f'{of}({declared!r}): field {without[0]!r} needs a type, such as "{without[0]}: string"')
-    return fields
-
-
-def _binary(part: bytes | pa.Array) -> Any:
-    return pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part
 
 
 def _joined(lines: pa.Array) -> pa.Buffer:

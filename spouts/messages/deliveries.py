@@ -1,4 +1,4 @@
-"""What becomes of the messages of one task: fetched, emitted, acknowledged, tried again, given up.
+"""What becomes of the messages of one task: fetched, emitted, acknowledged, tried again, given up; and what a queue must do.
 
 A message is in one place at a time: *ready* to be emitted, *out* in the topology, *waiting* for its retry or its burial, or
 *done*, of which the queue is notified in groups. Until then it is pending at the queue, so a crash at any moment loses nothing.
@@ -6,22 +6,172 @@ A message is in one place at a time: *ready* to be emitted, *out* in the topolog
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from spouts.messages.queue import Message, MessageQueue, ReadsAhead
-from spouts.messages.retry_policy import DueTimes, RetryPolicy
-from trident.errors import SourceAwayError, SpoutError
+from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.spout import Away
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
+_DEFAULT_LIMIT = 10
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # between two tries to reach a server that is away
 _SHORTEST_IDLE_S, _LONGEST_IDLE_S = 0.001, 0.02  # between two questions to a queue that had nothing
 _WORK_EVERY_S, _MOST_ACKS = 0.005, 1000  # the queue is notified of many at once
 _CHUNK = 500
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A message that was taken from a queue and not acknowledged there yet.
+
+    Attributes
+    ----------
+    id
+        Names it in the topology.
+    values
+        The values of its tuple; empty if it cannot be read.
+    raw
+        What its queue needs to acknowledge it or to make a dead letter of it.
+    failures
+        How often it failed, as far as the queue and this spout know.
+    trouble
+        Why it cannot be read; None if it can.
+    """
+
+    id: Hashable
+    values: Sequence[Any]
+    raw: Any
+    failures: int = 0
+    trouble: str | None = None
+
+
+class MessageQueue(Protocol):
+    """One task's connection to a queue. No call waits for messages.
+
+    Every call may raise `SourceAwayError`: the server does not answer, and `reconnect` is called until it does. Any other
+    `SpoutError` ends the worker.
+
+    What was taken stays with this task when the connection is lost.
+
+    `place`: its kind and address, such as `Redis at queues:6379`.
+    """
+
+    place: str
+
+    def reconnect(self) -> None:
+        """Connect again."""
+
+    def describe(self, message: Message) -> str:
+        """Name a message in an error: its number and its place."""
+
+    def fetch(self, room: int) -> Sequence[Message]:
+        """Take what is there, at most `room` messages; each stays pending at the queue."""
+
+    def acknowledge(self, done: Sequence[Message]) -> None:
+        """Take messages off the queue for good."""
+
+    def note_failures(self, failed: Sequence[Message]) -> None:
+        """Write down how often these have failed, where the queue can keep that."""
+
+    def bury(self, message: Message, reason: str) -> None:
+        """Write a dead letter, and once that is safe take the message off the queue."""
+
+    def tend(self) -> None:
+        """Do what must be done from time to time; called often."""
+
+    def rest(self) -> None:
+        """Have the server know all that is done: the spout is deactivated, and few calls follow."""
+
+    def close(self) -> None:
+        """Release everything. What is not acknowledged is delivered again."""
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A queue whose `fetch` gives what has come to this task already: nothing need not mean that nothing is there."""
+
+    def look_now(self) -> None:
+        """Find out what is there at this moment. For any thread."""
+
+    def may_have_more(self) -> bool:
+        """Whether something of that may not have been fetched yet."""
+
+
+def decoded(
+    items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[Sequence[Any]]]
+) -> list[tuple[Sequence[Any], str | None]]:
+    """Decode many items at once, and one by one if that fails, so that one bad item spoils no other.
+
+    Parameters
+    ----------
+    decode
+        Returns the values of each item; raises `SpoutError` or `ValueError` if any cannot be read.
+
+    Returns
+    -------
+    list
+        For each item its values, and the reason why it cannot be read, None if it can.
+    """
+    if not items:
+        return []
+    try:
+        return [(values, None) for values in decode(items)]
+    except (SpoutError, ValueError) as error:
+        if len(items) == 1:
+            return [((), str(error))]
+    return [decoded([item], decode)[0] for item in items]
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often, and after which pauses, a message is tried again.
+
+    `max_failures`: after so many failures a message is given up. None: never, unless there is a place for dead letters; then
+    after 10.
+    `first_pause_s`, `longest_pause_s`: seconds before the first retry; each further pause is twice as long, up to the longest.
+    `dead_letters`: the stream or topic that gets what is given up. None: the log gets it.
+    """
+
+    max_failures: int | None = None
+    first_pause_s: float = 0.2
+    longest_pause_s: float = 60.0
+    dead_letters: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_failures is not None and (not isinstance(self.max_failures, int) or self.max_failures < 1):
+            raise ConfigError(
+                f"max_failures={self.max_failures!r}: give a whole number of at least 1, or None (no limit)"
+            )
+        if not 0 < self.first_pause_s <= self.longest_pause_s:
+            raise ConfigError(
+                f"first_pause_s={self.first_pause_s!r}, longest_pause_s={self.longest_pause_s!r}: give seconds above 0, the "
+                "longest pause no shorter than the first"
+            )
+        if self.dead_letters is not None and (not isinstance(self.dead_letters, str) or not self.dead_letters):
+            raise ConfigError(f"dead_letters={self.dead_letters!r}: give the name of a place for dead letters, or None")
+
+    @property
+    def limit(self) -> int | None:
+        """The number of failures after which a message is given up; None: it never is."""
+        if self.max_failures is None and self.dead_letters is not None:
+            return _DEFAULT_LIMIT
+        return self.max_failures
+
+    def gives_up(self, failures: int) -> bool:
+        """Whether a message with so many failures is given up."""
+        return self.limit is not None and failures >= self.limit
+
+    def pause_s(self, failures: int) -> float:
+        """Return how many seconds a message waits after its n-th failure, from 1."""
+        doublings = min(max(failures, 1) - 1, 60)
+        return min(self.longest_pause_s, self.first_pause_s * 2.0**doublings)
 
 
 class _Emits(Protocol):
@@ -51,7 +201,8 @@ class Deliveries:
         self._emits, self._report = emits, report
         self._ready: deque[Message] = deque()
         self._out: dict[Hashable, Message] = {}
-        self._waiting: DueTimes[Message] = DueTimes()
+        self._waiting: list[tuple[float, int, Message]] = []  # a heap, by when they are due
+        self._numbers = itertools.count()
         self._done: list[Message] = []
         self._failed: list[Message] = []  # of which the queue does not know yet
         self._is_active = True
@@ -75,7 +226,7 @@ class Deliveries:
     @property
     def may_have_more(self) -> bool:
         """Whether something of that may come: a retry, or what the queue has that was not asked, or has not given all."""
-        if any(message.trouble is None for message in self._waiting):
+        if any(message.trouble is None for _, _, message in self._waiting):
             return True
         return self._is_awaited or self.away is not None or (self._ahead is not None and self._ahead.may_have_more())
 
@@ -128,8 +279,8 @@ class Deliveries:
         if self._failed:
             self._queue.note_failures(self._failed)
             self._failed.clear()
-        while (message := self._waiting.pop_due(now)) is not None:
-            self._again(message)
+        while self._waiting and self._waiting[0][0] <= now:
+            self._again(heapq.heappop(self._waiting)[2])
         if not self._ready and (self._is_awaited or now >= self._fetch_at):
             self._fetch(now)
 
@@ -167,8 +318,10 @@ class Deliveries:
         if message.trouble is not None:
             self._report(SpoutError(f"{self._queue.describe(message)} cannot be read: {message.trouble}"))
         self._failed.append(message)
-        pause_s = 0.0 if self._is_dead(message) else self._policy.pause_s(message.failures)
-        self._waiting.add(message, self._clock() + pause_s)
+        self._wait(message, 0.0 if self._is_dead(message) else self._policy.pause_s(message.failures))
+
+    def _wait(self, message: Message, pause_s: float) -> None:
+        heapq.heappush(self._waiting, (self._clock() + pause_s, next(self._numbers), message))
 
     def _is_dead(self, message: Message) -> bool:
         """Whether it is given up. What cannot be read now cannot be read later."""
@@ -194,11 +347,11 @@ class Deliveries:
         try:
             self._queue.bury(message, reason)
         except SourceAwayError:
-            self._waiting.add(message, self._clock())
+            self._wait(message, 0.0)
             raise
         except SpoutError as error:  # the place is not there any more, or refuses it
             self._report(error)
-            self._waiting.add(message, self._clock() + self._policy.longest_pause_s)
+            self._wait(message, self._policy.longest_pause_s)
             return
         self._report(SpoutError(f"{name} is a dead letter in {self._policy.dead_letters!r} now: {reason}"))
 

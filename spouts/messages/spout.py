@@ -7,13 +7,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from spouts.messages.deliveries import Deliveries
-from spouts.messages.queue import MessageQueue
-from spouts.messages.retry_policy import RetryPolicy
+from spouts.messages.deliveries import Deliveries, MessageQueue, RetryPolicy
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.fields import Fields
+from trident.roles import has
 from trident.spout import Away
 from trident.spout.interfaces import OnNewLog
 from trident.spout.rich import OutputFieldsDeclarer
@@ -21,14 +20,6 @@ from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector, Topolo
 
 _log = logging.getLogger(__name__)
 _START_S = 5.0  # how long a server may be away when the spout starts: it may just be starting too
-
-
-@runtime_checkable
-class ReportsErrors(Protocol):
-    """A collector that shows errors; a Trident topology's does not."""
-
-    def report_error(self, error: BaseException) -> None:
-        """Show an error."""
 
 
 class MessageSpout(BaseRichSpout, ABC):
@@ -67,7 +58,8 @@ class MessageSpout(BaseRichSpout, ABC):
 
     def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Connect; `SpoutError` if the server cannot be reached or does not have what is named."""
-        report = collector.report_error if isinstance(collector, ReportsErrors) else partial(_log.error, "%s")
+        # The collector of a Trident topology shows no errors.
+        report = collector.report_error if has(collector, "report_error") else partial(_log.error, "%s")
         queue = self._connected(context, report)
         self._opened = Deliveries(queue, self._policy, self._max_pending, collector, report)
 

@@ -14,9 +14,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
-from spouts.messages.queue import Message, decoded
-from spouts.redis.entry_tables import EntryTables
-from spouts.redis.stream_server import NOTHING, Entry, StreamCalls, order_of
+from spouts.messages.deliveries import Message, decoded
+from spouts.redis.stream_server import NOTHING, Entry, EntryTables, StreamCalls, order_of
 from trident.arrow import python_of
 from trident.errors import SpoutError
 
@@ -193,8 +192,7 @@ class GroupQueue:
         for entry in entries:
             self._held[entry.stream][entry.id] = None
         messages = []
-        for entry, row in zip(entries, decoded(entries, self._rows), strict=True):
-            values, trouble = ((), row) if isinstance(row, str) else (row, None)
+        for entry, (values, trouble) in zip(entries, decoded(entries, self._rows), strict=True):
             messages.append(Message(entry.key, values, entry, failures.get(entry.id, 0), trouble))
         return messages
 

@@ -17,25 +17,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spouts.redis.entry_tables import EntryTables
 from spouts.redis.stream_server import (
     NOTHING,
     Entry,
+    EntryTables,
     RedisServerOptions,
     ServerAway,
     StreamCalls,
-    StreamInfo,
     StreamServer,
-    id_of,
     order_of,
 )
 from trident.errors import ReplayMismatchError, SpoutError
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, ThrottledCoordinator, TransactionAttempt
 
 _log = logging.getLogger(__name__)
 _CUT_EVERY = 1_000
@@ -78,19 +75,21 @@ class IdRange(NamedTuple):
     entries: int
 
 
-@dataclass(frozen=True)
-class RangeSettings:
-    """How much a batch has at most, from where, and what is done when entries are gone."""
-
-    max_entries: int
-    first: str
-    lost_entries: Literal["refuse", "skip"]
-
-
 class _Look(NamedTuple):
-    """What a stream has behind a position: `entries` of them are next, up to the last of `cuts`. Digests are of both ends."""
+    """What a stream has now, as `_LOOK` returns it; behind a position `entries` of them are next, up to the last of `cuts`.
 
-    info: StreamInfo
+    `length`: how many entries.
+    `first`, `last`: the id of the first one (empty: the stream is), and the last id that was ever given.
+    `added`: how many entries were ever added.
+    `deleted`: the greatest id of an entry that was deleted by its id.
+    `of_after`, `of_last`: the digests of the entry at the position, and of the last of those that are next.
+    """
+
+    length: int
+    first: str
+    last: str
+    added: int
+    deleted: str
     after: str
     of_after: str
     entries: int
@@ -100,31 +99,54 @@ class _Look(NamedTuple):
 
     def is_of(self, at: str, read: int | None, digest: str = "") -> bool:
         """Whether this is the stream of which `read` entries up to `at` were read, the last one with this digest."""
-        info = self.info
-        if order_of(info.last) < order_of(at) or info.missing(at, read) < 0:
+        if order_of(self.last) < order_of(at) or self.missing(at, read) < 0:
             return False
-        if read is not None and info.added - self.entries < read:
+        if read is not None and self.added - self.entries < read:
             return False
-        return not digest or digest == (self.of_after or (digest if info.may_lack(at) else ""))
+        return not digest or digest == (self.of_after or (digest if self._may_lack(at) else ""))
+
+    def _may_lack(self, id_: str) -> bool:
+        """Whether an entry may be gone because it was trimmed or deleted, and not because the server lost it."""
+        return not self.first or order_of(self.first) > order_of(id_) or order_of(self.deleted) >= order_of(id_)
+
+    def missing(self, after: str, read: int | None) -> int:
+        """Say how many entries behind `after` are gone without having been read, as far as that can be known.
+
+        Streams are trimmed from their beginning. So as long as the first entry is not behind `after`, nothing is missing;
+        otherwise all that are there are unread, and the number of entries ever added says how many there should be. A negative
+        number: more were read than were ever added to this stream, so it is another one.
+
+        `read`: how many of all entries that were ever added come up to `after`; None: not known.
+        """
+        if read is None or (self.first and order_of(self.first) <= order_of(after)):
+            return 0
+        return self.added - read - self.length
 
 
-class RangeCoordinator(BatchCoordinator):
-    """The driver's side of `TransactionalRedisStreamSpout`."""
+class RangeCoordinator(ThrottledCoordinator):
+    """The driver's side of `TransactionalRedisStreamSpout`, which says what `first`, `max_entries` and `lost_entries` mean."""
 
-    def __init__(self, server: StreamServer, streams: Sequence[str], settings: RangeSettings) -> None:
-        self._server, self._streams, self._settings = server, list(streams), settings
-        self._share = 1.0
+    def __init__(
+        self,
+        server: StreamServer,
+        streams: Sequence[str],
+        first: str,
+        max_entries: int,
+        lost_entries: str,
+    ) -> None:
+        self._server, self._streams, self._first = server, streams, first
+        self._max_entries, self._lost_entries = max_entries, lost_entries
         self._added: dict[str, int] = {}
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix the ranges of a batch; None if there is nothing new, or the server does not answer."""
         at = dict(previous["at"]) if previous else {}
-        each = max(1, int(self._settings.max_entries * self._share) // len(self._streams))
+        each = self._most(self._max_entries / len(self._streams))
         ranges: dict[str, list[Any]] = {}
         size = 0
         for stream in self._streams:
             try:
-                found = self._look(stream, at.get(stream, [self._settings.first])[0], each)
+                found = self._look(stream, at.get(stream, [self._first])[0], each)
             except ServerAway:
                 return None  # said by the server's object
             if found is None:
@@ -133,7 +155,7 @@ class RangeCoordinator(BatchCoordinator):
                         f"the stream {stream!r} is gone from Redis {self._server.place}; it was read up to entry "
                         f"{at[stream][0]}. Restore it, or start with another log_dir to read what comes as a new stream"
                     )
-                if self._settings.first == "$":
+                if self._first == "$":
                     at.setdefault(stream, [NOTHING, 0, ""])
                 continue
             read = self._read_before(stream, found, at.get(stream))
@@ -141,10 +163,8 @@ class RangeCoordinator(BatchCoordinator):
                 ranges[stream] = [found.after, found.cuts[-1], found.entries, found.cuts[:-1]]
             at[stream] = _position(found, read)
             size += found.size
-            self._added[stream] = found.info.added
-        if not ranges and (
-            self._settings.first != "$" or (previous is not None and at.keys() == previous["at"].keys())
-        ):
+            self._added[stream] = found.added
+        if not ranges and (self._first != "$" or (previous is not None and at.keys() == previous["at"].keys())):
             return None
         # A batch may be empty: it says where "$" was of a stream, or what is added until the next start would be left out.
         return {"ranges": ranges, "at": at, "bytes": size}
@@ -173,10 +193,6 @@ class RangeCoordinator(BatchCoordinator):
             behind += max(0, self._added.get(stream, read) - read)
         return Lag(behind, "records")
 
-    def throttle(self, share: float) -> None:
-        """Let batches have this share of `max_entries`, one entry of a stream at least."""
-        self._share = share
-
     def is_preparing(self) -> bool:
         """Whether entries may be there that cannot be read now, because the server is away."""
         return self._server.is_away
@@ -187,30 +203,24 @@ class RangeCoordinator(BatchCoordinator):
     def _look(self, stream: str, after: str, count: int) -> _Look | None:
         arguments: Any = (1, stream, NOTHING if after == "0" else after, count, _CUT_EVERY)
         answer = self._server.call(f"looking at the stream {stream!r}", lambda client: client.eval(_LOOK, *arguments))
-        if not answer:
-            return None
-        length, first, last, added, deleted, from_, of_after, entries, size, cuts, of_last = answer
-        info = StreamInfo(length, id_of(first) or None, id_of(last), added, id_of(deleted))
-        ids = [id_of(cut) for cut in cuts]
-        return _Look(info, id_of(from_), of_after.decode(), entries, size, ids, of_last.decode())
+        return _Look(*map(_as_text, answer)) if answer else None
 
     def _read_before(self, stream: str, look: _Look, at: list[Any] | None) -> int | None:
         """Check that what the batches before read is still the beginning of the stream; return how many entries that were."""
-        info = look.info
         if at is None:
-            if look.after == info.last:
-                return info.added
-            return info.added - info.length if look.after == NOTHING else None
+            if look.after == look.last:
+                return look.added
+            return look.added - look.length if look.after == NOTHING else None
         if not look.is_of(*at):
             raise SpoutError(
                 f"the stream {stream!r} on Redis {self._server.place} was read up to entry {at[0]}, and is another "
-                f"stream now (its last entry is {info.last}): it was deleted and made again, or the server lost its "
+                f"stream now (its last entry is {look.last}): it was deleted and made again, or the server lost its "
                 "last writes. Restore it, or start with another log_dir to read it as a new stream"
             )
-        missing = info.missing(*at[:2])
+        missing = look.missing(*at[:2])
         if missing:
             self._lost(stream, at[0], missing)
-            return info.added - info.length
+            return look.added - look.length
         read: int | None = at[1]
         return read
 
@@ -219,18 +229,24 @@ class RangeCoordinator(BatchCoordinator):
             f"{missing} entries of the stream {stream!r} on Redis {self._server.place}, behind {after}, were trimmed or "
             "deleted before a batch had them"
         )
-        if self._settings.lost_entries == "refuse":
+        if self._lost_entries == "refuse":
             raise SpoutError(
                 f'{what}. Let fewer entries be trimmed (MAXLEN, MINID); start with lost_entries="skip" to go on without them'
             )
         _log.warning("%s; they are skipped", what)
 
 
+def _as_text(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_text(one) for one in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def _position(look: _Look, read: int | None) -> list[Any]:
     """Return up to where a stream is read with this batch, and how many entries that are."""
     up_to, digest = (look.cuts[-1], look.of_last) if look.cuts else (look.after, look.of_after)
-    if up_to == look.info.last:
-        return [up_to, look.info.added, digest]  # all that was ever added: what was deleted one by one is no loss
+    if up_to == look.last:
+        return [up_to, look.added, digest]  # all that was ever added: what was deleted one by one is no loss
     return [up_to, None if read is None else read + look.entries, digest]
 
 

@@ -1,22 +1,24 @@
-"""The spouts of Redis Streams, as logs and as queues: what a user gives, checked."""
+"""The spouts of Redis Streams, as logs and as queues, and the bolt that writes one: what a user gives, checked."""
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Literal
 
-from spouts.messages.retry_policy import RetryPolicy
+from spouts.messages.deliveries import RetryPolicy
 from spouts.messages.spout import MessageSpout
-from spouts.redis.entry_tables import EntryTables
 from spouts.redis.group_queue import GroupQueue, GroupReading
-from spouts.redis.id_ranges import RangeCoordinator, RangeEmitter, RangeSettings
-from spouts.redis.stream_server import RedisServerOptions, StreamCalls, StreamServer
-from trident.errors import ConfigError
+from spouts.redis.id_ranges import RangeCoordinator, RangeEmitter
+from spouts.redis.stream_server import EntryTables, RedisServerOptions, ServerAway, StreamCalls, StreamServer
+from trident.errors import ConfigError, ReportedFailedException, TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import OnNewLog, SpoutType
-from trident.storm.interfaces import TopologyContext
+from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, TopologyContext
+from trident.storm.storm_tuples import Tuple
 
 _log = logging.getLogger(__name__)
 _ID = re.compile(r"\d+(-\d+)?$")
@@ -78,7 +80,7 @@ class TransactionalRedisStreamSpout:
         if lost_entries not in ("refuse", "skip"):
             raise ValueError(f"lost_entries is {lost_entries!r}; it must be 'refuse' or 'skip'")
         self._tables = EntryTables(fields, len(self._streams) > 1 if with_stream is None else with_stream)
-        self._settings = RangeSettings(max_entries, first, lost_entries)
+        self._limits = first, max_entries, lost_entries
         self.on_new_log: OnNewLog = "elsewhere" if first == "$" else "start"
 
     def get_output_fields(self) -> Fields:
@@ -86,7 +88,7 @@ class TransactionalRedisStreamSpout:
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> RangeCoordinator:
         """Open the driver's side."""
-        return RangeCoordinator(self._server(), self._streams, self._settings)
+        return RangeCoordinator(self._server(), self._streams, *self._limits)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> RangeEmitter:
         """Return the worker's side."""
@@ -191,3 +193,71 @@ class RedisStreamRichSpout(MessageSpout):
             queue.close()
             raise
         return queue
+
+
+class RedisStreamBolt(BaseBasicBolt):
+    """Adds each tuple to a stream as an entry of the fields that are named; the tuple is acked when Redis has it.
+
+    `TransactionalRedisStreamSpout` reads such a stream into a Trident topology, each entry exactly once. A message that is
+    replayed here is added again, so let an entry carry what identifies it if that matters. If Redis does not answer, tuples
+    fail, and their messages are replayed by the spout.
+
+    Parameters
+    ----------
+    url
+        `redis://[user:password@]host:port/database`, `rediss://` or `unix://path`.
+    stream
+        The key of the stream; created with the first entry.
+    fields
+        The fields of the tuples to write: texts, bytes, numbers, truth values, dates and times. A null is left out.
+    max_entries
+        About how many entries the stream keeps; older ones are trimmed, read or not. None keeps all.
+    **server
+        As for `RedisStreamRichSpout`.
+    """
+
+    def __init__(
+        self, url: str, stream: str, fields: FieldsLike, *, max_entries: int | None = None, **server: Any
+    ) -> None:
+        self._options = RedisServerOptions(url, **server)
+        self._stream, self._names, self._max_entries = stream, Fields(fields).names, max_entries
+        if not stream or not self._names:
+            raise ConfigError(
+                f"stream={stream!r}, fields={fields!r}: give the name of a stream, and at least one field"
+            )
+        if max_entries is not None and max_entries < 1:
+            raise ConfigError(f"max_entries={max_entries}: must be at least 1, or None")
+
+    def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
+        """Connect; `SpoutError` if the server cannot be reached, or the key is not a stream."""
+        self._server = StreamServer(self._options)
+        self._server.missing([self._stream])
+
+    def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
+        entry = {name: _text(name, tuple[name]) for name in self._names if tuple[name] is not None}
+        if not entry:
+            raise TopologyError(
+                f"{tuple!r}: all of {list(self._names)} are null, and Redis has no entry without a field"
+            )
+        try:
+            self._server.call(
+                f"adding to the stream {self._stream!r}",
+                lambda client: client.xadd(self._stream, entry, maxlen=self._max_entries),
+            )
+        except ServerAway as error:
+            raise ReportedFailedException(str(error)) from error
+
+    def cleanup(self) -> None:
+        self._server.close()
+
+
+def _text(name: str, value: Any) -> bytes | str | int | float:
+    """A value in the form in which the spouts over Redis Streams read it."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case bytes() | str() | int() | float():
+            return value
+        case Decimal() | dt.date() | dt.time():
+            return str(value)
+    raise TopologyError(f"field {name!r}: a {type(value).__name__} has no form in a Redis stream; write a text")

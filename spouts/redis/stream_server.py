@@ -1,14 +1,23 @@
-"""Calls to the Redis that has the streams: what they raise, and what a driver does while it does not answer."""
+"""The Redis that has the streams: what calls raise, what a driver does while it does not answer, and entries as Arrow tables.
+
+Values are bytes in Redis, and get the types of the declared fields here.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import pyarrow as pa
+
+from spouts.files.parsed_columns import refuse_bent_numbers
+from trident.arrow import arrow_type, schema_of
 from trident.errors import SourceAwayError, SpoutError
+from trident.fields import Fields, FieldsLike
+from trident.moment_columns import read_moments
 from trident.servers.redis_server import RedisServer, driver, error_text, is_transient
 
 _log = logging.getLogger(__name__)
@@ -19,6 +28,7 @@ NOTHING = "0-0"
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _SAY_EVERY_S = 60.0
+_OF_ENTRIES = ("id", "stream")
 _ADVICE = {
     "NOPERM": "grant the user the commands that docs/spouts/redis-streams.md lists, on these keys",
     "WRONGTYPE": "the key is used for something other than a stream",
@@ -69,39 +79,6 @@ class Entry(NamedTuple):
         return self.stream, self.id
 
 
-class StreamInfo(NamedTuple):
-    """What a stream has now.
-
-    `length`: how many entries.
-    `first`, `last`: the id of the first one (None: the stream is empty), and the last id that was ever given.
-    `added`: how many entries were ever added.
-    `deleted`: the greatest id of an entry that was deleted by its id.
-    """
-
-    length: int
-    first: str | None
-    last: str
-    added: int
-    deleted: str = NOTHING
-
-    def may_lack(self, id_: str) -> bool:
-        """Whether an entry may be gone because it was trimmed or deleted, and not because the server lost it."""
-        return self.first is None or order_of(self.first) > order_of(id_) or order_of(self.deleted) >= order_of(id_)
-
-    def missing(self, after: str, read: int | None) -> int:
-        """Say how many entries behind `after` are gone without having been read, as far as that can be known.
-
-        Streams are trimmed from their beginning. So as long as the first entry is not behind `after`, nothing is missing;
-        otherwise all that are there are unread, and the number of entries ever added says how many there should be. A negative
-        number: more were read than were ever added to this stream, so it is another one.
-
-        `read`: how many of all entries that were ever added come up to `after`; None: not known.
-        """
-        if read is None or (self.first is not None and order_of(self.first) <= order_of(after)):
-            return 0
-        return self.added - read - self.length
-
-
 class StreamCalls:
     """A client, and what its calls raise.
 
@@ -136,7 +113,6 @@ class StreamCalls:
         return bool(kind == b"stream")
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
 
@@ -178,12 +154,72 @@ class StreamServer(StreamCalls):
         return result
 
 
-def id_of(value: bytes | str) -> str:
-    """Return an id as text."""
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def order_of(id_: str) -> tuple[int, int]:
     """Return the two numbers of an id, by which entries are ordered."""
     time_ms, _, number = id_.partition("-")
     return int(time_ms), int(number or 0)
+
+
+class EntryTables:
+    """Makes tables of entries; pickled to the workers.
+
+    `declared`: the fields of entries that are read, with their types; an entry without one has null there.
+    `with_stream`: whether the field `stream` follows after `id`.
+    """
+
+    def __init__(self, declared: FieldsLike, with_stream: bool) -> None:
+        read = Fields(declared)
+        if taken := [name for name in read.names if name in _OF_ENTRIES]:
+            raise ValueError(f"the field {taken[0]!r} is the spout's own: entries are read with their id and stream")
+        for name, type_ in zip(read.names, read.types, strict=True):
+            if type_ is None:
+                raise ValueError(f"the field {name!r} has no type; declare it as '{name}: string' or another type")
+            if pa.types.is_nested(arrow_type(type_)):
+                raise ValueError(f"the field {name!r} is a {type_}, but values in Redis are bytes: read it as a string")
+        self._names, self._types = list(read.names), [arrow_type(type_ or "") for type_ in read.types]
+        self.fields = Fields(declared, "id: string", *(["stream: string"] if with_stream else []))
+        self._with_stream = with_stream
+
+    def table(self, entries: Sequence[Entry]) -> pa.Table:
+        """Return a row for each entry; `SpoutError` naming entry and field for a value that is not of the field's type."""
+        columns = [self._column(entries, name, type_) for name, type_ in zip(self._names, self._types, strict=True)]
+        columns.append(pa.array([entry.id for entry in entries], pa.string()))
+        if self._with_stream:
+            columns.append(pa.array([entry.stream for entry in entries], pa.string()))
+        return pa.Table.from_arrays(columns, schema=schema_of(self.fields))
+
+    def _column(self, entries: Sequence[Entry], name: str, type_: pa.DataType) -> pa.Array:
+        key = name.encode()
+        raw = [entry.fields.get(key) for entry in entries]
+        try:
+            return _typed(raw, type_)
+        except (pa.ArrowException, ValueError) as error:
+            raise _misfit(entries, raw, name, type_, error) from error
+
+
+def _typed(raw: list[bytes | None], type_: pa.DataType) -> Any:
+    array = pa.array(raw, pa.binary())
+    if pa.types.is_binary(type_):
+        return array
+    texts = array.cast(pa.string())
+    if pa.types.is_temporal(type_):
+        return read_moments(texts, type_, "its text")
+    made = texts.cast(type_)
+    refuse_bent_numbers(texts, made, "its text")
+    return made
+
+
+def _misfit(
+    entries: Sequence[Entry], raw: list[bytes | None], name: str, type_: pa.DataType, error: Exception
+) -> SpoutError:
+    for entry, value in zip(entries, raw, strict=True):
+        try:
+            _typed([value], type_)
+        except (pa.ArrowException, ValueError) as cause:
+            why = f": {cause}" if pa.types.is_temporal(type_) else ""
+            shown = value if value is None or len(value) <= 80 else value[:80] + b"..."
+            return SpoutError(
+                f"entry {entry.id} of the stream {entry.stream!r}: the value {shown!r} of field {name!r} is not {type_}{why}. "
+                f"Declare the field as '{name}: binary' and read it in a step, whose exceptions may become dead letters"
+            )
+    return SpoutError(f"field {name!r} cannot be read as {type_}: {error}")

@@ -1,6 +1,6 @@
 """Rows that are made in the driver: a list that may repeat, rows that a program feeds, or rows at a given rate.
 
-Begin with `fixed_batch.py`; `driver_rows.py` has what the first two share.
+Begin with `fixed_batch.py`, which also has how rows are checked and typed.
 """
 
 from spouts.rows.feeder import FeederBatchSpout

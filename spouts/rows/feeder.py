@@ -11,14 +11,14 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from spouts.rows.driver_rows import fitted, table_of_rows
-from trident.arrow import TableEmitter, TablePart, cut_table, schema_of
+from spouts.rows.fixed_batch import DriverRows, fitted, table_of_rows
+from trident.arrow import TablePart, cut_table, schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, OnNewLog, SpoutType, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, OnNewLog, TransactionAttempt
 
 
-class FeederBatchSpout:
+class FeederBatchSpout(DriverRows):
     """Each `feed` is one batch. Transactional while the process runs; its rows are lost with it.
 
     Copies of the spout within the process (by pickle or copy) are the same feeder. In another process it can be held,
@@ -30,7 +30,6 @@ class FeederBatchSpout:
         The names of the values with their types, as in `"word: string, n: bigint"`.
     """
 
-    spout_type = SpoutType.TRANSACTIONAL
     on_new_log: OnNewLog = "behind"
 
     def __init__(self, *fields: FieldsLike) -> None:
@@ -58,16 +57,9 @@ class FeederBatchSpout:
         table = fitted(rows, self._fields) if isinstance(rows, pa.Table) else table_of_rows(self._fields, rows)
         return self._own().put(table)
 
-    def get_output_fields(self) -> Fields:
-        return self._fields
-
     def get_coordinator(self, conf: Mapping[str, Any]) -> _Feeds:
         """Open the driver's side."""
         return self._own()
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
-        """Return the worker's side, which carries no rows: the parts do."""
-        return TableEmitter()
 
     def _own(self) -> _Feeds:
         if self._feeds is None:

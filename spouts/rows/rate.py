@@ -5,7 +5,7 @@ A definition is plain data that says all about its rows:
 ``start``, ``end``
     The values of the rows: `start` to `end`, without the last.
 ``from_row``, ``from_us``, ``rows_per_second``, ``ramp_up_s``
-    When they are due (see `schedule.py`). The schedule is that of the first batch for as long as the rate is the same, so
+    When they are due (see `RowSchedule`). The schedule is that of the first batch for as long as the rate is the same, so
     a restart continues it, with the rows that became due while no driver ran. A start with another rate begins a schedule
     after the last row of the old one.
 """
@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, SpoutType, ThrottledCoordinator, TransactionAttempt, check_limits
 
 # When which row is due: a steady rate after an optional ramp.
 
@@ -53,10 +53,6 @@ class RowSchedule:
         if elapsed < self.ramp_up_s:
             return self.from_row + math.floor(self.rows_per_second * elapsed * elapsed / (2 * self.ramp_up_s))
         return self.from_row + math.floor(self.rows_per_second * (elapsed - self.ramp_up_s / 2))
-
-    def time_of(self, row: int) -> int:
-        """Return when a row is due, in microseconds since 1970."""
-        return int(self.times_of(row, row + 1)[0])
 
     def times_of(self, start: int, end: int) -> npt.NDArray[np.int64]:
         """Return when the rows `start` to `end` are due. A function of the row's number alone, and it never falls."""
@@ -123,8 +119,7 @@ class RateSpout:
             raise ValueError("RateSpout needs a rate: give rows_per_second, rows_per_batch or both")
         if rows_per_second is not None and not 0 < rows_per_second < float("inf"):
             raise ValueError(f"rows_per_second is {rows_per_second}; it must be more than 0")
-        _check_count("rows_per_batch", rows_per_batch)
-        _check_count("partitions", partitions)
+        check_limits(rows_per_batch=rows_per_batch, partitions=partitions)
         if ramp_up_s and rows_per_second is None:
             raise ValueError(f"ramp_up_s is {ramp_up_s}, but there is no rate to reach; give rows_per_second")
         if min(rows or 0, ramp_up_s) < 0:
@@ -146,24 +141,18 @@ class RateSpout:
         return _RateEmitter()
 
 
-def _check_count(name: str, count: int | None) -> None:
-    if count is not None and count < 1:
-        raise ValueError(f"{name} is {count}; it must be at least 1")
-
-
-class _RateCoordinator(BatchCoordinator):
+class _RateCoordinator(ThrottledCoordinator):
     """Says which rows make up a batch, by the clock."""
 
     def __init__(self, rate: float, ramp_up_s: float, limits: _Limits, now: Callable[[], float]) -> None:
         self._rate, self._ramp_up_s, self._limits, self._now = rate, ramp_up_s, limits, now
         self._schedule: RowSchedule | None = None
-        self._share = 1.0
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Take what is due after the batch before; None if that is nothing yet, or all rows were emitted."""
         start = 0 if previous is None else int(previous["end"])
         schedule = self._schedule = self._continued(start, previous)
-        end = min(self._end(schedule), start + max(1, int(self._limits.rows_per_batch * self._share)))
+        end = min(self._end(schedule), start + self._most(self._limits.rows_per_batch))
         return {"start": start, "end": end, **asdict(schedule)} if end > start else None
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[RatePart]:
@@ -182,10 +171,6 @@ class _RateCoordinator(BatchCoordinator):
             return None
         return Lag(max(0, self._end(_schedule_of(definition)) - int(definition["end"])), "records")
 
-    def throttle(self, share: float) -> None:
-        """Make the batches smaller; what is due then waits, and the lag says how much that is."""
-        self._share = share
-
     def _continued(self, start: int, previous: Definition | None) -> RowSchedule:
         """Return the schedule of the row `start`: the one before, or a new one if there was none or the rate changed."""
         if not self._rate:
@@ -195,7 +180,7 @@ class _RateCoordinator(BatchCoordinator):
             return RowSchedule(start, self._now_us(), self._rate, self._ramp_up_s)
         if (old.rows_per_second, old.ramp_up_s) == (self._rate, self._ramp_up_s):
             return old
-        return RowSchedule(start, old.time_of(start), self._rate, self._ramp_up_s)
+        return RowSchedule(start, int(old.times_of(start, start + 1)[0]), self._rate, self._ramp_up_s)
 
     def _end(self, schedule: RowSchedule) -> int:
         """Return the number of the first row that is not due, as of the last tick."""

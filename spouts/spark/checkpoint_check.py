@@ -3,8 +3,6 @@
 Spark's checkpoint says how far the source was read, the log says how far the states are. Each batch of the query has a file
 in the checkpoint, `offsets/N`, which Spark writes before it reads the batch, and a replay uses again. Its time of writing is
 in it, so two files are equal only if they are of one batch.
-
-Reads a checkpoint of Structured Streaming, wherever Spark keeps it.
 """
 
 from __future__ import annotations
@@ -12,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import CheckpointMismatchError
@@ -27,20 +25,52 @@ _CHOICES = (
 )
 
 
-@dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says about itself.
+    """A checkpoint of Structured Streaming, in any file system that Spark knows. Spark's errors pass through."""
 
-    `query`: the id of the query; None: there is no checkpoint (yet).
-    `planned`, `done`: the last batch that Spark began, and the last one that it completed; None if there is none.
-    `digest`: returns the digest of what was written about a batch, None if there is nothing.
-    """
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.path = path
+        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  PySpark has no call for files
+        self._jvm, self._folder = jvm, jvm.org.apache.hadoop.fs.Path(path)
+        self._system = self._folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001  as above
 
-    path: str
-    query: str | None = None
-    planned: int | None = None
-    done: int | None = None
-    digest: Callable[[int], str | None] = field(default=lambda batch: None)
+    @cached_property
+    def query(self) -> str:
+        """The id of the query; empty: there is no checkpoint (yet)."""
+        metadata = self._text("metadata")
+        return "" if metadata is None else str(json.loads(metadata)["id"])
+
+    @property
+    def planned(self) -> int | None:
+        """The last batch that Spark began; None if there is none."""
+        return self._last("offsets")
+
+    @property
+    def done(self) -> int | None:
+        """The last batch that Spark completed; None if there is none."""
+        return self._last("commits")
+
+    def digest(self, batch: int) -> str | None:
+        """Return the digest of what was written about a batch, None if there is nothing."""
+        offsets = self._text(f"offsets/{batch}")
+        return None if offsets is None else digest_of(offsets)
+
+    def _text(self, name: str) -> str | None:
+        path = self._jvm.org.apache.hadoop.fs.Path(self._folder, name)
+        if not self._system.exists(path):
+            return None
+        stream = self._system.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _last(self, name: str) -> int | None:
+        path = self._jvm.org.apache.hadoop.fs.Path(self._folder, name)
+        if not self.query or not self._system.exists(path):
+            return None
+        names = [status.getPath().getName() for status in self._system.listStatus(path)]
+        return max((int(each) for each in names if each.isdigit()), default=None)
 
 
 def digest_of(offsets: str) -> str:
@@ -61,9 +91,9 @@ def check_checkpoint(checkpoint: Checkpoint, last: Mapping[str, Any] | None, sou
     `sources`: the sources of the query, as definitions name them.
     """
     if last is None:
-        if checkpoint.done is not None:
+        if (done := checkpoint.done) is not None:
             raise CheckpointMismatchError(
-                f"the checkpoint {checkpoint.path} has given the batches up to {checkpoint.done} of query {checkpoint.query} "
+                f"the checkpoint {checkpoint.path} has given the batches up to {done} of query {checkpoint.query} "
                 "already, and this log has none of them: it is the checkpoint of another topology or program, or the log was "
                 f"lost. Give each topology a checkpoint of its own. {_CHOICES}"
             )
@@ -76,26 +106,23 @@ def check_checkpoint(checkpoint: Checkpoint, last: Mapping[str, Any] | None, sou
 
 def _problem(checkpoint: Checkpoint, last: Mapping[str, Any], sources: list[str]) -> str | None:
     batch, path = last["batch"], f"the checkpoint {checkpoint.path}"
-    if checkpoint.query is None:
+    if not checkpoint.query:
         return f"{path} is empty: it was deleted, or a different folder is named. Spark would read from the beginning"
     if checkpoint.query != last["query"]:
         return f"{path} is of query {checkpoint.query}: it was deleted and begun again, or it is of another query"
     if sources != last["sources"]:
         now, then = (", ".join(each) or "nothing" for each in (sources, last["sources"]))
         return f"the query reads {now} where it read {then}: the offsets mean nothing there"
-    if checkpoint.planned is None or checkpoint.planned < batch:
-        return f"{path} ends with batch {checkpoint.planned}: it was restored from an older copy"
+    planned, done = checkpoint.planned, checkpoint.done
+    if planned is None or planned < batch:
+        return f"{path} ends with batch {planned}: it was restored from an older copy"
     if checkpoint.digest(batch) != last["offsets"]:
         return (
             f"batch {batch} of {path} is a different one: it was restored from an older copy and has gone on since, "
             "or two topologies share it"
         )
-    if checkpoint.done is not None and checkpoint.done > batch:
-        given = (
-            f"batch {checkpoint.done}"
-            if checkpoint.done == batch + 1
-            else f"the batches {batch + 1} to {checkpoint.done}"
-        )
+    if done is not None and done > batch:
+        given = f"batch {done}" if done == batch + 1 else f"the batches {batch + 1} to {done}"
         return f"{path} has given {given} to someone else: two topologies share it, or the log is an older copy"
     return None
 
@@ -115,58 +142,6 @@ def check_handed(path: str, query: str, batch: int, last: Mapping[str, Any] | No
 
 # The options of a source that say what is read. The others say how, and may change.
 _NAMING = ("path", "table", "subscribe", "subscribepattern", "assign", "topic", "streamname", "host", "port")
-
-
-def read_checkpoint(spark: SparkSession, path: str) -> Checkpoint:
-    """Return what a checkpoint says about itself. Spark's errors pass through."""
-    files = _Files(spark, path)
-    if query := files.query():
-        return Checkpoint(path, query, files.last("offsets"), files.last("commits"), files.digest)
-    return Checkpoint(path)
-
-
-def read_batch(spark: SparkSession, path: str, batch: int) -> tuple[str, str | None]:
-    """Return the id of the query of a checkpoint, empty if there is none, and the digest of a batch."""
-    files = _Files(spark, path)
-    return files.query(), files.digest(batch)
-
-
-class _Files:
-    """The files of a folder, in any file system that Spark knows."""
-
-    def __init__(self, spark: SparkSession, folder: str) -> None:
-        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  PySpark has no call for files
-        self._jvm = jvm
-        self._folder = jvm.org.apache.hadoop.fs.Path(folder)
-        self._system = self._folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001  as above
-
-    def query(self) -> str:
-        metadata = self.text("metadata")
-        return "" if metadata is None else str(json.loads(metadata)["id"])
-
-    def text(self, name: str) -> str | None:
-        path = self._path(name)
-        if not self._system.exists(path):
-            return None
-        stream = self._system.open(path)
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-
-    def digest(self, batch: int) -> str | None:
-        offsets = self.text(f"offsets/{batch}")
-        return None if offsets is None else digest_of(offsets)
-
-    def last(self, name: str) -> int | None:
-        path = self._path(name)
-        if not self._system.exists(path):
-            return None
-        names = [status.getPath().getName() for status in self._system.listStatus(path)]
-        return max((int(each) for each in names if each.isdigit()), default=None)
-
-    def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._folder, name)
 
 
 def sources_of(df: DataFrame) -> list[str]:

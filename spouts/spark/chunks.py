@@ -229,22 +229,18 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """The number of all rows."""
         return sum(chunk.rows for chunk in self.chunks)
 
     def rows_folder(self, folder: str) -> str:
-        """Return where the chunks are."""
         return str(Path(folder, _ROWS + self.id))
 
 
 def new_rows_folder(folder: str) -> tuple[str, str]:
-    """Return a new id, and the folder for its chunks."""
     id_ = uuid.uuid4().hex
     return id_, str(Path(folder, _ROWS + id_))
 
 
 def fields_as_text(fields: Fields) -> tuple[str, ...]:
-    """Return fields as a manifest keeps them."""
     return tuple(f"{name}: {type_}" for name, type_ in zip(fields.names, fields.types, strict=True))
 
 
@@ -263,7 +259,6 @@ def check_owner(folder: str, manifest: Manifest, owner: str) -> None:
 
 
 def read_manifest(folder: str) -> Manifest | None:
-    """Return the manifest of a folder, None if it has none."""
     path = Path(folder, _NAME)
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -19,14 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spouts.spark.checkpoint_check import (
-    check_checkpoint,
-    check_handed,
-    is_batch,
-    read_batch,
-    read_checkpoint,
-    sources_of,
-)
+from spouts.spark.checkpoint_check import Checkpoint, check_checkpoint, check_handed, is_batch, sources_of
 from spouts.spark.chunks import (
     ChunkLimits,
     ChunkPart,
@@ -48,8 +41,7 @@ if TYPE_CHECKING:
 _log, _py4j = logging.getLogger(__name__), logging.getLogger("py4j.clientserver")
 _STOP_S = 30.0
 _CHUNK = ChunkLimits(65_536, 32 << 20)
-_used: set[str] = set()  # the checkpoints of this process
-_used_lock = threading.Lock()
+_used: dict[str, QueryCoordinator] = {}  # the checkpoints of this process, and who reads them
 # What Spark takes for the end of a query that was stopped: it looks for this text in what the Python side raised. Any longer
 # text of that kind, as a cancelled job raises it, lets Spark's search overflow its stack.
 _Stopped = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
@@ -82,7 +74,6 @@ class QueryCoordinator(BatchCoordinator):
         self._query: StreamQuery | None = None
         self._last: Definition | None = None  # the last batch that the log has, committed or being tried
         self._open: Definition | None = None  # a batch that is being tried
-        self._holds = False
         self._sources: list[str] = []
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
@@ -101,9 +92,7 @@ class QueryCoordinator(BatchCoordinator):
         return self._open
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ChunkPart]:
-        self._last = self._open = (
-            definition  # the query is not needed for it, and is started when the next one is asked for
-        )
+        self._last = self._open = definition  # the query is started when the next one is asked for
         folder = self._folder(definition)
         manifest = read_manifest(folder)
         if manifest is None or manifest.id != definition["snapshot"]:
@@ -125,12 +114,10 @@ class QueryCoordinator(BatchCoordinator):
         return int(definition["bytes"])
 
     def look_now(self) -> None:
-        """Ask the query for all that its source has now."""
         if self._query is not None:
             self._query.look_now()
 
     def is_preparing(self) -> bool:
-        """Whether the query may still give a batch of that."""
         return self._query is not None and self._query.is_preparing()
 
     def close(self) -> None:
@@ -141,14 +128,11 @@ class QueryCoordinator(BatchCoordinator):
     def _running(self) -> StreamQuery:
         if self._query is None:
             checkpoint = self._settings.checkpoint
-            with _used_lock:
-                if checkpoint in _used:
-                    raise SpoutError(
-                        f"the checkpoint {checkpoint} is in use by another stream of this process. Give each its own: what one "
-                        "of them has read, the other would miss"
-                    )
-                _used.add(checkpoint)
-                self._holds = True
+            if _used.setdefault(checkpoint, self) is not self:
+                raise SpoutError(
+                    f"the checkpoint {checkpoint} is in use by another stream of this process. Give each its own: what one "
+                    "of them has read, the other would miss"
+                )
             self._query = StreamQuery(
                 self._start, self._write, bool({"availableNow", "once"} & self._settings.trigger.keys())
             )
@@ -159,23 +143,22 @@ class QueryCoordinator(BatchCoordinator):
         if self._query is not None:
             self._query.close()
             self._query = None
-        with _used_lock:
-            if self._holds:
-                _used.discard(self._settings.checkpoint)
-            self._holds = False
+        if _used.get(self._settings.checkpoint) is self:
+            del _used[self._settings.checkpoint]
 
     def _start(self, call: Callable[[DataFrame, int], None]) -> StreamingQuery:
         df, settings = self._open_dataframe(), self._settings
         self._sources = sources_of(df)
         if not settings.adopts:
-            check_checkpoint(read_checkpoint(df.sparkSession, settings.checkpoint), self._last, self._sources)
+            check_checkpoint(Checkpoint(df.sparkSession, settings.checkpoint), self._last, self._sources)
         writer = df.writeStream.foreachBatch(call).option("checkpointLocation", settings.checkpoint)
         return (writer.trigger(**settings.trigger) if settings.trigger else writer).start()
 
     def _write(self, df: DataFrame, batch: int) -> Definition | None:
         """Write the rows of a batch that Spark gives, in the query's thread; None if the log has committed it."""
         settings, last, open_ = self._settings, self._last, self._open
-        query, digest = read_batch(df.sparkSession, settings.checkpoint, batch)
+        checkpoint = Checkpoint(df.sparkSession, settings.checkpoint)
+        query, digest = checkpoint.query, checkpoint.digest(batch)
         if not query or digest is None:  # without them no batch can be distinguished from another
             raise SpoutError(
                 f"Spark gives batch {batch}, but {settings.checkpoint} does not show "

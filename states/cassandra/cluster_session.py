@@ -186,19 +186,16 @@ def _cluster(options: CassandraOptions) -> Any:
 
 # ---- sharing ---------------------------------------------------------------------------------------------------------
 
-_registry: dict[tuple[Any, ...], CassandraConnection] = {}
-_users: dict[tuple[Any, ...], int] = {}
-_registry_lock = threading.Lock()
+_shared: dict[tuple[Any, ...], tuple[CassandraConnection, int]] = {}
+_lock = threading.Lock()
 
 
 def borrow(options: CassandraOptions) -> CassandraConnection:
     """Return the connection of this process for the options; give it back as often as it was borrowed."""
-    with _registry_lock:
-        session = _registry.get(options.connection)
-        if session is None:
-            session = _registry[options.connection] = CassandraConnection(options)
-        _users[session.key] = _users.get(session.key, 0) + 1
-        return session
+    with _lock:
+        connection, users = _shared.get(options.connection) or (CassandraConnection(options), 0)
+        _shared[connection.key] = connection, users + 1
+        return connection
 
 
 def give_back(connection: CassandraConnection) -> None:
@@ -206,22 +203,22 @@ def give_back(connection: CassandraConnection) -> None:
 
     One of a parent process is left alone, because its threads are not here.
     """
-    with _registry_lock:
-        if _registry.get(connection.key) is not connection:
+    with _lock:
+        known, users = _shared.get(connection.key, (None, 0))
+        if known is not connection:
             return
-        _users[connection.key] -= 1
-        if _users[connection.key]:
+        _shared[connection.key] = connection, users - 1
+        if users > 1:
             return
-        del _registry[connection.key], _users[connection.key]
+        del _shared[connection.key]
     connection.close()
 
 
 def _forget_parents() -> None:
     # A child has the sockets of its parent, but not the threads that serve them.
-    global _registry_lock
-    _registry_lock = threading.Lock()
-    _registry.clear()
-    _users.clear()
+    global _lock
+    _lock = threading.Lock()
+    _shared.clear()
 
 
 os.register_at_fork(after_in_child=_forget_parents)

@@ -6,7 +6,7 @@ import datetime as dt
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
@@ -15,8 +15,7 @@ from trident.arrow import array_of, arrow_type, large_type
 from trident.errors import BackendError, CorruptValueError
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.storekit.plain_columns import OWN, PlainColumn, PlainColumns
-from trident.storekit.plain_shapes import asked_shape, json_form, plain_type
+from trident.storekit.plain_columns import OWN, PlainColumn, PlainColumns, asked_shape, json_form, plain_type
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
@@ -46,39 +45,25 @@ def _of_decimal(value: Decimal) -> bytes:
     return _LENGTH(-exponent) + whole.to_bytes(whole.bit_length() // 8 + 1, "big", signed=True)
 
 
-def _of_date(value: dt.date) -> bytes:
-    return struct.pack(">I", value.toordinal() - _FIRST_DAY + (1 << 31))
-
-
-def _of_moment(value: dt.datetime) -> bytes:
-    return struct.pack(">q", (value - _EPOCH) // _MS)
-
-
-def _moment(value: dt.datetime) -> dt.datetime:
-    return _EPOCH + round((value.replace(tzinfo=dt.UTC) - _EPOCH) / _MS) * _MS  # the driver reads it through a float
-
-
-def _day(value: Any) -> dt.date:
-    return dt.date.fromordinal(value.days_from_epoch + _FIRST_DAY)
-
-
-def _of_key(text: str) -> bytes:
-    return (_ESCAPE + text if not text or text[0] == _ESCAPE else text).encode()
-
-
-def _key(text: str) -> str:
-    return text.removeprefix(_ESCAPE)
-
-
 _TO_BYTES: dict[type, Callable[[Any], bytes]] = {
     str: str.encode,
     bytes: bytes,
     Decimal: _of_decimal,
-    dt.date: _of_date,
-    dt.datetime: _of_moment,
+    dt.date: lambda day: struct.pack(">I", day.toordinal() - _FIRST_DAY + (1 << 31)),
+    dt.datetime: lambda moment: struct.pack(">q", (moment - _EPOCH) // _MS),
 }
-_OF_DRIVER: dict[type, Callable[[Any], Any]] = {dt.date: _day, dt.datetime: _moment}
-_ONLY_KEY = CqlForm("text", pa.large_string(), _of_key, _key)
+_OF_DRIVER: dict[type, Callable[[Any], Any]] = {
+    dt.date: lambda day: dt.date.fromordinal(day.days_from_epoch + _FIRST_DAY),
+    dt.datetime: lambda read: (
+        _EPOCH + round((read.replace(tzinfo=dt.UTC) - _EPOCH) / _MS) * _MS
+    ),  # it was made of a float
+}
+_ONLY_KEY = CqlForm(
+    "text",
+    pa.large_string(),
+    lambda text: (_ESCAPE + text if not text or text[0] == _ESCAPE else text).encode(),
+    lambda text: text.removeprefix(_ESCAPE),
+)
 
 
 class CqlColumn(PlainColumn[CqlForm]):
@@ -103,7 +88,6 @@ class CqlColumn(PlainColumn[CqlForm]):
 
     @property
     def quoted(self) -> str:
-        """The name as CQL."""
         return quoted(self.name)
 
     def cells(self, values: Sequence[Any]) -> list[bytes | None]:
@@ -130,7 +114,30 @@ class CqlColumn(PlainColumn[CqlForm]):
 
 
 class CqlColumns(PlainColumns[CqlColumn]):
-    """The columns of one state."""
+    """The columns of one state.
+
+    `lists`: no two rows have a partition in common, so all are listed together, in the order of their tokens.
+    """
+
+    lists: ClassVar[Sequence[tuple[bytes, ...]]] = [()]
+
+    @property
+    def names_of_key(self) -> list[str]:
+        """The columns of the key, as CQL."""
+        return [column.quoted for column in self.keys]
+
+    @property
+    def names_of_rest(self) -> list[str]:
+        """The other columns of `read`, as CQL."""
+        return [column.quoted for column in self.read[len(self.keys) :]]
+
+    def there(self, names: Sequence[Any]) -> Sequence[Any]:
+        """Return the names that a row may have, each once."""
+        return [key for key in dict.fromkeys(names) if not self.has_no_row(key)]
+
+    def loaded(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
+        parts = zip(self.keys, zip(*rows, strict=True), strict=True)
+        return list(zip(*(key.loaded(part) for key, part in parts), strict=True))
 
     def cells(self, keys: Sequence[Key], values: Sequence[Any]) -> list[tuple[bytes | None, ...]]:
         """Return keys and what is stored for them as rows of cells, in the order of `read`."""
@@ -164,13 +171,7 @@ class CqlColumns(PlainColumns[CqlColumn]):
 
 
 def quoted(name: str) -> str:
-    """Return a name as CQL."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def listed(columns: Iterable[CqlColumn]) -> str:
-    """Return the names of columns as CQL."""
-    return ", ".join(column.quoted for column in columns)
 
 
 def cells_of_list(cells: Sequence[bytes]) -> bytes:
@@ -185,12 +186,12 @@ def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> C
     """
     if options.layout == "binary":
         return None
-    shape = asked_shape(conf, options, CqlColumn.form_of, _misnamed)
+
+    def misnamed(field: str, is_key: bool) -> str | None:
+        return f"no column can be called {field!r}" if field.lower().startswith(OWN) or not field else None
+
+    shape = asked_shape(conf, options, CqlColumn.form_of, misnamed)
     keys = tuple(CqlColumn.of(*field, True) for field in shape.keys)
     if [key.declared for key in keys] == ["string"]:
         keys = (keys[0]._replace(form=_ONLY_KEY),)
     return CqlColumns(kind, keys, tuple(CqlColumn.of(*field, False) for field in shape.values), shape)
-
-
-def _misnamed(field: str, is_key: bool) -> str | None:
-    return f"no column can be called {field!r}" if field.lower().startswith(OWN) or not field else None

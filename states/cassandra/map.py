@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from states.cassandra.cassandra_fence import CassandraFence
 from states.cassandra.cluster_session import borrow, give_back
-from states.cassandra.column_statements import ColumnStatements
 from states.cassandra.cql_columns import CqlColumns
+from states.cassandra.fence import CassandraFence, CassandraRegister, timestamp
 from states.cassandra.options import CassandraOptions, table_name
-from states.cassandra.row_statements import RowStatements, StateRows
 from states.cassandra.schema import RECORDS, RECORDS_FORM, form_of_bytes, form_of_columns, open_table
-from states.cassandra.stamps import Registers, timestamp
+from states.cassandra.statements import BucketColumns, ColumnRows, StateRows
 from trident.errors import CommitOrderError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.interfaces import Key, StateConf
@@ -149,8 +148,11 @@ class CassandraBackingMap(BackingMap):
         """Make sure of the tables; return the rows and the fence."""
         options, connection, state = self._options, self._connection, self._conf.prefix
         table = open_table(connection, options, self._table, form_of_bytes(options), self._conf.read_only)
-        registers = Registers(connection, table, state, options)
-        return RowStatements(connection, table, state, options), CassandraFence(registers, self._partition, self._what)
+        registers = partial(CassandraRegister, connection, table, state, options)
+        rows = StateRows(
+            connection, options, table, BucketColumns(state, options.buckets), f"of state {state!r} in {table}"
+        )
+        return rows, CassandraFence(registers, self._partition, self._what)
 
     def _at_home(self) -> None:
         if self._closed:
@@ -189,6 +191,7 @@ class ColumnsMap(CassandraBackingMap):
         super().__init__(options, conf, partition)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        self._columns.refuse_keys(self._columns.names(keys))
         super().multi_put(keys, values)
         if keys and self._options.ttl_s is None:  # a row that expires is no witness
             self._fence.wrote(keys[0], values[0])
@@ -205,6 +208,6 @@ class ColumnsMap(CassandraBackingMap):
             connection, options, self._table, form_of_columns(self._columns), is_read, self._conf.evolves
         )
         records = open_table(connection, options, RECORDS, RECORDS_FORM, is_read)
-        rows = ColumnStatements(connection, table, self._columns, options)
-        registers = Registers(connection, records, self._table, options)
+        rows = ColumnRows(connection, options, table, self._columns)
+        registers = partial(CassandraRegister, connection, records, self._table, options)
         return rows, CassandraFence(registers, self._partition, self._what, rows)

@@ -41,12 +41,10 @@ class TableForm(NamedTuple):
 
     @property
     def comment(self) -> str:
-        """The comment by which a table is known."""
         buckets = "" if self.buckets is None else f", {self.buckets} buckets"
         return f"trident {self.what} table, layout {_LAYOUT}{buckets}"
 
     def create(self, full: str) -> str:
-        """Return the statement that makes the table."""
         columns = ", ".join(f"{quoted(name)} {type_}" for name, (_, _, type_) in self.columns.items())
         kinds = {name: kind for name, (kind, _, _) in self.columns.items()}
         partition = ", ".join(quoted(name) for name, kind in kinds.items() if kind == "partition_key")

@@ -18,7 +18,7 @@ Fencing
     The sentinel is replaced by a lightweight transaction, forward only, if it is what was read. It is read again before
     each window of writes and at the end of a commit, and then sealed by another one. Every write carries a timestamp made
     of the sentinel it was written under, so later writes of a replaced writer lose against its successor's writes in
-    the storage engine, in whichever order they arrive (`states/cassandra/stamps.py`).
+    the storage engine, in whichever order they arrive (`states/cassandra/fence.py`).
 
 The driver is imported when a state is opened.
 """

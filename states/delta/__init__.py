@@ -1,18 +1,12 @@
 """States in Delta tables: one atomic transaction a batch.
 
-Begin with `state.py`; `map.py` commits, `state_table.py` is the table, `time_travel.py` reads batches of the past.
+Begin with `state.py`; `map.py` commits, `state_table.py` is the table.
 """
 
-from states.delta.state import (
-    DeltaBackingMap,
-    DeltaMapState,
-    DeltaOptions,
-    DeltaState,
-    DeltaStateAt,
-    delta_dataframe,
-    delta_session_conf,
-    delta_state_at,
-)
+from states.delta.map import DeltaBackingMap
+from states.delta.options import DeltaOptions
+from states.delta.spark_table import delta_dataframe, delta_session_conf
+from states.delta.state import DeltaMapState, DeltaState, DeltaStateAt, delta_state_at
 
 __all__ = [
     "DeltaBackingMap",

@@ -1,7 +1,12 @@
-"""The data files of a Delta table: written whole before any log entry names them.
+"""The data files of a Delta table: written whole before any log entry names them, deleted once no version needs them.
 
 A file's name gives the range of `_seq` of its rows. The log holds no bounds of its columns: readers through delta-rs and Arrow
 skip files that have bounds for some columns and not for all, and not every type has bounds.
+
+A version can be read as long as a checkpoint at or before it, the log entries since, and its data files are there. So old
+versions go from the oldest on, up to a checkpoint, which stays. First the data files that their entries removed: no
+later version has them, unless another program has brought them back. Then the entries, oldest first. After a kill in
+between, the entries that are still there name what is left, and the next run deletes that.
 """
 
 from __future__ import annotations
@@ -9,25 +14,26 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.fs import FileSystem
+from pyarrow.fs import FileSelector, FileSystem
 
-from states.delta.faults import VersionMoved
 from states.delta.layout import SEQ_COLUMN
+from states.delta.local_folder import LOG
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-_ROWS_PER_GROUP = 1 << 20
 _NAME = re.compile(r"part-(\d{10,})-(\d{10,})-[\da-f-]{36}\.snappy\.parquet")
 """The file of a commit; those of other programs have the eight digits of a UUID in the second place, sometimes decimal ones."""
+_OF_A_TABLE = re.compile(r"part-[\w.=-]+\.parquet")
+_LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.[\w.-]*(?:parquet|json))")
+_ENTRY, _CHECKPOINT = "json", "checkpoint.parquet"
 
 
 class DataFile(NamedTuple):
@@ -53,14 +59,8 @@ class DataFile(NamedTuple):
         from deltalake.transaction import RemoveAction
 
         # Without the time: a checkpoint holds the removals of a week, and each would be larger than the one before. When
-        # the file may be deleted is decided by the log entry of the removal (`old_versions`).
+        # the file may be deleted is decided by the log entry of the removal (`removed_since`).
         return RemoveAction(self.path, False, 0, self.size, {})
-
-
-def data_files(table: DeltaTable) -> list[DataFile]:
-    """Return the data files of a table, in the order of their rows' `_seq`."""
-    facts = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    return sorted(map(DataFile.of, facts), key=lambda file: file.first)
 
 
 def in_turn(files: Iterable[DataFile]) -> list[list[DataFile]]:
@@ -72,32 +72,6 @@ def in_turn(files: Iterable[DataFile]) -> list[list[DataFile]]:
         groups[-1].append(file)
         last = max(last, file.last)
     return groups
-
-
-def write_file(
-    rows: pa.Table,
-    seq: tuple[int, int],
-    schema: pa.Schema,
-    system: FileSystem,
-    new_rows: bool,
-    name: str | None = None,
-) -> AddAction | None:
-    """Write rows into a file of their own; return the action that adds it, None without any row.
-
-    `seq`: the lowest and highest `_seq` of the rows.
-    `schema`: of the table.
-    `system`: the table's folder.
-    `new_rows`: False for rows that were in the table before.
-    `name`: of the file, where no version shows it yet; None: as of a data file.
-    """
-    if not rows.num_rows:
-        return None
-    name = name or name_of(*seq)
-    try:
-        size = write_parquet(rows if rows.schema == schema else rows.cast(schema), name, system, _ROWS_PER_GROUP)
-    except FileNotFoundError as error:
-        raise VersionMoved(f"the folder of the table is gone: {error}") from error
-    return added(name, size, rows.num_rows, new_rows)
 
 
 def write_parquet(rows: pa.Table, name: str, system: FileSystem, rows_per_group: int, **how: Any) -> int:
@@ -119,7 +93,76 @@ def name_of(first: int, last: int) -> str:
 
 
 def added(name: str, size: int, rows: int, new_rows: bool) -> AddAction:
-    """Return the action that adds a data file to a table."""
     from deltalake.transaction import AddAction
 
     return AddAction(name, size, {}, int(time.time() * 1000), new_rows, json.dumps({"numRecords": rows}))
+
+
+class _LogFile(NamedTuple):
+    version: int
+    kind: str
+    path: str
+
+
+def delete_versions_before(system: FileSystem, version: int, used: Collection[str]) -> None:
+    """Delete the versions before the last checkpoint that is not after `version`; nothing if there is none.
+
+    `system`: the table's folder.
+    `version`: the oldest version that must stay readable.
+    `used`: the data files of the newest version: another program may have brought removed files back (RESTORE).
+    """
+    files = _log_files(system)
+    first = max((file.version for file in files if file.kind == _CHECKPOINT and file.version <= version), default=0)
+    old = [file for file in files if file.version < first]
+    for file in old:
+        if file.kind == _ENTRY:
+            delete_files(system, [name for name in _removed(_actions(system, file.path)) if name not in used])
+    delete_files(system, [file.path for file in old])
+
+
+def removed_since(system: FileSystem, time_ms: int) -> set[str]:
+    """Return the data files that the log entries since a time removed: versions of that time need them."""
+    files = set[str]()
+    for file in reversed(_log_files(system)):
+        if file.kind == _ENTRY:
+            actions = _actions(system, file.path)
+            if 0 < _time_of(actions) < time_ms:
+                break
+            files.update(_removed(actions))
+    return files
+
+
+def only_data_files(names: Sequence[str]) -> list[str]:
+    """Select, from files that a table does not use, the ones named like its own, which may be deleted."""
+    return [name for name in names if _OF_A_TABLE.fullmatch(name)]
+
+
+def delete_files(system: FileSystem, names: Sequence[str]) -> None:
+    """Delete files; those that are gone already do not matter."""
+    for name in names:
+        with suppress(FileNotFoundError):
+            system.delete_file(name)
+
+
+def _log_files(system: FileSystem) -> list[_LogFile]:
+    """Return the files of the log, oldest version first."""
+    files = system.get_file_info(FileSelector(LOG, allow_not_found=True))
+    names = ((_LOG_FILE.fullmatch(info.base_name), info.path) for info in files)
+    return sorted(_LogFile(int(name[1]), name[2], path) for name, path in names if name is not None)
+
+
+def _actions(system: FileSystem, path: str) -> list[dict[str, Any]]:
+    try:
+        with system.open_input_stream(path) as entry:
+            return [json.loads(line) for line in entry.read().splitlines()]
+    except FileNotFoundError:  # another writer has deleted it
+        return []
+
+
+def _removed(actions: Sequence[dict[str, Any]]) -> Iterator[str]:
+    return (action["remove"]["path"] for action in actions if "remove" in action)
+
+
+def _time_of(actions: Sequence[dict[str, Any]]) -> int:
+    notes = (action["commitInfo"] for action in actions if "commitInfo" in action)
+    return max((int(note.get("timestamp", 0)) for note in notes), default=0)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout, RawKey
-from states.delta.state_table import StateTable
+from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, RawKey
+from states.delta.state_tables import StateTables
 
 _APP = "trident/expiry"
 _MARKS_A_TTL = 16
@@ -44,12 +44,11 @@ class TimeMark(NamedTuple):
 class Expiry:
     """The marks of a table, as far as this process knows, and what has expired by them.
 
-    `table`, `layout`: the table of the changes, and its columns.
-    `ttl_s`: how old a row must be; None: nothing expires.
+    `tables`: the state; its `ttl_s` says how old a row must be.
     """
 
-    def __init__(self, table: StateTable, layout: DeltaLayout, ttl_s: int | None) -> None:
-        self._table, self._layout, self._ttl_s = table, layout, ttl_s
+    def __init__(self, tables: StateTables) -> None:
+        self._table, self._layout, self._ttl_s = tables.changes, tables.layout, tables.options.ttl_s
         self._marks: list[TimeMark] | None = None  # in order; None: they were not read
         self._made: TimeMark | None = None
         self._clean = -1  # nothing up to this `_seq` has expired

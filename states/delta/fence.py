@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states.delta.state_table import ABSENT, COMPACTION, StateTable
-from trident.errors import BackendError, FencedError, StateError
+from trident.errors import StateError
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.winners import EVERYTHING_WON, Winners
-from trident.storekit import displaced
 
 
 def newest_sentinel(table: StateTable) -> Sentinel | None:
@@ -39,21 +38,8 @@ def moved_by_compactions(table: StateTable, since: int) -> bool:
     newest = table.refresh()
     if newest < since:
         return False
-    unchanged = {entry["version"] for entry in table.notes(newest - since) if _changes_nothing(entry)}
+    unchanged = {entry["version"] for entry in table.notes(newest - since) if changes_nothing(entry)}
     return unchanged.issuperset(range(since + 1, newest + 1))
-
-
-def overtaken(
-    what: str, own: Sentinel | None, found: Sentinel | None, seen: Sentinel | None, version: int
-) -> StateError | FencedError:
-    """Return the error of a commit that was refused because another writer has committed, as `version` at the latest."""
-    if own is not None and found != seen:
-        return displaced(what, own, found, seen)
-    writer = "another writer" if own is None else f"the writer of {own}"
-    return BackendError(
-        f"commit of {writer} to {what} was refused: version {version} was committed meanwhile, its sentinel is {found}. "
-        "Nothing was written; the batch may be replayed"
-    )
 
 
 STAGED_AS = "trident.staged"
@@ -74,7 +60,6 @@ class CommitNote(NamedTuple):
 
     @staticmethod
     def of_commit(txid: Txid) -> CommitNote:
-        """Return the note of a batch's commit."""
         winners = None if txid.winners is EVERYTHING_WON else txid.winners
         return CommitNote(int(txid), txid.attempt, txid.incarnation, winners)
 
@@ -92,7 +77,6 @@ class CommitNote(NamedTuple):
         return CommitNote(txid, attempt, incarnation, None if winners is None else Winners.of(*winners))
 
     def metadata(self) -> dict[str, str]:
-        """Return the note as custom metadata of a Delta commit."""
         winners = None if self.winners is None else (self.winners.ranges, self.winners.adopted)
         return {_COMMIT: json.dumps([self.txid, self.attempt, self.incarnation, winners])}
 
@@ -101,11 +85,6 @@ class CommitNote(NamedTuple):
         if self.winners is None:
             return Snapshot(txid)
         return Snapshot(txid, self.winners.with_winner(self.txid, self.attempt))
-
-
-def is_only_staged(entries: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Return whether one of the entries published what was staged under a name, and the others changed no content."""
-    return [entry.get(STAGED_AS) for entry in entries if not _changes_nothing(entry)] == [name]
 
 
 def find_batch(
@@ -125,7 +104,7 @@ def find_batch(
 
     Raises `StateError`: there is no note, or the batch is later than the last note and given by its number alone.
     """
-    shown = list(_shown(entries, newest))
+    shown = list(shown_commits(entries, newest))
     sentinel = None if shown else laid()
     last = shown[0][1] if shown else None if sentinel is None else CommitNote.of_sentinel(sentinel)
     # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
@@ -145,13 +124,8 @@ def find_batch(
     return next(((version, then) for version, one in shown if one.txid <= number), None)
 
 
-def shown_batches(entries: Sequence[Mapping[str, Any]], newest: int) -> list[tuple[int, int]]:
-    """Return (version, txid) for each batch of the last incarnation that a version shows, newest first."""
-    return [(version, note.txid) for version, note in _shown(entries, newest) if note.txid]
-
-
-def _shown(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator[tuple[int, CommitNote]]:
-    # Each commit of the last incarnation, with the last version before the next commit.
+def shown_commits(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator[tuple[int, CommitNote]]:
+    """Iterate over the commits of the last incarnation, newest first, each with the last version before the next commit."""
     until, incarnation = newest, None
     for entry in entries:
         if RESET in entry:
@@ -166,5 +140,6 @@ def _shown(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator[tuple[
         until = entry["version"] - 1
 
 
-def _changes_nothing(entry: Mapping[str, Any]) -> bool:
+def changes_nothing(entry: Mapping[str, Any]) -> bool:
+    """Whether a version of the table's history changed no content."""
     return COMPACTION in entry or str(entry.get("operation", "")).startswith("VACUUM")

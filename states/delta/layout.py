@@ -26,6 +26,7 @@ from trident.state.columns.number_table import NumberTable
 from trident.state.encoding.codec import decode, encode, encode_tuples
 from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
+from trident.state.table import listed
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import class_of
@@ -35,6 +36,8 @@ SENTINEL_COLUMN = "_sentinel"
 
 RawKey = Any
 RawValue = tuple[Any, ...]
+Puts = dict[RawKey, RawValue] | NumberColumns
+"""What a commit writes: a raw value for each raw key, or numbers that were combined with what was found."""
 
 VALUE_COLUMNS: dict[StateType, tuple[str, ...]] = {
     StateType.OPAQUE: ("txid", "attempt", "prev", "curr"),
@@ -95,7 +98,6 @@ class DeltaLayout:
     # ---- keys -----------------------------------------------------------------------------------------------------
 
     def pack_keys(self, keys: Sequence[Key]) -> list[RawKey]:
-        """Return the raw form of each key."""
         if not self.typed_keys:
             return list(encode_tuples(canonical_keys(keys)))
         wanted = len(self.key_columns)
@@ -108,7 +110,6 @@ class DeltaLayout:
         return self.raw_keys(self.key_table(self.key_parts(keys)).columns)
 
     def unpack_key(self, raw: RawKey) -> Key:
-        """Return the key of a raw key."""
         key: Key = raw if self.typed_keys else decode(raw)
         return key
 
@@ -118,11 +119,10 @@ class DeltaLayout:
         if not self.typed_keys:
             return columns[0]
         if not self._plain_keys:
-            columns = [[_hashable(part) for part in column] for column in columns]
+            columns = [[hashable(part) for part in column] for column in columns]
         return list(zip(*columns, strict=True))
 
     def key_parts(self, raw: Sequence[RawKey]) -> list[Sequence[Any]]:
-        """Return raw keys as one sequence for each key column."""
         if not raw:
             return [()] * len(self.key_columns)
         return list(zip(*raw, strict=True)) if self.typed_keys else [raw]
@@ -167,10 +167,6 @@ class DeltaLayout:
         unpack, deleted = self._unpacker(), self.deleted
         return [None if raw is None or raw is deleted else unpack(raw) for raw in raws]
 
-    def without_deleted(self, values: Sequence[RawValue | None]) -> list[RawValue | None]:
-        """Return raw values with None for those that mark a deleted key."""
-        return [None if value is None or value[0] is None else value for value in values]
-
     def _unpacker(self) -> Callable[[RawValue], Any]:
         bare: Callable[[Any], Any] = copy.deepcopy if self._nested_values else _same
         bare = _decoded if self._value_ddl is None else bare
@@ -188,19 +184,14 @@ class DeltaLayout:
 
     # ---- to rows --------------------------------------------------------------------------------------------------
 
-    def table(
-        self, keys: Sequence[RawKey], values: Sequence[RawValue], seq: int, sentinel: Sentinel | None
-    ) -> pa.Table:
+    def table(self, puts: Puts, seq: int, sentinel: Sentinel | None) -> pa.Table:
         """Build the rows of one commit; the sentinel, if any, is a row of its own, without key and value."""
-        return self._rows(self.key_parts(keys), self._value_arrays(values), seq, sentinel)
-
-    def table_of(self, new: NumberColumns, seq: int, sentinel: Sentinel | None) -> pa.Table:
-        """Build the rows of one commit that comes as columns, and its sentinel's row."""
-        names = new.place[0]  # as of `KeyColumns.names`
-        parts = [names] if len(self.key_columns) == 1 else list(zip(*names, strict=True))
-        return self._rows(parts, [*map(new.column, (TXID, ATTEMPT, PREV, CURR))], seq, sentinel)
-
-    def _rows(self, parts: Sequence[Any], values: Sequence[pa.Array], seq: int, sentinel: Sentinel | None) -> pa.Table:
+        if isinstance(puts, NumberColumns):
+            names = puts.place[0]  # as of `KeyColumns.names`
+            parts = [names] if len(self.key_columns) == 1 else list(zip(*names, strict=True))
+            values = [*map(puts.column, (TXID, ATTEMPT, PREV, CURR))]
+        else:
+            parts, values = self.key_parts(list(puts)), self._value_arrays(list(puts.values()))
         keys, count = self.key_table(parts), len(values[0])
         own = [pa.array(np.full(count, seq, np.int64)), pa.nulls(count, _SENTINEL)]
         rows = pa.table([*keys.columns, *values, *own], schema=self.schema)
@@ -208,6 +199,10 @@ class DeltaLayout:
             return rows
         mark = {SEQ_COLUMN: seq, SENTINEL_COLUMN: sentinel._asdict()}
         return pa.concat_tables([rows, pa.Table.from_pylist([mark], self.schema)])
+
+    def raw_rows(self, new: NumberColumns) -> dict[RawKey, Any]:
+        names = listed(new.place[0])
+        return dict(zip(zip(names, strict=True) if len(self.key_columns) == 1 else names, new, strict=True))
 
     # ---- from rows ------------------------------------------------------------------------------------------------
 
@@ -322,10 +317,10 @@ def _decoded(value: bytes | None) -> Any:
     return None if value is None else decode(value)
 
 
-def _hashable(part: Any) -> Any:
-    # Floats in their one form, as a NaN key would not be found otherwise; lists and dicts as tuples, which can be hashed.
+def hashable(part: Any) -> Any:
+    """Return a part of a key: floats in their one form, as a NaN would not be found otherwise; lists and dicts as tuples."""
     if isinstance(part, list):
-        return tuple(_hashable(item) for item in part)
+        return tuple(hashable(item) for item in part)
     if isinstance(part, dict):
-        return tuple((_hashable(name), _hashable(item)) for name, item in part.items())
+        return tuple((hashable(name), hashable(item)) for name, item in part.items())
     return canonical(part) if type(part) is float else part

@@ -9,28 +9,33 @@ only a writer whose log never recorded that batch may rename it.
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from states.delta.old_versions import added_files, is_cut, is_whole
 from trident.errors import StateError
 
 _LOGGER = logging.getLogger(__name__)
-_LOG = "_delta_log"
-_INSIDE = "_trident"  # where the changes of a state are
+LOG = "_delta_log"
+INSIDE = "_trident"
+"""Where the changes of a state are."""
 _ENTRY = re.compile(r"(\d{20})\.json$")
 _LOG_FILE = re.compile(r"\d{20}\.(json|checkpoint.*)$")
 # Entries that a killed process may have left unsynced: its last commit, and a compaction beside it.
 _UNSURE = 3
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.(.*\.)?parquet$")
 _HINT = "_last_checkpoint"
+_PARQUET = b"PAR1"
+
+TXN_IS_LAST = "trident.txn_is_last"
+"""The mark of our commits: their log entry is whole only if its last line is a transaction."""
 
 
 class TableFolder:
@@ -41,12 +46,11 @@ class TableFolder:
     """
 
     def __init__(self, path: Path, fsync: bool) -> None:
-        self.path, self._log, self._fsync = path, path / _LOG, fsync
+        self.path, self._log, self._fsync = path, path / LOG, fsync
         self._synced: int | None = None
         self._doubtful: set[Path] = set()
 
     def has_entry(self, version: int) -> bool:
-        """Return whether the log entry of a version is there."""
         return self._entry(version).exists()
 
     def entry_id(self, version: int) -> int:
@@ -60,11 +64,11 @@ class TableFolder:
     def refuse_other_content(self) -> None:
         """Raise `StateError` if there is something here that is not a Delta table."""
         try:
-            names = sorted({path.name for path in self.path.iterdir()} - {_INSIDE})
+            names = sorted({path.name for path in self.path.iterdir()} - {INSIDE})
         except FileNotFoundError:
             return
         # A log without an entry is not other content: a crash during the creation leaves it.
-        started = names == [_LOG] and not (set(self._names(_LOG_FILE)) - {path.name for path in self._damaged_end()})
+        started = names == [LOG] and not (set(self._names(_LOG_FILE)) - {path.name for path in self._damaged_end()})
         if names and not started:
             raise StateError(
                 f"open Delta table {self.path}: the directory holds {names[:5]} and is not a Delta table. Nothing was "
@@ -82,7 +86,6 @@ class TableFolder:
         return int(damaged[0].stem) if damaged else None
 
     def is_damaged(self, version: int, without_data: bool = False) -> bool:
-        """Return whether the log entry of a version is there and damaged."""
         try:
             return not self._is_sound(self._entry(version), without_data)
         except FileNotFoundError:
@@ -230,3 +233,41 @@ def _fsync(name: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_whole(data: bytes, version: int) -> bool:
+    """Return whether the log entry of a version was written to its end."""
+    # A cut at the end of a line leaves valid lines: half a batch, or a compaction that only removes. But delta-rs writes
+    # the transaction of a commit last, and the commits made here say that they have one.
+    try:
+        actions: Sequence[Any] = [json.loads(line) for line in data.splitlines()]
+    except ValueError:
+        return False
+    if not actions or not all(isinstance(action, dict) for action in actions):
+        return False
+    kinds = {kind for action in actions for kind in action}
+    if version == 0 and not {"protocol", "metaData"} <= kinds:
+        return False
+    notes = [note for action in actions if isinstance(note := action.get("commitInfo"), dict)]
+    return "txn" in actions[-1] if any(TXN_IS_LAST in note for note in notes) else True
+
+
+def added_files(entry: bytes) -> list[Mapping[str, Any]]:
+    return [action["add"] for action in map(json.loads, entry.splitlines()) if "add" in action]
+
+
+def is_cut(name: Path, size: int | None = None) -> bool:
+    """Return whether a Parquet file is missing, or not as long as it should be."""
+    try:
+        data = name.open("rb")
+    except FileNotFoundError:
+        return True
+    with data:
+        length = data.seek(0, os.SEEK_END)
+        if length < 2 * len(_PARQUET) or (size is not None and size != length):
+            return True
+        ends = []
+        for at in (0, length - len(_PARQUET)):
+            data.seek(at)
+            ends.append(data.read(len(_PARQUET)))
+        return ends != [_PARQUET, _PARQUET]

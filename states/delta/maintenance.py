@@ -31,12 +31,17 @@ _APP = "trident-maintenance"
 class Maintenance:
     """Keeps one table small. The commit at which it is due starts it. It has a table object and a thread of its own.
 
-    `tables`, `table`: the state, and the table of its changes; the thread opens it again.
+    `tables`: the state; the thread opens the table of its changes again.
     `merged`: returns the `_seq` up to which all changes are in a base, which deletions must still reach; None without a base.
     """
 
-    def __init__(self, tables: StateTables, table: StateTable, merged: Callable[[], int | None]) -> None:
-        self._source, self._layout, self._options, self._what = table, tables.layout, tables.options, tables.what
+    def __init__(self, tables: StateTables, merged: Callable[[], int | None]) -> None:
+        self._source, self._layout, self._options, self._what = (
+            tables.changes,
+            tables.layout,
+            tables.options,
+            tables.what,
+        )
         self._merged = merged
         self._files = self._entries = self._runs = 0
         self._thread: threading.Thread | None = None

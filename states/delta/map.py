@@ -6,28 +6,25 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from states.delta.beyond_memory.opened_base import OpenedBase
+from states.delta.beyond_memory.merging import OpenedBase
 from states.delta.expiry import Expiry
 from states.delta.faults import VersionMoved
-from states.delta.fence import RESET, CommitNote, newest_sentinel, overtaken
-from states.delta.index import Index
-from states.delta.indexed_values import Puts
-from states.delta.layout import RawKey, RawValue
+from states.delta.fence import RESET, CommitNote, newest_sentinel
+from states.delta.index import Index, Reader
+from states.delta.layout import Puts, RawKey, RawValue
 from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
-from states.delta.published_table import TRIMMED
 from states.delta.publishing import Publishing
-from states.delta.reader import Reader
 from states.delta.staging import Staged, Staging
 from states.delta.state_table import ABSENT
-from states.delta.state_tables import StateTables
-from trident.errors import StateError
+from states.delta.state_tables import TRIMMED, StateTables
+from trident.errors import BackendError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.table import KeyColumns
 from trident.state.txid import Sentinel, Snapshot, Txid
-from trident.storekit import check_move, refuse_read_only
+from trident.storekit import check_move, displaced, refuse_read_only
 
 
 class DeltaBackingMap(BackingMap):
@@ -51,6 +48,11 @@ class DeltaBackingMap(BackingMap):
         Number of the state partition.
     options
         See `DeltaOptions`.
+
+    Attributes
+    ----------
+    tables, staging
+        The state's two tables, and what tasks have staged of it.
     """
 
     # Each read decodes or copies values for this very call; no seal, because rows and sentinel are one Delta transaction.
@@ -64,23 +66,21 @@ class DeltaBackingMap(BackingMap):
         partition: int = 0,
         options: DeltaOptions | None = None,
     ) -> None:
-        tables, read_only = StateTables(path, kind, conf, partition, options), conf is not None and conf.read_only
-        self._layout, self._what, self._app = tables.layout, tables.what, tables.app
-        self._table = tables.changes(read_only)
-        base = OpenedBase(tables, self._table)
-        self._maintenance = Maintenance(tables, self._table, base.merged)
-        self._index = Index(self._table, self._layout, base, self._maintenance.opened)
-        self._reader = Reader(tables, self._table) if read_only else None
-        self._publishing = Publishing(tables, self._table, self._index, base, self._maintenance)
-        self._staging = Staging(self._table, partition, self._what)
-        self._evolves = tables.evolves
-        self._base, self._expires = base, tables.options.ttl_s is not None
-        self._expiry = Expiry(self._table, self._layout, tables.options.ttl_s)
+        self.tables = tables = StateTables(path, kind, conf, partition, options)
+        self._layout, self._what, self._app, self._table = tables.layout, tables.what, tables.app, tables.changes
+        self._base = OpenedBase(tables)
+        self._maintenance = Maintenance(tables, self._base.merged)
+        self._index = Index(tables, self._base, self._maintenance.opened)
+        self._reader = Reader(tables) if conf is not None and conf.read_only else None
+        self._publishing = Publishing(tables, self._index, self._base, self._maintenance)
+        self.staging = Staging(tables, partition)
+        self._evolves, self._expires = tables.evolves, tables.options.ttl_s is not None
+        self._expiry = Expiry(tables)
         self._seen: tuple[Sentinel | None] | None = None  # what was read or written last; None: it was not read yet
         # The commit: its claim, whether it began, and its puts.
         self._claim: Sentinel | None = None
         self._begun = False
-        self._puts = Puts(self._layout)
+        self._puts: Puts = {}
 
     # ---- reads ----------------------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class DeltaBackingMap(BackingMap):
         if self._reader is not None:
             return self._layout.unpack_values(self._reader.get(raw))
         self._load_if_free()
-        found, puts = self._index.values.get(raw), self._puts.as_rows()
+        found, puts = self._index.values.get(raw), self._rows()
         return self._layout.unpack_values(map(puts.get, raw, found) if puts else found)
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> NumberColumns | None:
@@ -106,7 +106,7 @@ class DeltaBackingMap(BackingMap):
             yield from ([self._layout.unpack_key(key) for key in page] for page in self._reader.key_pages())
             return
         self._load_if_free()
-        puts, deleted = self._puts.as_rows(), self._layout.deleted
+        puts, deleted = self._rows(), self._layout.deleted
         for page in self._index.values.key_pages():
             yield [self._layout.unpack_key(key) for key in page if key not in puts]
         yield [self._layout.unpack_key(key) for key, raw in puts.items() if raw is not deleted]
@@ -119,7 +119,8 @@ class DeltaBackingMap(BackingMap):
         if isinstance(values, NumberColumns):
             if not self._begun:
                 raise StateError(f"columns are put to {self._what} outside of a commit")
-            self._puts.put_columns(values)
+            assert not self._puts, "columns come first"
+            self._puts = values
             return
         self._collect_or_commit(dict(zip(self._layout.pack_keys(keys), self._layout.pack_values(values), strict=True)))
 
@@ -129,7 +130,7 @@ class DeltaBackingMap(BackingMap):
         self._load_if_free()
         raw = self._layout.pack_keys(keys)
         there = [key for key, found in zip(raw, self._index.values.get(raw), strict=True) if found is not None]
-        puts = self._puts.as_rows()
+        puts = self._rows()
         self._collect_or_commit({key: self._layout.deleted for key in there if key not in puts})
 
     # ---- commits --------------------------------------------------------------------------------------------------
@@ -141,13 +142,13 @@ class DeltaBackingMap(BackingMap):
             self._drop_commit()
             self._create_and_load()
         if txid.run and self._claim is not None:  # in a task; its driver publishes
-            self._staging.begin(self._claim, txid)
+            self.staging.begin(self._claim, txid)
             is_same = self._publishing.follow()
         else:
             is_same = self._publishing.by_index() and self._publishing.before(txid, self._index.sentinel)
         if not is_same:
             raise self._overtaken(self._claim)
-        self._puts, self._begun = Puts(self._layout), True
+        self._puts, self._begun = {}, True
 
     def end(self, txid: Txid) -> None:
         """Commit, or stage, the puts and the sentinel as one Delta version.
@@ -160,26 +161,22 @@ class DeltaBackingMap(BackingMap):
             Something else than a compaction has committed since `begin` (nothing was written), or the store refused;
             the batch may be replayed with a higher attempt.
         """
-        is_staged = self._staging.is_on
+        is_staged = self.staging.is_on
         if not self._begun or (is_staged and self._claim is None):
             log = ", or without a log" if is_staged else ""
             raise StateError(f"end of batch {int(txid)} in {self._what} without its begin{log}")
         try:
             self._delete_expired(is_staged)
             if is_staged and self._claim is not None:
-                self._staging.stage(self._index, self._puts, self._claim)
+                self.staging.stage(self._index, self._puts, self._claim)
             elif self._puts or self._claim is not None:
                 self._commit(self._puts, self._claim, CommitNote.of_commit(txid))
                 if self._claim is not None:
-                    self._staging.discard_before(self._claim)
+                    self.staging.discard_before(self._claim)
                 if txid.incarnation is None:
                     self._publishing.without_log()
         finally:
             self._drop_commit()
-
-    def staged_by(self, commit: Callable[[], None]) -> bytes:
-        """Call what ends the commit of a task, and stage it instead of committing it; return what `publish` needs."""
-        return self._staging.staged_by(commit)
 
     def publish(self, own: Sentinel, txid: Txid, staged: bytes) -> None:
         """Commit, in the driver, what a task staged for this attempt; its sentinel was read before.
@@ -198,16 +195,16 @@ class DeltaBackingMap(BackingMap):
         self._publishing.before(txid, found)
         file = Staged.unpacked(staged)
         self._table.refresh()
-        self._write(lambda: self._staging.publish(own, txid, file, self._app, *self._expiry.mark(file.seq)), own)
+        self._write(lambda: self.staging.publish(own, txid, file, *self._expiry.mark(file.seq)), own)
         self._seen = (own,)
         self._index.forget()  # the rows are in the memory of the tasks
         self._maintenance.after_commit()
-        self._staging.discard(own.incarnation, own.attempt)
+        self.staging.discard(own.incarnation, own.attempt)
 
     def recorded(self, snapshot: Snapshot) -> None:
         """Delete what earlier drivers left; then publish the state after a batch that the log holds."""
         if self._reader is None:
-            self._staging.discard_all(once=True)
+            self.staging.discard_all(once=True)
             if self._seen is not None and self._seen[0] is not None:
                 self._publishing.recorded(snapshot, self._seen[0])
 
@@ -237,7 +234,12 @@ class DeltaBackingMap(BackingMap):
         self._refuse_read_only("move the sentinel")
         self._drop_commit()
         self._table.mend()
-        self._cover()
+        if self._evolves and self._table.refresh() != ABSENT:
+            try:
+                self._table.cover()
+            except VersionMoved as moved:
+                raise self._overtaken(None) from moved
+            self._evolves = False  # once
         self._index.load()
         self._seen = self._seen or (self._index.sentinel,)
         check_move(self._what, sentinel, self._index.sentinel, self._seen[0], force)
@@ -245,7 +247,7 @@ class DeltaBackingMap(BackingMap):
             self._create_and_load()
             check_move(self._what, sentinel, self._index.sentinel, self._seen[0], force)
         if force:
-            self._commit(Puts(self._layout), sentinel, CommitNote.of_sentinel(sentinel))
+            self._commit({}, sentinel, CommitNote.of_sentinel(sentinel))
         else:
             self._claim = sentinel
 
@@ -258,15 +260,15 @@ class DeltaBackingMap(BackingMap):
         self._table.mend()
         if self._table.refresh() != ABSENT:
             self._index.forget()
-            nothing, app = self._layout.table([], [], 0, None), (f"{self._app}/reset", self._table.version)
+            nothing, app = self._layout.table({}, 0, None), (f"{self._app}/reset", self._table.version)
             try:
                 self._table.commit(nothing, 0, "overwrite", app, {RESET: "true"}, (TRIMMED, -1))
             except VersionMoved as moved:
                 raise self._overtaken(None) from moved
             self._index.load()
-            self._publishing.clear()
+            self._publishing.publisher.clear()
         self._seen = (None,)
-        self._staging.discard_all()
+        self.staging.discard_all()
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 
@@ -282,14 +284,20 @@ class DeltaBackingMap(BackingMap):
         self._drop_commit()
         self._forget()
 
+    def _rows(self) -> dict[RawKey, RawValue]:
+        """Return the puts of the commit by raw key; the last one of a key counts."""
+        if isinstance(self._puts, NumberColumns):
+            self._puts = self._layout.raw_rows(self._puts)
+        return self._puts
+
     def _collect_or_commit(self, rows: dict[RawKey, RawValue]) -> None:
         if self._begun:
-            self._puts.put(rows)
+            self._rows().update(rows)
         elif rows:
             if self._claim is None:
                 self._create_and_load()
             note = None if self._claim is None else CommitNote.of_sentinel(self._claim)
-            self._commit(Puts(self._layout, rows), self._claim, note)
+            self._commit(rows, self._claim, note)
             self._publishing.without_log()
 
     def _delete_expired(self, is_staged: bool) -> None:
@@ -297,8 +305,8 @@ class DeltaBackingMap(BackingMap):
         if is_staged:
             self._expiry.follow()
         if keys := self._expiry.expired():
-            puts = self._puts.as_rows()
-            self._puts.put({key: self._layout.deleted for key in keys if key not in puts})
+            puts = self._rows()
+            puts.update({key: self._layout.deleted for key in keys if key not in puts})
 
     def _commit(self, puts: Puts, sentinel: Sentinel | None, note: CommitNote | None) -> None:
         notes = {} if note is None else note.metadata()
@@ -319,10 +327,18 @@ class DeltaBackingMap(BackingMap):
         self._expiry.marked()
 
     def _overtaken(self, own: Sentinel | None) -> Exception:
+        """Return the error of a commit that was refused because another writer has committed."""
         self._drop_commit()
         (seen,) = self._seen or (None,)
         self._index.load()
-        return overtaken(self._what, own, self._index.sentinel, seen, self._table.version)
+        found = self._index.sentinel
+        if own is not None and found != seen:
+            return displaced(self._what, own, found, seen)
+        writer = "another writer" if own is None else f"the writer of {own}"
+        return BackendError(
+            f"commit of {writer} to {self._what} was refused: version {self._table.version} was committed meanwhile, its "
+            f"sentinel is {found}. Nothing was written; the batch may be replayed"
+        )
 
     def _sentinel_alone(self) -> Sentinel | None:
         """Return the newest sentinel without reading the rows, which a start does not need."""
@@ -338,17 +354,9 @@ class DeltaBackingMap(BackingMap):
         self._table.mend()
         self._index.load()
         if self._index.version == ABSENT:
-            self._publishing.create()  # first, because a state whose changes are inside no table would be torn
+            self._publishing.publisher.create()  # first, because a state whose changes are inside no table would be torn
             self._table.create()
             self._index.load()
-
-    def _cover(self) -> None:
-        if self._evolves and self._table.refresh() != ABSENT:
-            try:
-                self._table.cover()
-            except VersionMoved as moved:
-                raise self._overtaken(None) from moved
-            self._evolves = False  # once
 
     def _load_if_free(self) -> None:
         # A claim belongs to the version that it was compared in, so the version must not change before its commit.
@@ -356,7 +364,7 @@ class DeltaBackingMap(BackingMap):
             self._index.load()
 
     def _drop_commit(self) -> None:
-        self._claim, self._begun, self._puts = None, False, Puts(self._layout)
+        self._claim, self._begun, self._puts = None, False, {}
 
     def _forget(self) -> None:
         self._index.forget()

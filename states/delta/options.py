@@ -88,11 +88,10 @@ CHANGES = "_trident/changes"
 class Place(NamedTuple):
     """The place of one table of a state.
 
-    `uri`, `local`, `folder`: where delta-rs finds it; its folder on this machine, None on an object store.
+    `uri`, `folder`: where delta-rs finds it; its folder on this machine, None on an object store.
     """
 
     uri: str
-    local: Path | None
     folder: TableFolder | None
 
     @staticmethod
@@ -100,9 +99,8 @@ class Place(NamedTuple):
         """Return a place of the state at a path: `AT_PATH` or `CHANGES`."""
         local = local_path(path)
         if local is None:
-            return Place("/".join([path.rstrip("/"), inside]) if inside else path, None, None)
-        folder = local / inside if inside else local
-        return Place(str(folder), folder, TableFolder(folder, fsync))
+            return Place("/".join([path.rstrip("/"), inside]) if inside else path, None)
+        return Place(str(local / inside), TableFolder(local / inside, fsync))
 
 
 def local_path(path: str) -> Path | None:

@@ -1,24 +1,34 @@
-"""What other programs may read of a state: published beside the commits, or merged into the files of one beyond memory."""
+"""What other programs may read of a state: published beside the commits, or merged into the files of one beyond memory.
+
+The table at the path is brought up to date at most every few seconds, and when the state is closed. It shows committed batches
+only. A state learns which these are when its next commit begins, or when the driver says so (`recorded`). The rows come from
+the version of the change table of that moment.
+
+Two writers may publish at once, if one of them was paused and replaced. So a version is based on the one that was read before
+the sentinel of the changes was compared: the slower of two is refused, and a state of the past replaces no later one.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 
 from states.delta.beyond_memory.large_index import LargeIndex
-from states.delta.beyond_memory.merging import Merging
-from states.delta.beyond_memory.opened_base import OpenedBase
+from states.delta.beyond_memory.merging import Merging, OpenedBase
+from states.delta.faults import VersionMoved
 from states.delta.index import Index
 from states.delta.maintenance import Maintenance
-from states.delta.published_table import Due, Shown
-from states.delta.publisher import Publisher
-from states.delta.state_table import StateTable
-from states.delta.state_tables import StateTables
+from states.delta.state_table import ABSENT
+from states.delta.state_tables import Shown, StateTables, is_newest
 from trident.errors import StateError
 from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
 
 _LOGGER = logging.getLogger(__name__)
-
+_TRIES = 5
+_SHARE = 40  # publishing takes at most one part in so many of the time
+_LOOK_S = 0.2  # how soon the thread notices that the program ends
 _NEWEST = Snapshot(1 << 62)
 """Without a log every write counts."""
 
@@ -28,15 +38,15 @@ class Publishing:
 
     The rows are in the index of this process, or in the memory of tasks: then this process publishes what they staged, and
     reads changes from their table when a merge is due.
+
+    `publisher`: brings the table at the path up to date, while the state fits into memory.
     """
 
-    def __init__(
-        self, tables: StateTables, changes: StateTable, index: Index, base: OpenedBase, maintenance: Maintenance
-    ) -> None:
-        self._changes, self._index, self._base, self._maintenance = changes, index, base, maintenance
+    def __init__(self, tables: StateTables, index: Index, base: OpenedBase, maintenance: Maintenance) -> None:
+        self._changes, self._index, self._base, self._maintenance = tables.changes, index, base, maintenance
         self._is_opaque = tables.layout.kind is StateType.OPAQUE
-        self._publisher, self._merging = Publisher(tables, changes), Merging(tables, changes, base)
-        self._recorded: Due | None = None  # what is committed, as far as this writer knows
+        self.publisher, self._merging = Publisher(tables), Merging(tables, base)
+        self._recorded: Shown | None = None  # what is committed, as far as this writer knows
         self._is_unread = False  # whether the rows are in the memory of tasks
 
     # ---- what is committed ----------------------------------------------------------------------------------------
@@ -75,9 +85,9 @@ class Publishing:
 
     def finish(self, newest: Sentinel | None) -> None:
         """Publish what is committed, and return; `newest` is the sentinel of the changes."""
-        self._publisher.finish()
+        self.publisher.finish()
         due, newest = self._recorded, newest if self._is_unread else self._index.sentinel
-        is_committed = due is not None and newest is not None and newest.txid <= due.snapshot.txid
+        is_committed = due is not None and newest is not None and newest.txid <= due.txid
         try:
             self._merging.finish(due if is_committed and self._has_base else None, self._large, self._index.seq)
         except StateError as error:
@@ -115,19 +125,11 @@ class Publishing:
 
     # ---- the table at the path ------------------------------------------------------------------------------------
 
-    def create(self) -> None:
-        """Make the table that people read, without rows, if it is absent."""
-        self._publisher.create()
-
     def stop(self) -> None:
         """Publish nothing that is due; return when nothing is being published."""
-        self._publisher.forget()
+        self.publisher.forget()
         self._merging.drop()
         self._recorded, self._is_unread = None, False
-
-    def clear(self) -> None:
-        """Remove all rows, because the state was emptied."""
-        self._publisher.clear()
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
@@ -144,9 +146,9 @@ class Publishing:
         is_committed = found is None or found.txid <= snapshot.txid
         if not (is_committed or self._is_opaque):
             return
-        due = self._recorded = Due(Shown(snapshot.txid, shown, self._changes.version), snapshot)
+        due = self._recorded = Shown(snapshot, shown, self._changes.version)
         if not self._has_base:
-            self._publisher.publish(due)
+            self.publisher.publish(due)
         elif is_committed:  # a base holds no others
             try:
                 self._merging.offer(due, self._large, self._index.seq)
@@ -155,16 +157,126 @@ class Publishing:
                 raise
 
     def _is_too_large(self) -> bool:
-        return self._base.bounds.is_beyond(self._changes.files()) if self._is_unread else self._index.is_too_large()
+        return self._base.is_beyond(self._changes.files()) if self._is_unread else self._index.is_too_large()
 
     def _grow(self, snapshot: Snapshot, newest: Sentinel) -> None:
-        self._publisher.forget()
+        self.publisher.forget()
         self._maintenance.close()
         seq = max(file.last for file in self._changes.files()) if self._is_unread else self._index.seq
-        self._base.grow(Due(Shown(snapshot.txid, newest, self._changes.version), snapshot), seq)
+        self._base.grow(Shown(snapshot, newest, self._changes.version), seq)
 
     def _forget(self) -> None:
         """Read the state again, because another writer has changed it; `by_tasks` looks for its base."""
         self._index.forget()
         self._changes.forget()
         self._is_unread = False
+
+
+class Publisher:
+    """Publishes one state. It has table objects and a thread of its own, which ends when all is published."""
+
+    def __init__(self, tables: StateTables) -> None:
+        self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
+        self._news = threading.Condition()
+        self._due: Shown | None = None
+        self._last: Shown | None = None
+        self._thread: threading.Thread | None = None
+        self._not_before, self._at_once = 0.0, False
+
+    def publish(self, due: Shown) -> None:
+        """Publish a committed state soon. A later one takes its place if it comes first."""
+        if self._last is not None and self._last.is_same(due):
+            return
+        self._last = due
+        with self._news:
+            self._due = due
+            if self._tables.options.background_maintenance and (self._thread is None or not self._thread.is_alive()):
+                self._at_once = False
+                self._thread = threading.Thread(target=self._run, name=f"{self._tables.what}: publishing")
+                self._thread.start()
+        if not self._tables.options.background_maintenance and time.monotonic() >= self._not_before:
+            self.finish()
+
+    def create(self) -> None:
+        """Make the published table, without rows, if it is absent."""
+        self.finish()
+        self._published.create()
+
+    def finish(self) -> None:
+        """Publish now what is due, and return."""
+        with self._news:
+            thread, self._at_once = self._thread, True
+            self._news.notify()
+        if thread is not None:
+            thread.join()
+        with self._news:
+            due, self._due = self._due, None
+        if due is not None:
+            self._try(due)
+
+    def forget(self) -> None:
+        """Publish nothing that is due; return when nothing is being published."""
+        with self._news:
+            self._due = self._last = None
+        self.finish()
+
+    def clear(self) -> None:
+        """Remove all rows, because the state was emptied."""
+        for left in range(_TRIES - 1, -1, -1):
+            if self._published.refresh() == ABSENT:
+                return
+            try:
+                self._published.clear()
+                return
+            except VersionMoved:
+                if not left:
+                    raise
+
+    # ---- in the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                while not self._is_time():
+                    self._news.wait(_LOOK_S)
+                due, self._due = self._due, None
+                if due is None or not threading.main_thread().is_alive():
+                    self._thread = None
+                    return
+            self._try(due)
+
+    def _is_time(self) -> bool:
+        ends = self._at_once or not threading.main_thread().is_alive()
+        return ends or self._due is None or time.monotonic() >= self._not_before
+
+    def _try(self, due: Shown) -> None:
+        """Publish; what fails is tried again with the next state, because no batch depends on it."""
+        began = time.monotonic()
+        try:
+            self._publish(due)
+        except (VersionMoved, StateError) as error:
+            self._last = None
+            _LOGGER.warning("the table of %s shows an earlier batch for now: %s", self._tables.what, error)
+        ended = time.monotonic()
+        self._not_before = ended + max(self._tables.options.publish_every_s, (ended - began) * (_SHARE - 1))
+
+    def _publish(self, due: Shown) -> None:
+        changes = self._changes.another(read_only=True, at=due.version)
+        for left in range(_TRIES - 1, -1, -1):
+            is_there = self._published.refresh() != ABSENT
+            if self._published.holds() or not is_newest(self._changes, due):
+                return
+            shown = self._published.shown() if is_there else None
+            if shown is not None and (shown.is_same(due) or shown.is_later(due)):
+                return
+            if changes.refresh() == ABSENT:
+                return
+            rows = self._tables.rows.of(self._tables.layout.reduced(changes.scan(), drop_deleted=True), due.snapshot)
+            try:
+                self._published.create()  # another program may have deleted it
+                self._published.show(rows, due)
+                break
+            except VersionMoved:
+                if not left:
+                    raise
+        self._published.keep_small()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from states.delta.beyond_memory.bucket_files import is_bucket
-from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
+from states.delta.beyond_memory.bucketed_base import is_bucket
+from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, VALUE_COLUMNS
 from states.delta.options import CHANGES
 from trident.errors import EnvironmentProblem, StateError
 from trident.redaction import redacted
@@ -18,8 +18,6 @@ from trident.state.winners import EVERYTHING_WON, Winners
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from trident.state.txid import Snapshot
 
 # Only the central repository, because Ivy's default chain looks into the local Maven folder first, and stops at a module
 # whose description is there without the jar.
@@ -44,7 +42,6 @@ _PACKAGES = {
     "3.5": "io.delta:delta-spark_2.12:3.3.3",
     **{release: f"io.delta:delta-spark_{release}_2.13:4.4.0" for release in ("4.0", "4.1", "4.2")},
 }
-_COLUMNS = {("txid", "attempt", "prev", "curr"): "curr", ("txid", "value"): "value", ("value",): "value"}
 
 
 def delta_package() -> str:
@@ -121,8 +118,8 @@ def delta_dataframe(
 
     table = _load_changes(spark, os.fspath(path), version)
     names = [name for name in table.columns if name not in (SEQ_COLUMN, SENTINEL_COLUMN)]
-    for columns, value in _COLUMNS.items():
-        keys = names[: -len(columns)]
+    for columns in VALUE_COLUMNS.values():
+        value, keys = columns[-1], names[: -len(columns)]
         if keys and tuple(names[len(keys) :]) == columns and len(names) == len(table.columns) - 2:
             shown = sf.col(value) if snapshot is None or value != "curr" else value_at(snapshot)
             latest = sf.max_by(sf.struct(shown.alias("value")), sf.col(SEQ_COLUMN)).alias("_latest")

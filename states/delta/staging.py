@@ -30,9 +30,9 @@ from pyarrow.fs import FileSelector
 from states.delta.data_files import added, name_of
 from states.delta.faults import VersionMoved
 from states.delta.fence import STAGED_AS, CommitNote, moved_by_compactions
-from states.delta.index import Index, StagedCommit
-from states.delta.indexed_values import Puts
-from states.delta.state_table import StateTable
+from states.delta.index import Index
+from states.delta.layout import Puts
+from states.delta.state_tables import StateTables
 from trident.errors import BackendError, SecondRunError, StateError
 from trident.state.txid import Sentinel, Txid
 
@@ -46,8 +46,9 @@ _TRIES = 5
 class Staging:
     """What tasks have staged of one state; in a task, and in the driver."""
 
-    def __init__(self, table: StateTable, partition: int, what: str) -> None:
-        self._table, self._partition, self._what = table, partition, what
+    def __init__(self, tables: StateTables, partition: int) -> None:
+        self._table, self._layout, self._partition = tables.changes, tables.layout, partition
+        self._what, self._app = tables.what, tables.app
         self.is_on = False
         """Whether the commit that ends is staged."""
         self._staged: Staged | None = None
@@ -78,17 +79,17 @@ class Staging:
         """Write puts and the sentinel into a file that no version shows, based on the version of the index."""
         assert index.version is not None, "a commit has begun"
         name, seq = StagedName.of_commit(claim, self._partition), index.next_seq
-        path, rows = f"{STAGED}/{name}", puts.table(seq, claim)
+        path, rows = f"{STAGED}/{name}", self._layout.table(puts, seq, claim)
         with self._table.or_forgotten("stage a commit to"):
             self._table.filesystem().create_dir(STAGED)
         written = self._table.data_file(rows, (seq, seq), name=path)
         assert written is not None, "a sentinel is a row"
         self._staged = Staged(str(name), written.size, rows.num_rows, seq, index.version)
-        index.staged(StagedCommit(str(name), puts, claim, seq))
+        index.staged(str(name), puts, claim, seq)
 
     # ---- in the driver --------------------------------------------------------------------------------------------
 
-    def publish(self, own: Sentinel, txid: Txid, staged: Staged, app: str, *more: tuple[str, int]) -> bool:
+    def publish(self, own: Sentinel, txid: Txid, staged: Staged, *more: tuple[str, int]) -> bool:
         """Add what was staged as one version, with `more` transactions.
 
         Returns
@@ -109,7 +110,7 @@ class Staging:
         for _ in range(_TRIES):
             at = table.version
             try:
-                table.append([file], "append", (app, own.version), note, *more)
+                table.append([file], "append", (self._app, own.version), note, *more)
                 return True
             except VersionMoved:
                 if not moved_by_compactions(table, at):
@@ -175,7 +176,6 @@ class StagedName(NamedTuple):
 
     @classmethod
     def of_commit(cls, own: Sentinel, partition: int) -> Self:
-        """Return the name for a commit by its sentinel."""
         return cls(_digest(own.incarnation), own.txid, own.attempt, partition, own.run)
 
     @classmethod
@@ -211,12 +211,10 @@ class Staged(NamedTuple):
     version: int = 0
 
     def packed(self) -> bytes:
-        """Return it as bytes."""
         return json.dumps(self).encode()
 
     @classmethod
     def unpacked(cls, data: bytes) -> Self:
-        """Return what was packed."""
         return cls(*json.loads(data))
 
 

@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import FileSystem
 
-from states.delta.data_files import DataFile, data_files, write_file
+from states.delta import data_files
+from states.delta.data_files import DataFile, added, name_of
 from states.delta.faults import VersionMoved, reading, writing
-from states.delta.local_folder import TableFolder
-from states.delta.old_versions import TXN_IS_LAST, delete_files, delete_versions_before, removed_since
-from states.delta.table_opening import TableOpening, fits, only_data_files
+from states.delta.local_folder import TXN_IS_LAST, TableFolder
+from states.delta.table_opening import TableOpening, fits
 from trident.errors import BackendError, StateError, StoreAwayError
 from trident.object_stores import short
 
@@ -42,6 +42,7 @@ COMPACTION = "trident.compaction"
 _COLUMNS = "trident-columns"
 _READ_TRIES = 5
 _COMPACTION_TRIES = 15
+_ROWS_PER_GROUP = 1 << 20
 
 
 class StateTable:
@@ -140,10 +141,10 @@ class StateTable:
         if self._table is None:
             return []
         with reading(self.name, "list the files of"):
-            return data_files(self._opened())
+            facts = pa.table(self._opened().get_add_actions(flatten=True)).to_pylist()
+        return sorted(map(DataFile.of, facts), key=lambda file: file.first)
 
     def filesystem(self) -> FileSystem:
-        """Return the folder of the table."""
         return self._opening.filesystem()
 
     def cover(self) -> None:
@@ -263,12 +264,23 @@ class StateTable:
     def data_file(
         self, rows: pa.Table, seq: tuple[int, int], new_rows: bool = True, name: str | None = None
     ) -> AddAction | None:
-        """Write rows into a file that no version shows yet, durably. See `write_file`."""
+        """Write rows into a file that no version shows yet, durably; return the action that adds it, None without any row.
+
+        `seq`: the lowest and highest `_seq` of the rows.
+        `new_rows`: False for rows that were in the table before.
+        `name`: of a file that is staged.
+        """
+        if not rows.num_rows:
+            return None
+        path = name or name_of(*seq)
         with self.or_forgotten("commit to" if name is None else "stage a commit to"):
-            added = write_file(rows, seq, self.schema, self.filesystem(), new_rows, name)
-        if added is not None:
-            self.sync_data(added.path)
-        return added
+            rows = rows if rows.schema == self.schema else rows.cast(self.schema)
+            try:
+                size = data_files.write_parquet(rows, path, self.filesystem(), _ROWS_PER_GROUP)
+            except FileNotFoundError as error:
+                raise VersionMoved(f"the folder of the table is gone: {error}") from error
+        self.sync_data(path)
+        return added(path, size, rows.num_rows, new_rows)
 
     def append(
         self,
@@ -333,7 +345,7 @@ class StateTable:
         if self._options.retained_versions is not None:
             oldest, used = self.version - self._options.retained_versions, {file.path for file in self.files()}
             with writing(self.name, "delete old versions of"):
-                delete_versions_before(self.filesystem(), oldest, used)
+                data_files.delete_versions_before(self.filesystem(), oldest, used)
 
     def vacuum(self) -> None:
         """Delete files that no version younger than `vacuum_after_hours` refers to; also what failed commits left."""
@@ -343,8 +355,8 @@ class StateTable:
         with writing(self.name, "vacuum"):
             unused = self._opened().vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
             # delta-rs goes by the age of a file, and not by the time of its replacement, where a checkpoint does not hold that.
-            needed = removed_since(self.filesystem(), int((time.time() - hours * 3600) * 1000))
-            delete_files(self.filesystem(), only_data_files(sorted({*unused} - needed)))
+            needed = data_files.removed_since(self.filesystem(), int((time.time() - hours * 3600) * 1000))
+            data_files.delete_files(self.filesystem(), data_files.only_data_files(sorted({*unused} - needed)))
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 

@@ -1,28 +1,235 @@
-"""What is fixed of a Delta state: columns, options, names, the rows that people read; it opens the state's two tables."""
+"""The two tables of a Delta state, and what is fixed of it: columns, options, names.
+
+The table at the path is what people read: a Delta version for each state that it shows. While the state fits into memory its
+rows are written whole, and nothing depends on them: they are made from the changes, and made again if they are missing, damaged
+or changed by another program. Beyond memory they are the *base*, in buckets: it holds all changes up to one `_seq`, which is
+the version of a Delta transaction of it; no changes above are in it, and those up to there need not be anywhere else.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import time
+from collections.abc import Iterable
 from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.delta.beyond_memory.bucket_files import ATTEMPT
+from states.delta.beyond_memory.bucketed_base import ATTEMPT, BucketedBase, BucketFile
+from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.sorted_rows import SortedRows
-from states.delta.layout import SENTINEL_COLUMN, DeltaLayout
+from states.delta.data_files import added
+from states.delta.faults import VersionMoved
+from states.delta.fence import newest_sentinel
+from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions
-from states.delta.published_table import PublishedTable
-from states.delta.state_table import StateTable
+from states.delta.state_table import ABSENT, StateTable
 from states.delta.table_opening import TableOpening, TableRole
-from trident.errors import StateError
+from trident.errors import StateError, TridentError
 from trident.fields import struct_fields, widens
 from trident.redaction import redacted
 from trident.state.interfaces import StateConf, StateType
-from trident.state.txid import Snapshot
+from trident.state.txid import Sentinel, Snapshot
 from trident.state.values import stand_before
+
+_LOGGER = logging.getLogger(__name__)
+
+TRIMMED = "trident/trimmed"
+"""The transaction of the change table whose version is the highest `_seq` that it need not hold."""
+
+_SHOWN, _BATCH = "trident.shown", "trident.batch"
+_LOOKED_AT = 20  # versions; other programs may have added some of the last ones
+_MERGED, _MERGED_BATCH = "trident/merged", "trident/merged-batch"
+_FILES = "trident/files"  # its version says whether the files are still the ones of our last commit
+_NOTHING = -1
+_RUNS_PER_CHECKPOINT = 32
+
+
+class Shown(NamedTuple):
+    """What a version of the published table shows, or is to show.
+
+    `snapshot`: the last batch that was committed then; who won, if it is still to be shown.
+    `sentinel`: the last commit that touched the state; None without a log.
+    `version`: the version of the change table.
+    """
+
+    snapshot: Snapshot
+    sentinel: Sentinel | None
+    version: int
+
+    @property
+    def txid(self) -> int:
+        return self.snapshot.txid
+
+    def metadata(self, name: str) -> dict[str, str]:
+        """Return what the Delta commit notes; `userMetadata` is what Spark's DESCRIBE HISTORY shows."""
+        batch = "the newest writes" if self.sentinel is None else f"batch {self.txid}"
+        own = None if self.sentinel is None else self.sentinel[:3]
+        note = {_SHOWN: json.dumps([self.txid, own, self.version]), "userMetadata": f"{batch} of {name}"}
+        return note if self.sentinel is None else {**note, _BATCH: str(self.txid)}
+
+    @staticmethod
+    def of(note: str) -> Shown:
+        txid, own, version = json.loads(note)
+        return Shown(Snapshot(txid), None if own is None else Sentinel(*own), version)
+
+    def is_same(self, other: Shown) -> bool:
+        """Tell whether both show the same state."""
+        if self.sentinel is None or other.sentinel is None:
+            return self.sentinel is other.sentinel and self.version == other.version
+        return self.sentinel == other.sentinel
+
+    def is_later(self, other: Shown) -> bool:
+        """Tell whether this comes after the other, in the same log."""
+        own, its = self.sentinel, other.sentinel
+        if own is None or its is None:
+            return False
+        return own.incarnation == its.incarnation and own.version > its.version
+
+
+class Holds(NamedTuple):
+    """What a base holds: all changes up to a `_seq`, as of a committed batch."""
+
+    seq: int
+    batch: int
+
+
+class PublishedTable(StateTable):
+    """The table at the path of a state.
+
+    `opening`: in the role of `AT_PATH`.
+    `of_state`: the name of the state.
+    """
+
+    def __init__(self, opening: TableOpening, of_state: str) -> None:
+        super().__init__(opening)
+        self._of_state, self._runs = of_state, 0
+
+    def shown(self) -> Shown | None:
+        """Return what the version last seen shows; None if that is not known, or the columns are others."""
+        if self.version == ABSENT or not self.has_columns():
+            return None
+        notes = (entry[_SHOWN] for entry in self.notes(_LOOKED_AT) if _SHOWN in entry)
+        return next(map(Shown.of, notes), None)
+
+    def version_of(self, txid: int, version: int) -> int | None:
+        """Return the last version that shows no later batch, and no later version of the changes; None if there is none."""
+        for entry in self.notes():
+            shown = Shown.of(entry[_SHOWN]) if _SHOWN in entry else None
+            if shown is not None and shown.txid <= txid and shown.version <= version:
+                return int(entry["version"])
+        return None
+
+    def show(self, rows: pa.Table, shown: Shown) -> None:
+        """Replace all rows, as the version after the one last seen; raise `VersionMoved` if that is taken."""
+        self.commit(rows, 0, "overwrite", self._app(shown), shown.metadata(self._of_state))
+
+    # ---- beyond memory --------------------------------------------------------------------------------------------
+
+    def holds(self) -> Holds | None:
+        """Return what the version last seen holds; None if it is only derived from the changes."""
+        if self.version == ABSENT:
+            return None
+        seq, batch = self.transaction(_MERGED), self.transaction(_MERGED_BATCH)
+        return None if seq is None or seq == _NOTHING else Holds(seq, batch or 0)
+
+    def base(self, files: Iterable[BucketFile] | None = None) -> BucketedBase:
+        """Return the rows of the version last seen, or of some files.
+
+        Raises `StateError`: another program has changed the table.
+        """
+        files, schema = self._own_files() if files is None else files, self.schema
+        return BucketedBase(list(files), schema.append(ATTEMPT), schema.names[:-1], self.filesystem())
+
+    def index(self, layout: DeltaLayout, changes: Iterable[pa.Table] = ()) -> LargeIndex | None:
+        """Return the base of the version last seen, and over it what later rows of some tables change; None without one.
+
+        `changes`: rows of the change table, in the order of `_seq`.
+        """
+        holds = self.holds()
+        if holds is None:
+            return None
+        index = LargeIndex(layout, self.base(), holds.batch)
+        for rows in changes:
+            index.load(rows.filter(pc.greater(rows[SEQ_COLUMN], holds.seq)))
+        return index
+
+    def move(self, before: BucketedBase | None, after: BucketedBase, seq: int, shown: Shown) -> None:
+        """Replace the files of a base by those of another, with all changes up to `seq`, as the next version.
+
+        All rows, if there was none before, or the table has other columns: it gets those of this declaration.
+        """
+        from deltalake.transaction import RemoveAction
+
+        gone, new = set[BucketFile]() if before is None else {*before.files}, {*after.files}
+        mode: Literal["append", "overwrite"] = "append"
+        if before is None or not self.has_columns():
+            assert not gone & new, "a version has files of its own columns only"
+            gone, mode = set(), "overwrite"
+        for file in new - gone:
+            self.sync_data(file.path)
+        now = int(time.time() * 1000)
+        actions: list[Any] = [RemoveAction(file.path, True, now, file.size, {}) for file in gone - new]
+        more = (_FILES, _fingerprint(after.files)), (_MERGED_BATCH, shown.txid), (_MERGED, seq)
+        actions += [added(file.path, file.size, file.rows, True) for file in new - gone]
+        self.append(actions, mode, self._app(shown), shown.metadata(self._of_state), *more)
+
+    def clear(self) -> None:
+        """Remove all rows, because the state was emptied; the changes are the state from now on."""
+        self.move(None, self.base([]), _NOTHING, Shown(Snapshot(0), None, ABSENT))
+
+    # ---- upkeep ---------------------------------------------------------------------------------------------------
+
+    def keep_small(self) -> None:
+        """Write a checkpoint and delete old files, if that is due after a version; nothing depends on it."""
+        self._runs += 1
+        if self._runs % _RUNS_PER_CHECKPOINT == 0:
+            try:
+                self.checkpoint()
+                self.vacuum()
+            except (VersionMoved, TridentError, OSError) as error:
+                _LOGGER.warning("the clean-up of the table of %s was postponed: %s", self._of_state, error)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _app(self, shown: Shown) -> tuple[str, int]:
+        return f"trident/{self._of_state}/shown", shown.txid
+
+    def _own_files(self) -> list[BucketFile]:
+        files = [BucketFile.of(file.path, file.size, file.rows) for file in self.files()]
+        own = [file for file in files if file is not None]
+        if len(own) < len(files) or self.transaction(_FILES) != _fingerprint(own):
+            raise StateError(
+                f"Delta table {self.name} was changed by another program (version {self.version} or one before), "
+                "and the state depends on it, because it is larger than memory. Bring back the topology's last version "
+                "of it with Delta's RESTORE: the last one in the table's history that names a batch"
+            )
+        return own
+
+
+def is_newest(changes: StateTable, shown: Shown) -> bool:
+    """Whether the changes are still this writer's, or a later writer's that goes on from there."""
+    if shown.sentinel is None:
+        return True
+    changes = changes.another(read_only=True)
+    if changes.refresh() == ABSENT:
+        return False
+    found = newest_sentinel(changes)
+    own = shown.sentinel
+    return found is not None and found.incarnation == own.incarnation and found.version >= own.version
+
+
+def _fingerprint(files: Iterable[BucketFile]) -> int:
+    """Return a number that identifies the files of a commit."""
+    names = "\n".join(sorted(file.path for file in files))
+    return int.from_bytes(blake2b(names.encode(), digest_size=7).digest())
 
 
 class StateTables:
@@ -34,6 +241,7 @@ class StateTables:
     `evolves`, `types`: whether former declarations have written a part of it, and what reads their values.
     `name`: the name of the state, with its topology.
     `app`, `what`: the application of its Delta transactions, and how messages call it.
+    `changes`: the table of the changes, for the thread that has this.
     """
 
     def __init__(
@@ -53,19 +261,16 @@ class StateTables:
         self.name, self.app = conf.prefix, f"trident/{conf.prefix}/{partition}"
         self._path = os.fspath(path)
         self.what = f"state {conf.state!r} partition {partition} in {redacted(self._path)}"
-
-    def changes(self, read_only: bool = False) -> StateTable:
-        """Return the table of the changes, not opened yet."""
-        role = TableRole(CHANGES, read_only, evolves=self.evolves)
-        layout = self.layout
-        return StateTable(TableOpening(self._path, layout.schema, layout.description, self.options, role))
+        role = TableRole(CHANGES, conf.read_only, evolves=conf.evolves)
+        opening = TableOpening(self._path, self.layout.schema, self.layout.description, self.options, role)
+        self.changes = StateTable(opening)
 
     def at_path(self, read_only: bool = False, at: int | None = None) -> PublishedTable:
         """Return the table at the path, at a version or the newest, not opened yet."""
         hours, role = self.options.published_hours, TableRole(AT_PATH, read_only, at)
         options = replace(self.options, vacuum_after_hours=hours, log_retention_hours=hours)
         opening = TableOpening(self._path, self.rows.schema, self.layout.description, options, role)
-        return PublishedTable(StateTable(opening), self.name)
+        return PublishedTable(opening, self.name)
 
 
 def refuse_reused_names(conf: StateConf, path: str) -> None:

@@ -3,14 +3,13 @@
 Refuses a Delta table inside the folder of another one, because the outer vacuum would delete the inner files.
 
 Two states may be opened in any order and by different programs, so a writer looks above and below when it opens its
-table. And no vacuum deletes files that are not named like the data files of a table.
+table. And no vacuum deletes files that are not named like the data files of a table (`only_data_files`).
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +18,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSys
 
 from states.delta.faults import columns, driver, reading
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
+from states.delta.local_folder import INSIDE, LOG
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions, Place
 from trident.alignment import ddl_of
 from trident.errors import StateError
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _MARK = "trident "
-_LOG = "_delta_log"
-_INSIDE = "_trident"  # where the changes of this state are
-_DATA_FILE = re.compile(r"part-[\w.=-]+\.parquet")
 
 
 class TableRole(NamedTuple):
@@ -60,10 +57,8 @@ class TableOpening:
     `driver`, `place`, `storage`: delta-rs, where the table is, and the options of its object store.
     """
 
-    def __init__(
-        self, path: str, schema: pa.Schema, description: str, options: DeltaOptions, role: TableRole | None = None
-    ) -> None:
-        self.role = role or TableRole()
+    def __init__(self, path: str, schema: pa.Schema, description: str, options: DeltaOptions, role: TableRole) -> None:
+        self.role = role
         self.name, self.schema, self.description, self.options = redacted(path), schema, description, options
         self.driver, self.place = driver(), Place.of(path, self.role.inside, options.fsync)
         self.storage = None if options.storage_options is None else dict(options.storage_options)
@@ -85,10 +80,15 @@ class TableOpening:
             table = self._version(self.place, self._version_to_open())
             if table is None:
                 table = self._made_meanwhile()
-        if table is not None and self.role.inside == CHANGES:
-            self._check_columns(table)
-        elif table is not None:
-            self._check_mark(table)
+        if table is not None:
+            if self.role.inside == CHANGES:
+                self._check_columns(table)
+            mark = table.metadata().description or ""
+            if mark.startswith(_MARK) and mark != self.description:
+                raise StateError(
+                    f"open Delta table {self.name} as {self.description}: it is marked as {mark}. Give the state a path of its "
+                    "own"
+                )
         return table
 
     def another(self, read_only: bool, at: int | None) -> TableOpening:
@@ -103,14 +103,13 @@ class TableOpening:
         return int(self.driver.DeltaTable(self.place.uri, storage_options=self.storage).version())
 
     def filesystem(self) -> FileSystem:
-        """Return the folder of the table."""
-        if self.place.local is None:
+        if self.place.folder is None:
             from deltalake.fs import DeltaStorageHandler
 
             return PyFileSystem(DeltaStorageHandler(self.place.uri, self.storage))
         # Arrow's own file system, not one through Python: an Arrow thread that releases a Python object while the
         # interpreter ends would crash the process.
-        return SubTreeFileSystem(str(self.place.local.absolute()), LocalFileSystem())
+        return SubTreeFileSystem(str(self.place.folder.path.absolute()), LocalFileSystem())
 
     # ---- a damaged end of the log ---------------------------------------------------------------------------------
 
@@ -167,12 +166,12 @@ class TableOpening:
     def _refuse_nesting(self) -> None:
         """Raise `StateError` if a table is above the state, or, on a local disk, below it."""
         above, below = None, None
-        if self._at_path.local is None:
+        if self._at_path.folder is None:
             is_table = self.driver.DeltaTable.is_deltatable
             above = next((each for each in _parents(self._at_path.uri) if is_table(each, self.storage)), None)
         else:
-            folder = self._at_path.local.resolve()
-            above = next((str(each) for each in folder.parents if (each / _LOG).is_dir()), None)
+            folder = self._at_path.folder.path.resolve()
+            above = next((str(each) for each in folder.parents if (each / LOG).is_dir()), None)
             below = next(_tables_below(folder), None)
         if above is not None:
             raise StateError(
@@ -235,15 +234,6 @@ class TableOpening:
                 f"{columns(found)}. It belongs to something else, or the types of the state were changed; give the "
                 "state a path of its own, or move the old table away"
             )
-        self._check_mark(table)
-
-    def _check_mark(self, table: DeltaTable) -> None:
-        mark = table.metadata().description or ""
-        if mark.startswith(_MARK) and mark != self.description:
-            raise StateError(
-                f"open Delta table {self.name} as {self.description}: it is marked as {mark}. Give the state a path of its "
-                "own"
-            )
 
 
 def fits(found: pa.Schema, own: pa.Schema, evolves: bool) -> bool:
@@ -266,11 +256,6 @@ def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     return old is not None and new is not None and widens(old, new)
 
 
-def only_data_files(names: Sequence[str]) -> list[str]:
-    """Select, from files that a table does not use, the ones named like its own, which may be deleted."""
-    return [name for name in names if _DATA_FILE.fullmatch(name)]
-
-
 def _parents(uri: str) -> Iterator[str]:
     scheme, _, rest = uri.partition("://")
     parts = rest.strip("/").split("/")
@@ -280,7 +265,7 @@ def _parents(uri: str) -> Iterator[str]:
 
 def _tables_below(folder: Path) -> Iterator[str]:
     for at, folders, _ in os.walk(folder):
-        if _LOG in folders and Path(at) != folder:
+        if LOG in folders and Path(at) != folder:
             yield at
-        own = {_LOG, _INSIDE} if Path(at) == folder else {_LOG}
+        own = {LOG, INSIDE} if Path(at) == folder else {LOG}
         folders[:] = [name for name in folders if name not in own]

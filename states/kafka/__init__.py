@@ -1,6 +1,6 @@
 """Kafka as a sink: the tuples of a stream as records of a topic, each batch one transaction of Kafka's.
 
-Begin with `state.py`; `topic_sink.py` has the life of a commit, `topic_writer.py` the transactions and the errors,
+Begin with `state.py`; `topic_sink.py` has the life of a commit, the transactions and the errors,
 `to_topic.py` how a tuple becomes a record.
 """
 

@@ -92,10 +92,10 @@ class KafkaTopicOptions(StoreOptions):
                 f"config[{_TRANSACTION!r}]={self.config[_TRANSACTION]!r} of a Kafka state: give milliseconds"
             ) from None
 
-    def refused_setting(self, name: str) -> Exception:
+    def refused_setting(self, name: str) -> ConfigError:
         """Return the error for a setting that a sink needs otherwise."""
         instead = {"bootstrap.servers": "bootstrap", "compression.type": "compression", "transactional.id": "prefix"}
         rule = f"give {instead[name]}=" if name in instead else "leave it out"
-        return type(self.refused("topic", ""))(
+        return ConfigError(
             f"config[{name!r}] of a Kafka state is set by the state, because no transaction is exact without it: {rule}"
         )

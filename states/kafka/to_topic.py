@@ -14,8 +14,7 @@ from trident.errors import ConfigError, CorruptValueError
 from trident.servers.avro import Avro
 
 if TYPE_CHECKING:
-    from states.kafka.topic_sink import TopicSink
-    from states.kafka.topic_writer import TopicRecord
+    from states.kafka.topic_sink import TopicRecord, TopicSink
     from trident.tuples import TridentCollector, TridentTuple
 
 Encode = Callable[[Any], bytes | str | None]

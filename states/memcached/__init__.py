@@ -1,6 +1,6 @@
 """States in Memcached, and Memcached as a cache before another state.
 
-Begin with `state.py`; `map.py` writes, `fence.py` says who may, `server_watch.py` and `health.py` find losses.
+Begin with `state.py`; `map.py` writes, `fence.py` says who may, `health.py` finds losses.
 """
 
 from states.memcached.state import MemcachedMap, MemcachedOptions, MemcachedState

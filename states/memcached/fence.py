@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from states.memcached.health import Baseline, BaselineCodec
+from states.memcached.health import Baseline, BaselineCodec, ServerWatch
 from states.memcached.key_names import Names
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import CHANGED, refused
-from states.memcached.server_watch import ServerWatch
 from states.memcached.servers import MemcachedConnection, Servers
 from trident.errors import BackendError, StateLossDetected
 from trident.state.interfaces import StateConf
@@ -37,7 +36,7 @@ class CommitGuard:
     ) -> None:
         self.place = f"partition {partition} of state {conf.prefix!r} on memcached"
         self._partition = partition
-        self._watch = ServerWatch(servers, names.epoch, options, self.place)
+        self.watch = ServerWatch(servers, names.epoch, options, self.place)
         self._register = _RecordRegister(servers, names.sentinel(partition), conf.prefix)
         self._fence = RecordFence(self._register, BaselineCodec(), self.place)
         self._known: SentinelRecord[Baseline] | None = None  # the watch's baseline is this record's, or a later look
@@ -48,7 +47,7 @@ class CommitGuard:
         """A commit begins; without a log it takes the servers as they are now."""
         if txid.sentinel is None:
             self.reset()
-            self._watch.begin()
+            self.watch.begin()
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel; one of a foreign incarnation that names the loss, if a server has lost data since.
@@ -61,9 +60,9 @@ class CommitGuard:
         self._learn(record)
         if record is None:
             if own is not None and not self._loss_reported:
-                raise self._lost(self._watch.loss() or "its sentinel is gone")
+                raise self._lost(self.watch.loss() or "its sentinel is gone")
             return None
-        lost, sentinel = self._watch.loss(), record.sentinel
+        lost, sentinel = self.watch.loss(), record.sentinel
         if lost is None:
             return sentinel
         if own is not None and sentinel == own.sentinel and not self._loss_reported:
@@ -80,8 +79,8 @@ class CommitGuard:
         found = self._fence.check_move(sentinel, force)
         self._learn(found)
         if found is None or force:
-            self._watch.begin()
-        record = SentinelRecord(sentinel, self._watch.baseline)
+            self.watch.begin()
+        record = SentinelRecord(sentinel, self.watch.baseline)
         with self._naming_the_loss():
             self._fence.lay(record)
         self._known, self._loss_reported = record, False
@@ -89,21 +88,17 @@ class CommitGuard:
     def reset(self) -> None:
         """Forget what this instance knew."""
         self._fence.forget()
-        self._known, self._watch.baseline = None, {}
+        self._known, self.watch.baseline = None, {}
 
     def erase(self) -> None:
         """Lay new epochs, so that no value of the state counts any longer, and delete the sentinel of the partition."""
         self.reset()
-        self._watch.lay_epochs()
+        self.watch.lay_epochs()
         self._register.delete()  # last: until then the old baseline shows that the epochs changed
-
-    def flags_on(self, connection: MemcachedConnection) -> bytes:
-        """Return the client flags that a value on this server must have; for a put without any commit lay them."""
-        return self._watch.flags_on(connection)
 
     def check_epoch(self, connection: MemcachedConnection, epoch: bytes) -> None:
         """Raise `StateLossDetected` if the epoch that was just read on a server is not the one of the begin."""
-        lost = self._watch.loss_of_epoch(connection, epoch)
+        lost = self.watch.loss_of_epoch(connection, epoch)
         if lost is not None:
             raise self._lost(lost)
 
@@ -114,15 +109,15 @@ class CommitGuard:
 
     def check_health(self) -> None:
         """Raise `StateLossDetected` if a server has forgotten anything since the state began."""
-        if self._watch.baseline:
-            lost = self._watch.loss()
+        if self.watch.baseline:
+            lost = self.watch.loss()
             if lost is not None:
                 raise self._lost(lost)
 
     def _learn(self, record: SentinelRecord[Baseline] | None) -> None:
         """Take from another record what the servers were like when the state began."""
         if record is not None and record != self._known:
-            self._watch.baseline = record.notes
+            self.watch.baseline = record.notes
         self._known = record
 
     @contextmanager
@@ -131,12 +126,12 @@ class CommitGuard:
         try:
             yield
         except StateLossDetected as error:
-            raise self._lost(self._watch.loss() or error.args[1]) from None
+            raise self._lost(self.watch.loss() or error.args[1]) from None
 
     def _inspect(self) -> None:
         if not self._inspected:
             self._inspected = True
-            self._watch.inspect(warn=self._partition == 0)
+            self.watch.inspect(warn=self._partition == 0)
 
     def _lost(self, found: str) -> StateLossDetected:
         self._loss_reported = True  # from now on `read_sentinel` shows the store as it is
@@ -172,5 +167,4 @@ class _RecordRegister(Register):
         return now
 
     def delete(self) -> None:
-        """Remove the record, whatever it is."""
         self._home.delete([self._name])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from binascii import b2a_base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import quote
@@ -37,6 +37,25 @@ class Named(NamedTuple):
 
     names: list[bytes]
     hashed: dict[int, bytes]
+
+    def wrapped(self, values: Sequence[bytes]) -> list[bytes]:
+        stored = list(values)
+        for at, encoded in self.hashed.items():
+            stored[at] = len(encoded).to_bytes(4, "big") + encoded + stored[at]
+        return stored
+
+    def found(self, keys: Sequence[Key], stored: Mapping[bytes, bytes]) -> list[bytes | None]:
+        """Return the values of keys that were found under their names; `CorruptValueError`: one is of another key."""
+        found = list(map(stored.get, self.names))
+        for at, encoded in self.hashed.items():
+            data, head = found[at], len(encoded).to_bytes(4, "big") + encoded
+            if data is not None and not data.startswith(head):
+                raise CorruptValueError(
+                    f"read key {keys[at]!r:.80} from Memcached: the value under the hash of this long key belongs to another "
+                    "key, or to another program. Use another prefix, or shorter keys"
+                )
+            found[at] = None if data is None else data[len(head) :]
+        return found
 
 
 def prefix_of(conf: StateConf, prefix: str | None) -> str:
@@ -107,20 +126,3 @@ class Names:
         if self._all_plain(lines) and lines.count("\n") == len(texts) - 1:
             return (head + lines.encode("ascii").replace(b"\n", b"\n" + head)).split(b"\n")
         return [head + text.encode("ascii") if self._plain(text) else b"" for text in texts]
-
-
-def wrap(encoded_key: bytes, data: bytes) -> bytes:
-    """Put the encoded key before the value."""
-    return len(encoded_key).to_bytes(4, "big") + encoded_key + data
-
-
-def unwrap(key: Key, encoded_key: bytes, data: bytes) -> bytes:
-    """Return the value without its key; raise `CorruptValueError` if it is the value of another key."""
-    start = 4 + len(encoded_key)
-    if data[:start] != wrap(encoded_key, b""):
-        shown = f"{key!r:.80}"
-        raise CorruptValueError(
-            f"read key {shown} from Memcached: the value under the hash of this long key belongs to another key, or to "
-            "another program. Use another prefix, or shorter keys"
-        )
-    return data[start:]

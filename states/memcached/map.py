@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from operator import is_
 
 from states.memcached.fence import CommitGuard
-from states.memcached.key_names import Named, Names, prefix_of, unwrap, wrap
+from states.memcached.key_names import Named, Names, prefix_of
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import CHANGED, refused
 from states.memcached.servers import MemcachedConnection, Servers
@@ -26,7 +26,7 @@ from trident.errors import BackendError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
-from trident.storekit import by_count, by_size, refuse_read_only
+from trident.storekit import refuse_read_only
 
 _AT_ONCE = b"-1"  # an item that has expired when it is stored: a delete with a condition, in one request
 
@@ -47,7 +47,7 @@ class MemcachedMap(BackingMap):
     facts = MapFacts(shares_keys=True)
 
     def __init__(self, options: MemcachedOptions, conf: StateConf, partition: int = 0) -> None:
-        self._options, self._state, self._read_only = options, conf.prefix, conf.read_only
+        self._state, self._read_only = conf.prefix, conf.read_only
         self._names, self._servers = Names(prefix_of(conf, options.prefix)), Servers(options)
         self._guard = CommitGuard(self._servers, self._names, options, conf, partition)
         self._expiration = b"%d" % (options.ttl_s or 0)
@@ -57,16 +57,10 @@ class MemcachedMap(BackingMap):
     # ---- reading and writing ---------------------------------------------------------------------------------------
 
     def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
-        names, hashed = self._names_of(keys)
-        values: dict[bytes, bytes] = {}
-        for connection, places in self._servers.placed(names):
-            for chunk in by_count(places, self._options.max_keys_per_call):
-                self._read(connection, [names[at] for at in chunk], values)
-        found = list(map(values.get, names))
-        for at, encoded in hashed.items():
-            data = found[at]
-            found[at] = None if data is None else unwrap(keys[at], encoded, data)
-        return found
+        named, values = self._names_of(keys), dict[bytes, bytes]()
+        for connection, chunk in self._servers.chunks(named.names):
+            self._read(connection, [named.names[at] for at in chunk], values)
+        return named.found(keys, values)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[bytes]) -> None:
         """Write many keys, in chunks.
@@ -81,27 +75,22 @@ class MemcachedMap(BackingMap):
             A server did not answer, has no room, or another client wrote one of the keys; any part may be written.
         """
         self._refuse_read_only(f"write {len(keys)} keys")
-        names, hashed = self._names_of(keys)
-        stored = list(values)
-        for at, encoded in hashed.items():
-            stored[at] = wrap(encoded, stored[at])
-        for connection, places in self._servers.placed(names):
-            sizes = (len(stored[at]) for at in places)
-            for chunk in by_size(places, sizes, self._options.max_keys_per_call, self._options.max_bytes_per_call):
-                self._write(connection, [keys[at] for at in chunk], [names[at] for at in chunk],
-                            [stored[at] for at in chunk], self._expiration)  # fmt: skip
+        named = self._names_of(keys)
+        names, stored = named.names, named.wrapped(values)
+        for connection, chunk in self._servers.chunks(names, stored):
+            self._write(connection, [keys[at] for at in chunk], [names[at] for at in chunk],
+                        [stored[at] for at in chunk], self._expiration)  # fmt: skip
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete many keys that are there; fenced as `multi_put` is."""
         self._refuse_read_only(f"delete {len(keys)} keys")
         names, _ = self._names.of(keys)
-        for connection, places in self._servers.placed(names):
-            for chunk in by_count(places, self._options.max_keys_per_call):
-                self._learn_tokens(connection, [names[at] for at in chunk])
-                there = [at for at in chunk if connection.tokens[names[at]] is not None]
-                if there:
-                    self._write(connection, [keys[at] for at in there], [names[at] for at in there],
-                                [b""] * len(there), _AT_ONCE)  # fmt: skip
+        for connection, chunk in self._servers.chunks(names):
+            self._learn_tokens(connection, [names[at] for at in chunk])
+            there = [at for at in chunk if connection.tokens[names[at]] is not None]
+            if there:
+                self._write(connection, [keys[at] for at in there], [names[at] for at in there],
+                            [b""] * len(there), _AT_ONCE)  # fmt: skip
 
     def _names_of(self, keys: Sequence[Key]) -> Named:
         """Return the names of keys. A commit writes the keys that it has read, so they are made only once."""
@@ -130,7 +119,7 @@ class MemcachedMap(BackingMap):
         values: list[bytes],
         expiration: bytes,
     ) -> None:
-        flags, tokens = self._guard.flags_on(connection), connection.tokens
+        flags, tokens = self._guard.watch.flags_on(connection), connection.tokens
         self._learn_tokens(connection, names)
         self._guard.check_own()  # after the tokens were read, before the writes are sent: see the top of the module
         if not all(map(tokens.__contains__, names)):

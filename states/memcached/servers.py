@@ -6,8 +6,8 @@ again over a new connection; a write is not, because it is unknown whether it wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, lru_cache
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from zlib import crc32
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_commands
 from trident.errors import BackendError, StoreAwayError
-from trident.storekit import Retries, driver_package
+from trident.storekit import Retries, by_count, by_size, driver_package
 
 T = TypeVar("T")
 _TOKEN: Callable[[Item], bytes] = itemgetter(2)
@@ -32,20 +32,18 @@ class MemcachedConnection:
     connection: a server that restarted counts its tokens from the beginning.
     """
 
-    def __init__(self, driver: Any, name: str, options: MemcachedOptions) -> None:
-        self.name, self.tokens = name, dict[bytes, bytes | None]()
+    def __init__(self, name: str, options: MemcachedOptions) -> None:
+        self.name, self.tokens, driver = name, dict[bytes, bytes | None](), _driver()
         self._retries = Retries(options.retries, options.backoff_s, options.max_backoff_s)
-        self._broken: tuple[type[Exception], ...] = (OSError, driver.MemcacheError)
+        self._broken: tuple[type[Exception], ...] = (OSError, driver.exceptions.MemcacheError)
         self._errors = (*self._broken, Refusal)
-        self._away: tuple[type[Exception], ...] = (OSError, driver.MemcacheUnexpectedCloseError)
-        self._client: Any = driver.Client(
+        self._away: tuple[type[Exception], ...] = (OSError, driver.exceptions.MemcacheUnexpectedCloseError)
+        self._client: Any = driver.client.base.Client(
             name, connect_timeout=options.connect_timeout_s, timeout=options.timeout_s, no_delay=True
         )
         self._replies = Replies(self._receive)
 
     def gets(self, names: Sequence[bytes]) -> dict[bytes, Item]:
-        """Read the items that are there."""
-
         def ask() -> dict[bytes, Item]:
             self._send(gets_command(names))
             return self._replies.items()
@@ -85,12 +83,11 @@ class MemcachedConnection:
 
     def put(self, name: bytes, flags: bytes, data: bytes) -> None:
         """Store an item, whatever is there."""
-        (reply,) = self._command("write a record", b"set %b %b 0 %d\r\n%b\r\n" % (name, flags, len(data), data), 1)
+        (reply,) = self.set_many(flags, b"0", [(name, data)])
         if reply != b"STORED":
             raise BackendError(f"write {name.decode()} to memcached server {self.name}: {reply.decode()}")
 
     def delete(self, names: Sequence[bytes]) -> None:
-        """Delete items, whatever is there."""
         if not names:
             return
         data = b"".join(b"delete %b\r\n" % name for name in names)
@@ -171,53 +168,48 @@ class Servers:
     """
 
     def __init__(self, options: MemcachedOptions) -> None:
-        driver = _driver()
-        self.connections = [MemcachedConnection(driver, name, options) for name in options.servers]
+        self.connections = [MemcachedConnection(name, options) for name in options.servers]
         self._slots = _slots(options.servers)
+        self._most_keys, self._most_bytes = options.max_keys_per_call, options.max_bytes_per_call
 
     def of(self, name: bytes) -> MemcachedConnection:
-        """Return the server of a name."""
         return self.connections[self._slots[crc32(name) % _SLOTS]]
 
-    def placed(self, names: Sequence[bytes]) -> list[tuple[MemcachedConnection, list[int]]]:
-        """Return, for each server that has any of the names, their places in the list."""
-        if len(self.connections) == 1:
-            return [(self.connections[0], list(range(len(names))))] if names else []
+    def chunks(
+        self, names: Sequence[bytes], values: Sequence[bytes] | None = None
+    ) -> Iterator[tuple[MemcachedConnection, Sequence[int]]]:
+        """Iterate over the places in the list of what one request takes, of names or of values to write, server by server."""
         places: list[list[int]] = [[] for _ in self.connections]
-        slots = self._slots
-        for at, name in enumerate(names):
-            places[slots[crc32(name) % _SLOTS]].append(at)
-        return [(connection, mine) for connection, mine in zip(self.connections, places, strict=True) if mine]
+        if len(places) == 1:
+            places[0] = list(range(len(names)))
+        else:
+            slots = self._slots
+            for at, name in enumerate(names):
+                places[slots[crc32(name) % _SLOTS]].append(at)
+        for connection, mine in zip(self.connections, places, strict=True):
+            if values is None or not mine:
+                chunks = by_count(mine, self._most_keys)
+            else:
+                chunks = by_size(mine, (len(values[at]) for at in mine), self._most_keys, self._most_bytes)
+            yield from ((connection, chunk) for chunk in chunks)
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in self.connections:
             connection.close()
 
 
-class _Driver:
-    """What is used of pymemcache."""
-
-    def __init__(self) -> None:
-        with driver_package("Memcached", "pymemcache", "memcached"):
-            from pymemcache.client.base import Client
-            from pymemcache.client.rendezvous import RendezvousHash
-            from pymemcache.exceptions import MemcacheError, MemcacheUnexpectedCloseError
-        self.Client, self.RendezvousHash, self.MemcacheError = Client, RendezvousHash, MemcacheError
-        self.MemcacheUnexpectedCloseError = MemcacheUnexpectedCloseError
-
-
+@cache
 def _driver() -> Any:
-    return _Driver()
+    with driver_package("Memcached", "pymemcache", "memcached"):
+        import pymemcache.client.base
+    return pymemcache
 
 
 @lru_cache(maxsize=16)
 def _slots(servers: tuple[str, ...]) -> tuple[int, ...]:
     """Return the place in `servers` of each slot's server. The order of the servers does not matter to who has it."""
-    hasher: Any = _driver().RendezvousHash(list(servers), hash_function=_score)
-    return tuple(servers.index(hasher.get_node(str(slot))) for slot in range(_SLOTS))
 
+    def score(server: str, slot: int) -> tuple[bytes, str]:
+        return blake2b(f"{server}-{slot}".encode(), digest_size=8).digest(), server
 
-def _score(text: str, seed: int) -> int:
-    # The library's own hash, murmur3 in Python, takes 30 times as long.
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+    return tuple(servers.index(max(servers, key=lambda server: score(server, slot))) for slot in range(_SLOTS))

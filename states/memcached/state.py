@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from states.memcached.key_names import Names, prefix_of, unwrap, wrap
+from states.memcached.key_names import Names, prefix_of
 from states.memcached.map import MemcachedMap
 from states.memcached.options import MemcachedOptions
 from states.memcached.servers import MemcachedConnection, Servers
@@ -31,8 +31,8 @@ from trident.roles import facts_of
 from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
-from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
-from trident.storekit import StoreState, by_count, by_size, called_as, kinds
+from trident.state.wrappers.cached import ReadThroughMap, SpacedCache
+from trident.storekit import StoreState, called_as, kinds
 
 __all__ = ["MemcachedCache", "MemcachedMap", "MemcachedOptions", "MemcachedState"]
 
@@ -124,7 +124,6 @@ class MemcachedCache(SpacedCache[Any]):
     """
 
     def __init__(self, options: MemcachedOptions, conf: StateConf, kind: StateType) -> None:
-        self._options = options
         self._prefix = prefix_of(conf, options.prefix)
         self._serializer = CodecSerializer(kind)
         self._servers = Servers(options)
@@ -133,30 +132,21 @@ class MemcachedCache(SpacedCache[Any]):
 
     def get(self, space: str, keys: Sequence[Key]) -> list[tuple[Any] | None]:
         """Return what is known of each key: `(value,)`, `(None,)` if it is known to be absent, None if nothing is."""
-        names, hashed = self._names_of(space).of(keys)
-        found: dict[bytes, bytes] = {}
-        for connection, places in self._servers.placed(names):
-            for chunk in by_count(places, self._options.max_keys_per_call):
-                items = connection.gets([names[at] for at in chunk])
-                found.update((name, item.data) for name, item in items.items())
-        entries = [found.get(name) for name in names]
-        for at, encoded in hashed.items():
-            entry = entries[at]
-            entries[at] = None if entry is None else unwrap(keys[at], encoded, entry)
+        named, found = self._names_of(space).of(keys), dict[bytes, bytes]()
+        for connection, chunk in self._servers.chunks(named.names):
+            items = connection.gets([named.names[at] for at in chunk])
+            found.update((name, item.data) for name, item in items.items())
+        entries = named.found(keys, found)
         values = iter(self._serializer.deserialize_many([e[1:] for e in entries if e and e[:1] == _VALUE]))
         return [None if not e else (next(values) if e[:1] == _VALUE else None,) for e in entries]
 
     def put(self, space: str, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Keep entries; those that the server has no room for are deleted instead."""
-        names, hashed = self._names_of(space).of(keys)
+        named = self._names_of(space).of(keys)
         there = iter(self._serializer.serialize_many([value for value in values if value is not None]))
-        entries = [_ABSENT if value is None else _VALUE + next(there) for value in values]
-        for at, encoded in hashed.items():
-            entries[at] = wrap(encoded, entries[at])
-        for connection, places in self._servers.placed(names):
-            sizes = (len(entries[at]) for at in places)
-            for chunk in by_size(places, sizes, self._options.max_keys_per_call, self._options.max_bytes_per_call):
-                self._put(connection, [(names[at], entries[at]) for at in chunk])
+        entries = named.wrapped([_ABSENT if value is None else _VALUE + next(there) for value in values])
+        for connection, chunk in self._servers.chunks(named.names, entries):
+            self._put(connection, [(named.names[at], entries[at]) for at in chunk])
 
     def close(self) -> None:
         self._servers.close()

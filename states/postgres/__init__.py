@@ -2,8 +2,8 @@
 
 Begin with `state.py`. A state of declared fields is a table with columns: `columns.py` says which and how values are sent,
 `typed_table.py` makes or refuses the table, `typed_rows.py` has the SQL over it, `number_arrays.py` reads and commits numbers
-as arrays; `sql_rows.py` has that over keys and values as bytes. `connection.py` has the connection and its errors. The rest is
-the store kit's.
+as arrays. `map.py` has the maps; where fields are not declared, key and value are the columns, as bytes. `connection.py` has
+the connection and its errors. The rest is the store kit's.
 """
 
 from states.postgres.options import PostgresOptions

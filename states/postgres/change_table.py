@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from psycopg import errors
 
-from states.postgres.columns import AT, Columns, by_nulls, gives, listed
-from states.postgres.options import identifier, table_name
+from states.postgres.columns import AT, Columns, gives, listed
+from states.postgres.connection import Session
+from states.postgres.options import PostgresOptions, identifier, table_name
 from trident.errors import BackendError
 from trident.retention import Retention
 from trident.servers.postgres_connection import PostgresConnection, make
-from trident.state.interfaces import Key
+from trident.state.interfaces import Key, StateConf
 from trident.storekit.plain_columns import OWN, TXID
 
 _TABLES = (
@@ -50,17 +52,21 @@ _ROWS = 10_000
 class ChangeTable:
     """The table of one state's changes.
 
-    `schema`, `table`: the state's: the bare name.
     `kept`: how long rows stay.
-    `evolves`: a former declaration may have made it.
     """
 
     def __init__(
-        self, schema: str | None, table: str, columns: Columns, kept: Retention, what: str, evolves: bool = False
+        self,
+        session: Session,
+        options: PostgresOptions,
+        conf: StateConf,
+        columns: Columns,
+        kept: Retention,
+        what: str,
     ) -> None:
-        at = [] if schema is None else [schema]
-        self._state, self._columns = table, columns
-        self._kept, self._what, self._evolves = kept, what, evolves
+        at, table = options.place(conf)
+        self._session, self._state, self._columns = session, table, columns
+        self._kept, self._what, self._evolves = kept, what, conf.evolves
         self._texts = {
             "changes": identifier(*at, table_name(f"{table}_changes")),
             "table": identifier(*at, table),
@@ -100,20 +106,28 @@ class ChangeTable:
         changes = self._texts["changes"].replace("%", "%%")
         return f', changed AS (INSERT INTO {changes} ({names}) SELECT {names} FROM put WHERE "{TXID}" = %(changes_of)s)'
 
-    def let_go(self, connection: PostgresConnection, txid: int) -> None:
+    def let_go(self, txid: int) -> None:
         """Delete what need not be kept at batch `txid`."""
         end = "%(txid)s - %(batches)s + 1" if self._kept.batches is not None else _FIRST_YOUNG
         given = {"state": self._state, "txid": txid, "batches": self._kept.batches, "s": (self._kept.ms or 0) / 1000}
-        connection.execute(self._sql(_LET_GO.replace("{end}", end)), given)
+        statement = self._sql(_LET_GO.replace("{end}", end))
+        self._session.run("delete old changes", lambda opened: opened.execute(statement, given))
 
-    def gone(self, connection: PostgresConnection) -> int:
+    def gone(self) -> int:
         """Return the last batch of which rows were deleted."""
+        query = self._sql("SELECT txid FROM {gone} WHERE state = %s")
         with suppress(errors.UndefinedTable):
-            row = connection.execute(self._sql("SELECT txid FROM {gone} WHERE state = %s"), (self._state,)).fetchone()
+            row = self._session.run("look for changes", lambda opened: opened.execute(query, (self._state,)).fetchone())
             return 0 if row is None else int(row[0])
         return 0
 
-    def read(self, connection: PostgresConnection, after: int, until: int) -> list[tuple[int, list[tuple[Key, Any]]]]:
+    def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        """Iterate over what batches changed; see `KeptChanges.read`."""
+        while some := self._session.run("read changes", partial(self._some, after=after, until=until)):
+            yield from some
+            after = some[-1][0]
+
+    def _some(self, connection: PostgresConnection, after: int, until: int) -> list[tuple[int, list[tuple[Key, Any]]]]:
         """Return the batches after `after`, some thousand rows of them; `until` is the last that may come.
 
         Raises `BackendError`: the state has a table, and none with its changes.
@@ -143,18 +157,18 @@ class ChangeTable:
                 rows = whole
         return [(txid, self._stored(list(some))) for txid, some in groupby(rows, key=lambda row: row[place])]
 
-    def forget(self, connection: PostgresConnection, keys: Sequence[Key]) -> None:
-        """Delete the rows of keys."""
-        for nulls, alike in by_nulls(keys):
+    def forget(self, keys: Sequence[Key]) -> None:
+        for nulls, alike in self._columns.by_nulls(self._columns.names(keys)):
             asked, tests, given = self._columns.asked(nulls, alike, "gone")
-            with suppress(errors.UndefinedTable):
-                connection.execute(self._sql(f"DELETE FROM {{changes}} AS own USING {asked} WHERE {tests}"), given)
+            self._delete(f"DELETE FROM {{changes}} AS own USING {asked} WHERE {tests}", given)
 
-    def empty(self, connection: PostgresConnection) -> None:
-        """Delete all rows."""
+    def empty(self) -> None:
         for statement in ("TRUNCATE {changes}", "DELETE FROM {gone} WHERE state = %(state)s"):
-            with suppress(errors.UndefinedTable):
-                connection.execute(self._sql(statement), {"state": self._state})
+            self._delete(statement, {"state": self._state})
+
+    def _delete(self, statement: str, given: dict[str, Any]) -> None:
+        with suppress(errors.UndefinedTable):
+            self._session.run("delete changes", lambda opened: opened.execute(self._sql(statement), given))
 
     def _stored(self, rows: list[Any]) -> list[tuple[Key, Any]]:
         """Return the keys and values of the rows of one batch, those of each attempt for themselves."""
@@ -170,10 +184,3 @@ class ChangeTable:
         for place, text in self._texts.items():
             statement = statement.replace(f"{{{place}}}", text.replace("%", "%%"))
         return statement.encode()
-
-
-def changes_iterated(read: Any, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-    """Iterate over the batches that `read(after, until)` returns some of, until there are no more."""
-    while some := read(after, until):
-        yield from some
-        after = some[-1][0]

@@ -13,7 +13,8 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +23,19 @@ import pyarrow.compute as pc
 from states.postgres.options import MAX_NAME_BYTES, PostgresOptions, identifier
 from trident.arrow import array_of, arrow_type, large_type
 from trident.fields import widens
+from trident.state.encoding.codec import encode_keys
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.storekit.plain_columns import BEFORE, OWN, PlainColumn, PlainColumns
-from trident.storekit.plain_shapes import asked_shape, plain_type, shape_of
+from trident.storekit.plain_columns import (
+    BEFORE,
+    OWN,
+    PlainColumn,
+    PlainColumns,
+    PlainShape,
+    asked_shape,
+    plain_type,
+    shape_of,
+)
 from trident.types import TYPES
 
 AT = f"{OWN}at"
@@ -123,7 +133,12 @@ class Column(PlainColumn[_Form]):
 
 
 class Columns(PlainColumns[Column]):
-    """The columns of one state."""
+    """The columns of one state.
+
+    `is_bytes`: they are the key and the value of a state without columns of its own; its sentinels are among the rows.
+    """
+
+    is_bytes: ClassVar[bool] = False
 
     def lacking(self, found: Mapping[str, str]) -> list[Column]:
         """Return what a table with these columns and types lacks of those of values: it was made by a former declaration."""
@@ -138,6 +153,15 @@ class Columns(PlainColumns[Column]):
             else f"ADD COLUMN IF NOT EXISTS {one.quoted} {one.form.sql}"
             for one in lacking
         )
+
+    def by_nulls(self, keys: Sequence[Key]) -> list[tuple[tuple[bool, ...], Sequence[Key]]]:
+        """Return keys by which of their parts are null."""
+        if not any(None in part for part in zip(*keys, strict=True)):
+            return [((False,) * len(keys[0]), keys)] if keys else []
+        found: dict[tuple[bool, ...], list[Key]] = {}
+        for key in keys:
+            found.setdefault(tuple(part is None for part in key), []).append(key)
+        return list(found.items())
 
     def asked(self, nulls: Sequence[bool], keys: Sequence[Key], name: str) -> tuple[str, str, dict[str, Packed]]:
         """Return keys, all with the same nulls, as a table `asked`, the test whether a row `own` has one, and the arguments."""
@@ -167,6 +191,35 @@ class Columns(PlainColumns[Column]):
         return f"Delete the row; or, to count on from its value, set {known}"
 
 
+class ByteColumns(Columns):
+    """The columns `key` and `value`, which are bytes, and so are keys and values here."""
+
+    is_bytes = True
+
+    @classmethod
+    def made(cls) -> ByteColumns:
+        key, value = Column.of("key", "binary", True), Column.of("value", "binary")
+        shape = PlainShape((("key", "binary"),), (("value", "binary"),), is_struct=False)
+        return cls(StateType.NON_TRANSACTIONAL, (key,), (value,), shape)
+
+    def names(self, keys: Sequence[Key]) -> list[Any]:
+        return encode_keys(keys)
+
+    def by_nulls(self, keys: Sequence[Any]) -> list[tuple[tuple[bool, ...], Sequence[Any]]]:
+        return [((False,), keys)] if keys else []
+
+    def asked(self, nulls: Sequence[bool], keys: Sequence[Any], name: str) -> tuple[str, str, dict[str, Packed]]:
+        place = f"{name}0"
+        return (
+            f"unnest(%({place})b::bytea[]) AS asked ({place})",
+            f"own.key = asked.{place}",
+            {place: packed_bytes(keys)},
+        )
+
+    def stored(self, rows: Sequence[Any]) -> dict[Any, Any]:
+        return dict(rows)
+
+
 _DECLARED = {row.sql: row.name for row in TYPES.values()}
 
 
@@ -186,18 +239,7 @@ def _declared(sql: str) -> str:
 
 
 def listed(columns: Iterable[Column], of: str = "") -> str:
-    """Return the names of columns as SQL."""
     return ", ".join(of + column.quoted for column in columns)
-
-
-def by_nulls(keys: Sequence[Key]) -> list[tuple[tuple[bool, ...], Sequence[Key]]]:
-    """Return keys by which of their parts are null."""
-    if not any(None in part for part in zip(*keys, strict=True)):
-        return [((False,) * len(keys[0]), keys)] if keys else []
-    found: dict[tuple[bool, ...], list[Key]] = {}
-    for key in keys:
-        found.setdefault(tuple(part is None for part in key), []).append(key)
-    return list(found.items())
 
 
 def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Columns | str:
@@ -215,8 +257,15 @@ def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Co
 
 
 def _misnamed(field: str, is_key: bool) -> str | None:
-    most = MAX_NAME_BYTES if is_key else MAX_NAME_BYTES - len(f"{BEFORE}_")
-    return None if _is_name(field, most) else f"no column can be called {field!r}"
+    most, is_free = MAX_NAME_BYTES, not field.lower().startswith(OWN) and field not in _SYSTEM
+    size = len(field.encode(errors="replace")) + (0 if is_key else len(f"{BEFORE}_"))
+    return None if is_free and field and size <= most and _NUL not in field else f"no column can be called {field!r}"
+
+
+def packed_bytes(values: Sequence[bytes]) -> Packed:
+    """Return bytes as an array of PostgreSQL's; of a few values this is faster than through Arrow."""
+    head, lengths = struct.pack("!5i", 1, 0, 17, len(values), 1), map(struct.Struct("!i").pack, map(len, values))
+    return Packed(head + b"".join(chain.from_iterable(zip(lengths, values, strict=True))))
 
 
 def packed(form: _Form, array: Any) -> Packed:
@@ -258,11 +307,6 @@ def _fits_json(type_: pa.DataType) -> bool:
     if pa.types.is_struct(type_):
         return all(_fits_json(field.type) for field in type_)
     return any(row.arrow == type_ for row in TYPES.values() if row.python in (str, bool, int, float))
-
-
-def _is_name(field: str, most: int) -> bool:
-    is_free = not field.lower().startswith(OWN) and field not in _SYSTEM
-    return is_free and 0 < len(field.encode(errors="replace")) <= most and _NUL not in field
 
 
 def _escaped(array: Any) -> Any:

@@ -16,7 +16,7 @@ from psycopg import Error
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from states.postgres.columns import Columns
-from states.postgres.options import identifier, table_name
+from states.postgres.options import PostgresOptions, identifier, table_name
 from trident.servers.log_addresses import Database, PostgresAddress, is_postgres
 from trident.servers.postgres_connection import PostgresConnection, text_of
 from trident.state.interfaces import StateConf, StateType
@@ -42,12 +42,11 @@ _RULES: dict[StateType, LiteralString] = {StateType.OPAQUE: _OPAQUE, StateType.T
 class CommittedView:
     """Makes the view of one state, or removes it where the log is elsewhere.
 
-    `table`, `schema`: the table's bare name, and its schema if one was given.
-    `database`: where it is.
+    `database`: where the state's table is.
     """
 
-    def __init__(self, schema: str | None, table: str, columns: Columns, conf: StateConf, database: Database) -> None:
-        at = [] if schema is None else [schema]
+    def __init__(self, options: PostgresOptions, conf: StateConf, columns: Columns, database: Database) -> None:
+        at, table = options.place(conf)
         self._name, self._table = (*at, table_name(f"{table}_committed")), (*at, table)
         self._columns, self._state = columns, conf.called or conf.state
         self._topology = _log_here(conf.settings, database)

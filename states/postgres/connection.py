@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from typing import Any, TypeVar
 
 import psycopg
@@ -51,12 +48,6 @@ _GREETING = """
 """
 
 
-def packed_bytes(values: Sequence[bytes]) -> Packed:
-    """Return a bytea[] of one dimension from index 1; psycopg's own dumper takes half of a commit's processor time."""
-    head, lengths = struct.pack("!5i", 1, 0, 17, len(values), 1), map(struct.Struct("!i").pack, map(len, values))
-    return Packed(head + b"".join(chain.from_iterable(zip(lengths, values, strict=True))))
-
-
 class _PackedDumper(Dumper):
     """Arrays that are ready; the statement says what their elements are."""
 
@@ -75,18 +66,14 @@ Clause = tuple[bytes, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class FencedWrite:
-    """A commit as clauses: all are carried out or none is, as the fence of the first one says.
+    """A commit as clauses: all are carried out or none is, as the fence of the first one says."""
 
-    `clauses`: returns them; they are `count` in number.
-    """
-
-    count: int
-    clauses: Callable[[], Iterable[Clause]]
+    clauses: Sequence[Clause]
 
     def send(self, connection: PostgresConnection) -> bool:
         """Write; False if the fence found nothing to replace."""
-        with connection.transaction() if self.count > 1 else nullcontext():
-            for clause, given in self.clauses():
+        with connection.transaction() if len(self.clauses) > 1 else nullcontext():
+            for clause, given in self.clauses:
                 statement = b"WITH " + clause + b" SELECT count(*) FROM fence"
                 if connection.execute(statement, given, binary=True).fetchone() == (0,):
                     return False  # it is the first: the row that fences is locked until the transaction ends
@@ -94,7 +81,7 @@ class FencedWrite:
 
     def clause(self) -> Clause | None:
         """Return the only clause; None if there are several."""
-        return next(iter(self.clauses())) if self.count == 1 else None
+        return self.clauses[0] if len(self.clauses) == 1 else None
 
 
 class Session:
@@ -130,22 +117,18 @@ class Session:
 
     def leave(self, doing: str, write: FencedWrite) -> InTransaction:
         """Leave a write to another connection, whose transaction it is to be in."""
-        return InTransaction(partial(self._write_within, doing, write), write.clause)
 
-    def _write_within(self, doing: str, write: FencedWrite, connection: PostgresConnection) -> bool:
-        """Write on a connection of another one; False without its table too.
+        def within(connection: PostgresConnection) -> bool:
+            try:
+                return write.send(connection)
+            except psycopg.errors.UndefinedTable:
+                return False
+            except psycopg.Error as error:
+                if connection.closed:
+                    raise
+                raise self._refused(doing, error) from error  # so the transaction will be rolled back
 
-        Raises `BackendError`: the server refused, so the transaction will be rolled back.
-        Raises `psycopg.Error`: the connection broke.
-        """
-        try:
-            return write.send(connection)
-        except psycopg.errors.UndefinedTable:
-            return False
-        except psycopg.Error as error:
-            if connection.closed:
-                raise
-            raise self._refused(doing, error) from error
+        return InTransaction(within, write.clause)
 
     def close(self) -> None:
         """Close the connection. The next call opens another one."""

@@ -66,7 +66,6 @@ class FoundArrays:
         ]
 
     def of(self, keys: list[pa.Array]) -> NumberColumns:
-        """Return a value per key."""
         declared = self._columns.values[0].declared
         dtype, wire = (np.float64, ">f8") if declared == "double" else (np.int64, ">i8")
         made = NumberColumns.absent(NumberForm.of(declared), len(keys[0]))

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from trident.errors import ConfigError
 from trident.redaction import redacted
+from trident.state.interfaces import StateConf
 from trident.storekit import Account, Changing, Expiring, ServerCalls, seconds, whole
 
 MAX_NAME_BYTES = 63  # PostgreSQL cuts longer names
@@ -55,6 +56,10 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
             value = getattr(self, name)
             if value is not None and not (0 < len(value.encode()) <= MAX_NAME_BYTES and "\0" not in value):
                 raise self.refused(name, f"give 1 to {MAX_NAME_BYTES} bytes, without NUL")
+
+    def place(self, conf: StateConf) -> tuple[list[str], str]:
+        """Return the schema, if one is given, and the name of a state's table."""
+        return [self.schema] if self.schema is not None else [], self.table or table_name(conf.prefix)
 
     @property
     def parameters(self) -> dict[str, str]:

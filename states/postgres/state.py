@@ -18,12 +18,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from states.postgres.options import PostgresOptions, table_name
+from states.postgres.options import PostgresOptions
 from trident.errors import ConfigError
-from trident.redaction import redacted
 from trident.servers.log_addresses import Database
 from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
-from trident.storekit import StoreMapFactory, StoreState, WholeCommitMap, called_as, driver_package, kinds
+from trident.storekit import StoreMapFactory, StoreState, called_as, driver_package, kinds
 
 
 @dataclass(frozen=True)
@@ -36,26 +35,16 @@ class PostgresMapFactory(StoreMapFactory):
         from states.postgres.columns import columns_of
 
         columns = columns_of(conf, self.kind, self.options)
-        kept = self.options.kept_changes
         if isinstance(columns, str):
-            for name, given in {"changes": kept, "ttl_s": self.options.ttl_s}.items():
+            for name, given in {"changes": self.options.kept_changes, "ttl_s": self.options.ttl_s}.items():
                 if given is not None:
                     raise ConfigError(
                         f"{name}= of {conf.prefix!r} in PostgreSQL needs columns, and there are none: {columns}"
                     )
             return super().__call__(conf, partition_index, num_partitions)
         with _driver():
-            from states.postgres.change_table import ChangeTable
-            from states.postgres.committed_view import CommittedView
-            from states.postgres.typed_rows import TypedMap, TypedRows
-        what = _what(self.options, conf, partition_index)
-        table = self.options.table or table_name(conf.prefix)
-        view = None
-        if partition_index == 0 and not conf.read_only:
-            view = CommittedView(self.options.schema, table, columns, conf, self._database)
-        changes = None if kept is None else ChangeTable(self.options.schema, table, columns, kept, what, conf.evolves)
-        rows = TypedRows(self.options, table, conf, what, columns, view, changes)
-        return TypedMap(rows, conf, partition_index, what)
+            from states.postgres.map import TypedMap
+        return TypedMap(self.options, conf, partition_index, columns, self._database)
 
     @property
     def facts(self) -> StoreFacts:
@@ -96,14 +85,9 @@ class PostgresState(StoreState[str | PostgresOptions]):
     def open_map(options: PostgresOptions, conf: StateConf, partition: int) -> IBackingMap[bytes]:
         """Open the map of one partition in the binary layout; it connects when it is used."""
         with _driver():
-            from states.postgres.sql_rows import PostgresRows
-        what = _what(options, conf, partition)
-        return WholeCommitMap(PostgresRows(options, conf, what), conf, partition, what)
+            from states.postgres.map import byte_map
+        return byte_map(options, conf, partition)
 
 
 def _driver() -> AbstractContextManager[None]:
     return driver_package("PostgreSQL", "psycopg", "postgres")
-
-
-def _what(options: PostgresOptions, conf: StateConf, partition: int) -> str:
-    return f"state {conf.prefix!r} partition {partition} in PostgreSQL at {redacted(options.url)}"

@@ -9,33 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from functools import cached_property, partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from psycopg import Cursor, errors
 
-from states.postgres.change_table import ChangeTable, changes_iterated
-from states.postgres.columns import AT, Columns, Packed, by_nulls, listed, packed
+from states.postgres.change_table import ChangeTable
+from states.postgres.columns import AT, Columns, Packed, listed, packed
 from states.postgres.committed_view import CommittedView
 from states.postgres.connection import FencedWrite, Session
 from states.postgres.number_arrays import FoundArrays, TablePuts, fits_arrays, selected
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
-from trident.errors import CommitOrderError, StateError
-from trident.retention import Sweeps
+from trident.errors import StateError
 from trident.servers.postgres_connection import PostgresConnection
-from trident.state.backing_map import MapFacts
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
 from trident.state.table import KeyColumns
-from trident.state.txid import Sentinel, Txid
-from trident.storekit import InTransaction, Puts, StoredRows, WholeCommitMap, by_count, by_size
+from trident.storekit import InTransaction, Puts, StoredRows, by_count, by_size
 from trident.storekit.plain_columns import TXID
-from trident.storekit.record_fence import refuse_read_only
 
 LAYOUT = 1
 """The version of the layout, in each row of `trident_sentinels`."""
@@ -72,25 +67,16 @@ class TypedRows(StoredRows):
     """One state's table, which the first write creates. A key is a tuple, a value is what the kind stores."""
 
     max_key_bytes = 2_600  # an entry of an index takes a third of a page at most
+    emptied: ClassVar[tuple[str, ...]] = ("TRUNCATE {table}", "DELETE FROM {sentinels} WHERE state = %(state)s")
 
     def __init__(
-        self,
-        options: PostgresOptions,
-        table: str,
-        conf: StateConf,
-        what: str,
-        columns: Columns,
-        view: CommittedView | None,
-        changes: ChangeTable | None = None,
+        self, options: PostgresOptions, conf: StateConf, what: str, columns: Columns, view: CommittedView | None
     ) -> None:
-        expires = options.ttl_s is not None
-        self._table = TypedTable(
-            options.schema, table, columns, what, conf.read_only, view, changes, expires, conf.evolves
-        )
-        self._changes, self.batch = changes, -1  # the commit under way
         self._options, self._columns, self._what = options, columns, what
-        self._session = Session(options, what, conf.read_only)
-        self.kept_changes = None if changes is None else _Changes(changes, self._session, columns)
+        self._session, kept = Session(options, what, conf.read_only), options.kept_changes
+        self.changes = None if kept is None else ChangeTable(self._session, options, conf, columns, kept, what)
+        self._table = TypedTable(options, conf, columns, what, view, self.changes)
+        self.batch = -1  # the commit under way
         self._witness: bytes | None = None  # of the sentinel that was read or written last
         self._keeps_witness = True
         self._test: tuple[bytes, str, dict[str, Any]] | None = None  # the query for a witness
@@ -118,10 +104,9 @@ class TypedRows(StoredRows):
     # ---- reads ----------------------------------------------------------------------------------------------------
 
     def read(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        """Return what is stored for the keys that exist."""
         found: dict[Key, Any] = {}
         for some in by_count(keys, self._options.max_keys_per_call):
-            for nulls, alike in by_nulls(some):
+            for nulls, alike in self._columns.by_nulls(some):
                 query = self._found(
                     listed(self._columns.read, "own."), nulls, self._columns.asked(nulls, alike, "asked")
                 )
@@ -214,12 +199,7 @@ class TypedRows(StoredRows):
     def _fenced(
         self, puts: Puts, sentinel: bytes, found: bytes | None, new: bytes, witness: bytes | None
     ) -> FencedWrite:
-        fence = _FREE if not sentinel else _FIRST if found is None else _NEXT
-        given = {"layout": LAYOUT, "found": found, "new": new, "dead": self._dead, "witness": witness}
-        given |= self._place_of(sentinel) if sentinel else {}
-        if fence == _NEXT:
-            test, arguments = self._is_there(self._witness)
-            fence, given = fence.replace("{is_there}", f"EXISTS ({test})"), {**given, **arguments}
+        fence, given = self._fence(sentinel, found, new, witness) if sentinel else (_FREE, {})
         clauses = [
             (
                 self._table.sql(_CLAUSE.replace("{fence}", _FREE if at else fence).replace("{rows}", rows)),
@@ -227,7 +207,15 @@ class TypedRows(StoredRows):
             )
             for at, (rows, arguments) in enumerate(self._statements(puts))
         ]
-        return FencedWrite(len(clauses), lambda: clauses)
+        return FencedWrite(clauses)
+
+    def _fence(self, sentinel: bytes, found: bytes | None, new: bytes, witness: bytes | None) -> Statement:
+        given = {"layout": LAYOUT, "found": found, "new": new, "dead": self._dead, "witness": witness}
+        given |= self._place_of(sentinel)
+        if found is None:
+            return _FIRST, given
+        test, arguments = self._is_there(self._witness)
+        return _NEXT.replace("{is_there}", f"EXISTS ({test})"), given | arguments
 
     def forget_witness(self) -> None:
         """Write no witness until rows come: the keys may be another partition's from now on, which may delete them."""
@@ -235,19 +223,19 @@ class TypedRows(StoredRows):
 
     def empty(self) -> None:
         self._witness = self._dead = None
-        for statement in ("TRUNCATE {table}", "DELETE FROM {sentinels} WHERE state = %(state)s"):
+        for statement in self.emptied:
             with suppress(errors.UndefinedTable):
                 run = partial(self._execute, statement, {"state": self._table.state})
                 self._session.run("empty the table", run)
-        if self._changes is not None:
-            self._session.run("delete all changes", self._changes.empty)
+        if self.changes is not None:
+            self.changes.empty()
 
     # ---- changes and expiry ---------------------------------------------------------------------------------------
 
     def sweep(self, txid: int) -> None:
         """Delete the changes that need not be kept at batch `txid`, and the rows that have expired."""
-        if self._changes is not None:
-            self._session.run("delete old changes", partial(self._changes.let_go, txid=txid))
+        if self.changes is not None:
+            self.changes.let_go(txid)
         if self._options.ttl_s is not None:
             self._session.run("delete what has expired", self._expire)
 
@@ -256,7 +244,9 @@ class TypedRows(StoredRows):
         query = "SELECT witness FROM {sentinels} WHERE state = %(state)s AND witness IS NOT NULL"
         found = self._execute(query, {"state": self._table.state}, connection).fetchall()
         kept, given = "", dict[str, Any](ttl=self._options.ttl_s)
-        for at, (nulls, alike) in enumerate(by_nulls([tuple(decode(witness)[1:]) for (witness,) in found])):
+        for at, (nulls, alike) in enumerate(
+            self._columns.by_nulls([tuple(decode(witness)[1:]) for (witness,) in found])
+        ):
             asked, tests, arguments = self._columns.asked(nulls, alike, f"kept{at}_")
             kept += f" AND NOT EXISTS (SELECT 1 FROM {asked} WHERE {tests})"
             given |= arguments
@@ -276,7 +266,7 @@ class TypedRows(StoredRows):
         deleted = [] if isinstance(puts, TablePuts) else [key for key, value in puts.items() if value is None]
         written = {key: value for key, value in puts.items() if value is not None} if deleted else puts
         statements: list[Statement] = []
-        for at, (nulls, alike) in enumerate(by_nulls(deleted)):
+        for at, (nulls, alike) in enumerate(self._columns.by_nulls(deleted)):
             asked, tests, given = self._columns.asked(nulls, alike, "gone")
             deletion = _DELETE.replace("{at}", str(at)).replace("{asked}", asked).replace("{tests}", tests)
             statements.append((deletion, given))
@@ -305,7 +295,7 @@ class TypedRows(StoredRows):
         texts = {"names": listed(columns), "arrays": arrays, "keys": listed(keys), "changes": changes}
         order = (f"given.{key.quoted}" + (' COLLATE "C"' if key.form.sql == "text" else "") for key in keys)
         texts["order"] = ", ".join(order)
-        kept = self._changes
+        kept = self.changes
         texts["returning"] = "" if kept is None else f" RETURNING {listed(self._columns.all, 'own.')}"
         texts["changed"] = "" if kept is None else kept.clause
         return reduce(lambda sql, name: sql.replace(f"{{{name}}}", texts[name]), texts, _PUT)
@@ -331,7 +321,7 @@ class TypedRows(StoredRows):
             return "SELECT 1", {}
         if self._test is None or self._test[0] != witness:
             txid, *key = decode(witness)
-            ((nulls, alike),) = by_nulls([tuple(key)])
+            ((nulls, alike),) = self._columns.by_nulls([tuple(key)])
             asked, tests, given = self._columns.asked(nulls, alike, "witness")
             since = "" if txid is None else f' AND own."{TXID}" >= %(since)s'
             query = f"SELECT 1 FROM {{table}} AS own, {asked} WHERE {tests}{since}"
@@ -354,9 +344,10 @@ class TypedRows(StoredRows):
             return f"SELECT {what} FROM {{table}} AS own WHERE {key.quoted} = ANY({key.parameter('asked0')})", given
         return f"SELECT {what} FROM {table}, {{table}} AS own WHERE {tests}", given
 
-    def _page(self, nulls: Sequence[bool], last: Key | None) -> list[Key]:
+    def _page(self, nulls: Sequence[bool], last: Key | None, *more: str) -> list[Key]:
         keys = self._columns.keys
         tests = [f"{key.quoted} IS {'' if is_null else 'NOT '}NULL" for key, is_null in zip(keys, nulls, strict=True)]
+        tests += more
         there = [key for key, is_null in zip(keys, nulls, strict=True) if not is_null]
         given: dict[str, Any] = {"most": self._options.max_keys_per_call}
         if last is not None:
@@ -392,78 +383,6 @@ class TypedRows(StoredRows):
 
     def _place_of(self, sentinel: bytes) -> dict[str, Any]:
         return {"state": self._table.state, "partition": int(sentinel.removeprefix(b"sentinel:"))}
-
-
-class _Changes(NamedTuple):
-    """The `KeptChanges` of a state: its table of changes, in the session of its rows."""
-
-    table: ChangeTable
-    session: Session
-    columns: Columns
-
-    def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        """Iterate over what batches changed; see `KeptChanges.read`."""
-
-        def some(*which: int) -> list[tuple[int, list[tuple[Key, Any]]]]:
-            return self.session.run("read changes", lambda opened: self.table.read(opened, *which))
-
-        return changes_iterated(some, after, until)
-
-    def gone(self) -> int:
-        """Return the last batch whose changes are not kept any more."""
-        return self.session.run("look for changes", self.table.gone)
-
-    def forget(self, keys: Sequence[Key]) -> None:
-        """Delete the changes of keys."""
-        self.session.run("delete changes", lambda opened: self.table.forget(opened, self.columns.names(keys)))
-
-
-class TypedMap(WholeCommitMap):
-    """The map of a partition over columns: what it puts and gives are values, not their bytes."""
-
-    facts = MapFacts(commits_atomically=True, shares_keys=True, gives_copies=True, has_typed_columns=True)
-
-    def __init__(self, rows: TypedRows, conf: StateConf, partition: int, what: str) -> None:
-        super().__init__(rows, conf, partition, what)
-        self._typed, self._sweeps, self.kept_changes = rows, Sweeps(), rows.kept_changes
-        self.facts = replace(self.facts, keeps_columns=rows.fits_arrays)
-
-    def begin(self, txid: Txid) -> None:
-        """Begin a commit; what it writes with its own txid are changes."""
-        super().begin(txid)
-        self._typed.batch = int(txid)
-
-    def end(self, txid: Txid) -> None:
-        """End the commit; now and then delete what need not be kept."""
-        super().end(txid)
-        self._typed.batch = -1
-        if self._sweeps.due(txid):
-            self._typed.sweep(int(txid))
-
-    def multi_get_opaque(self, keys: Sequence[Key]) -> NumberColumns | None:
-        """Read keys as columns; None if rows are faster or fit better, or another put of the commit came first."""
-        return None if self._puts else self._typed.find(keys)
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write many distinct keys: in a commit at its `end`, else at once; columns only in a commit."""
-        if not isinstance(values, NumberColumns):
-            super().multi_put(keys, values)
-            return
-        refuse_read_only(self._read_only, f"write {len(keys)} keys", self._what)
-        if self._puts is None:
-            raise CommitOrderError(f"columns are put outside of a commit: {self._what}")
-        assert isinstance(keys, KeyColumns), "a table that was combined"
-        self._puts = TablePuts(keys, values)
-
-    def _put(self, doing: str, puts: Puts) -> None:
-        if isinstance(self._puts, TablePuts):
-            self._puts = dict(zip(self._typed.names(self._puts.keys), self._puts.table, strict=True))
-        super()._put(doing, puts)
-
-    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        if force:
-            self._typed.forget_witness()
-        super().move_sentinel(sentinel, force)
 
 
 def _cells(cursor: Any) -> list[Any]:

@@ -11,12 +11,13 @@ from psycopg import errors
 from states.postgres.change_table import ChangeTable
 from states.postgres.columns import AT, Column, Columns, gives, holds, listed
 from states.postgres.committed_view import CommittedView
-from states.postgres.options import identifier
+from states.postgres.options import PostgresOptions, identifier
 from trident.errors import BackendError
 from trident.servers.postgres_connection import PostgresConnection, make
+from trident.state.interfaces import StateConf
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 
-_CREATE = "CREATE TABLE IF NOT EXISTS {table} ({columns}, UNIQUE{nulls} ({keys})) WITH (fillfactor = 70)"
+_CREATE = "CREATE TABLE IF NOT EXISTS {table} ({columns}, {unique} ({keys})) WITH (fillfactor = 70)"
 _SENTINELS = """
     CREATE TABLE IF NOT EXISTS {sentinels} (
         state text, partition int, layout int NOT NULL, sentinel bytea NOT NULL, witness bytea, PRIMARY KEY (state, partition)
@@ -45,22 +46,18 @@ class TypedTable:
 
     def __init__(
         self,
-        schema: str | None,
-        table: str,
+        options: PostgresOptions,
+        conf: StateConf,
         columns: Columns,
         what: str,
-        read_only: bool,
         view: CommittedView | None,
         changes: ChangeTable | None,
-        expires: bool = False,
-        evolves: bool = False,
     ) -> None:
-        at = [] if schema is None else [schema]
-        self.name, self.state = identifier(*at, table), table
-        self._sentinels = identifier(*at, f"{OWN}sentinels")
-        self._columns, self._what, self._read_only = columns, what, read_only
-        self._view, self._changes, self._expires, self._is_known = view, changes, expires, False
-        self._evolves = evolves
+        at, self.state = options.place(conf)
+        self.name, self._sentinels = identifier(*at, self.state), identifier(*at, f"{OWN}sentinels")
+        self._columns, self._what, self._read_only = columns, what, conf.read_only
+        self._view, self._changes, self._expires, self._is_known = view, changes, options.ttl_s is not None, False
+        self._evolves = conf.evolves and not columns.is_bytes
 
     def sql(self, statement: str) -> bytes:
         """Return a statement over the two tables; it must be run with arguments."""
@@ -99,9 +96,8 @@ class TypedTable:
         if self._expires and AT not in found:
             added = f'ADD COLUMN IF NOT EXISTS "{AT}" timestamp with time zone DEFAULT now()'
             self._alter(connection, added, f"it has no column {AT}", "add it")
-        elif (
-            not self._expires and AT in found
-        ):  # without it no driver notes when it writes, and a later ttl_s would go by old times
+        elif not self._expires and AT in found:
+            # Without it no driver notes when it writes, and a later ttl_s would go by old times.
             self._alter(connection, f'DROP COLUMN IF EXISTS "{AT}"', f"it has {AT}, and no ttl_s", "drop the column")
         if self._changes is not None:
             self._changes.create(connection)
@@ -109,16 +105,20 @@ class TypedTable:
             self._view.put(connection)
 
     def create(self, connection: PostgresConnection) -> None:
-        """Make both tables."""
+        """Make the table, and that of the sentinels unless they are among its rows."""
         is_old, keys = connection.info.server_version < _EQUAL_NULLS, self._columns.keys
-        rest = " NOT NULL" if is_old else ""
+        takes_null, others = not is_old and not self._columns.is_bytes, () if self._columns.is_bytes else (_SENTINELS,)
+        rest, unique = ("", "UNIQUE NULLS NOT DISTINCT") if takes_null else (" NOT NULL", "UNIQUE")
+        if self._columns.is_bytes:
+            unique = "PRIMARY KEY"  # by which a subscription of PostgreSQL's knows the rows
         texts = {
             column: ' COLLATE "C"' for column in keys if column.form.sql == "text"
         }  # no upgrade of the system changes it
         types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
-        types += [f"{column.quoted} {column.form.sql}" for column in self._columns.all[len(keys) :]]
+        value_rest = rest if self._columns.is_bytes else ""
+        types += [f"{column.quoted} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]
         statement = _CREATE.replace("{columns}", ", ".join(types)).replace("{keys}", listed(keys))
-        for each in (statement.replace("{nulls}", "" if is_old else " NULLS NOT DISTINCT"), _SENTINELS):
+        for each in (statement.replace("{unique}", unique), *others):
             make(connection, self.sql(each))
         self._is_known = False
         self.prepare(connection)
@@ -143,7 +143,7 @@ class TypedTable:
     def _is_of_another_kind(self, name: str) -> bool:
         """Whether a column that no field needs is one of the framework's; those of fields of former declarations stay."""
         is_former = name.startswith(f"{BEFORE}_") and any(column.name == BEFORE_NULL for column in self._columns.all)
-        return name.startswith(OWN) and name != AT and not is_former
+        return name.startswith(OWN) and name != AT and not is_former and not self._columns.is_bytes
 
     def _is_usable(self, column: Column, type_: str) -> bool:
         """Whether a column of a type holds the values, or can be made to."""

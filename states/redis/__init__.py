@@ -1,7 +1,7 @@
 """States in Redis: a string or a hash for each key, on one server or a cluster.
 
 Begin with `map.py`, which commits: `fence.py` has the sentinel and its Lua, `wire.py` sends, `evictions.py` looks for evicted
-keys. The rest makes names and connections, lists keys, or is for clusters only. Users call `state.py`.
+keys. The rest makes names and connections, or is for clusters only. Users call `state.py`.
 """
 
 from states.redis.map import RedisBackingMap

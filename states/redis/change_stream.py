@@ -16,8 +16,7 @@ from typing import Any
 
 from states.redis.fence import RedisFence, fenced
 from states.redis.layout import RedisLayout
-from states.redis.packing import Command, Words
-from states.redis.wire import Call, Wire, script
+from states.redis.wire import Call, Command, Wire, Words, script
 from trident.errors import CorruptValueError
 from trident.retention import Retention, Sweeps
 from trident.state.encoding.codec import decode, encode
@@ -105,31 +104,28 @@ class ChangeStreams:
 
     def forget(self, keys: Sequence[Key]) -> None:
         """Delete all entries, of whatever batch: an entry has changes of many keys."""
-        newest: list[Any] = []
-        for bucket, stream in enumerate(self._layout.change_keys):
-            command = (b"XREVRANGE", stream, b"+", b"-", b"COUNT", 1)
-            call = Call(bucket, command, newest.append, reads=True)
-            self._wire.run(f"look for changes of {self._what}", [call])
+        newest = self._asked([(b"XREVRANGE", stream, b"+", b"-", b"COUNT", 1) for stream in self._layout.change_keys])
         txids = [int(name.partition(b"-")[0]) for entries in newest for name, _ in entries]
         if txids:
             self._let_go(b"%d" % max(txids), b"0")
 
     def _let_go(self, last: bytes, before: bytes) -> None:
-        calls = []
-        for bucket, (sentinels, stream) in enumerate(
-            zip(self._layout.sentinel_keys, self._layout.change_keys, strict=True)
-        ):
-            command = (b"EVALSHA", _LET_GO, 2, sentinels, stream, last, before)
-            calls.append(Call(bucket, command, _nothing))
+        keys = enumerate(zip(self._layout.sentinel_keys, self._layout.change_keys, strict=True))
+        calls = [
+            Call(bucket, (b"EVALSHA", _LET_GO, 2, *both, last, before), lambda _answer: None) for bucket, both in keys
+        ]
         self._wire.run(f"delete old changes of {self._what}", calls)
 
     def gone(self) -> int:
         """Return the last batch of which entries were deleted."""
-        found: list[Any] = []
-        for bucket, sentinels in enumerate(self._layout.sentinel_keys):
-            call = Call(bucket, (b"HGET", sentinels, _GONE), found.append, reads=True)
-            self._wire.run(f"look for changes of {self._what}", [call])
+        found = self._asked([(b"HGET", sentinels, _GONE) for sentinels in self._layout.sentinel_keys])
         return max(int(one or 0) for one in found)
+
+    def _asked(self, commands: Sequence[Command]) -> list[Any]:
+        found: list[Any] = []
+        calls = [Call(bucket, command, found.append, reads=True) for bucket, command in enumerate(commands)]
+        self._wire.run(f"look for changes of {self._what}", calls)
+        return found
 
     def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
         """Iterate over the batches after `after` up to `until`."""
@@ -160,7 +156,3 @@ class ChangeStreams:
             )
         for key, before, value in zip(keys, befores, values, strict=True):
             yield tuple(key), OpaqueValue(txid, attempt, before, value)
-
-
-def _nothing(_answer: Any) -> None:
-    pass

@@ -9,7 +9,7 @@ refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -47,8 +47,8 @@ class Cluster(Server):
             self._find()
         return self._of_bucket[bucket]
 
-    def links(self) -> Sequence[Link]:
-        return list(self._links.values())
+    def links(self) -> Collection[Link]:
+        return self._links.values()
 
     def primaries(self) -> Sequence[Link]:
         """Return one connection to each node that has slots."""
@@ -191,12 +191,10 @@ class ClusterNode:
     leaving: tuple[tuple[int, str], ...]
 
     def serves(self, slot: int) -> bool:
-        """Whether a slot is this node's."""
         return any(first <= slot <= last for first, last in self.slots)
 
 
 def nodes_in(answer: bytes) -> Iterator[ClusterNode]:
-    """Read the answer to CLUSTER NODES."""
     for line in answer.decode().splitlines():
         name, address, flags, _primary, _ping, _pong, epoch, _link, *slots = line.split()
         host, _, port = address.partition("@")[0].rpartition(":")

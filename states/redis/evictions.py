@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from functools import partial
 from typing import Any, NamedTuple
 
 from states.redis.options import RedisOptions
-from states.redis.wire import Call, Link, Wire
+from states.redis.wire import Link, Wire
 from trident.storekit import warn_of_eviction, warn_once
 
 _LOGGER = logging.getLogger(__name__)
@@ -77,9 +76,15 @@ class Evictions:
         be known; and `allow_eviction` was not given.
         """
         doing = f"look for evictions of {self._what}"
-        now = self._counters(wire, buckets, doing)
+        # A server that did not say it when a connection was made is not asked: it may not permit it.
+        answers = wire.ask_each(doing, _STATS, buckets, self._seen)
+        now = {name: counted for name, answer in answers.items() if (counted := _Counters.of(answer)) is not None}
         suspect = {name for name, counted in now.items() if counted.differ(self._seen[name][1])}
-        memory = wire.persist(doing, partial(_memory, wire)) if suspect else {}
+
+        def asked() -> dict[str, dict[str, str]]:
+            return {link.name: info_of(link.ask((b"INFO", b"memory"))[0]) for link in wire.servers.links()}
+
+        memory = wire.persist(doing, asked) if suspect else {}
         for name, counted in now.items():
             run, before = self._seen[name]
             if name in suspect:
@@ -94,23 +99,6 @@ class Evictions:
         return policy.startswith("allkeys") or (policy.startswith("volatile") and self._options.ttl_s is not None)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
-
-    def _counters(self, wire: Wire, buckets: int, doing: str) -> dict[str, _Counters]:
-        """Ask each server that was asked when a connection was made."""
-        now: dict[str, _Counters] = {}
-        servers = wire.servers
-
-        def take(bucket: int, answer: bytes) -> None:
-            counted = _Counters.of(answer)
-            if counted is not None:
-                now[servers.link(bucket).name] = counted
-
-        def one_of_each() -> dict[str, int]:
-            return {servers.link(bucket).name: bucket for bucket in reversed(range(buckets))}
-
-        asked = [bucket for name, bucket in wire.persist(doing, one_of_each).items() if name in self._seen]
-        wire.run(doing, [Call(bucket, _STATS, partial(take, bucket), True) for bucket in asked])
-        return now
 
     def _judge(self, name: str, now: _Counters, before: _Counters, memory: dict[str, str]) -> None:
         # A volatile policy evicts keys that expire. Any other policy may have been changed back by now.
@@ -128,15 +116,10 @@ class Evictions:
 
 
 def info_of(answer: Any) -> dict[str, str]:
-    """Read the answer to INFO."""
     if not isinstance(answer, bytes):
         return {}
     lines = answer.decode(errors="replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
-def _memory(wire: Wire) -> dict[str, dict[str, str]]:
-    return {link.name: info_of(link.ask((b"INFO", b"memory"))[0]) for link in wire.servers.links()}
 
 
 _CONFIG = ("save", "appendfsync")
@@ -146,7 +129,10 @@ def greeted(evictions: Evictions, link: Link) -> None:
     """Ask a server what it keeps, and how many keys it has evicted so far."""
     info_answer, *config_answers = link.ask((b"INFO",), *((b"CONFIG", b"GET", name) for name in _CONFIG))
     info, server = info_of(info_answer), f"Redis {link.name}"
-    config = {name: _config(answer) for name, answer in zip(_CONFIG, config_answers, strict=True)}
+    config = {
+        name: bytes(answer[1]).decode() if isinstance(answer, list) and len(answer) == 2 else None
+        for name, answer in zip(_CONFIG, config_answers, strict=True)
+    }
     risk = persistence_risk(info, config)
     if risk:
         evictions.note((server, risk))
@@ -186,7 +172,3 @@ def persistence_risk(info: dict[str, str], config: dict[str, str | None]) -> str
         f"there is no append-only file: a crash loses every batch since the last RDB snapshot{every}. That is "
         "detected, and the start then says what keeps the totals right; set appendonly yes to keep them"
     )
-
-
-def _config(answer: Any) -> str | None:
-    return bytes(answer[1]).decode() if isinstance(answer, list) and len(answer) == 2 else None

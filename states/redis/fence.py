@@ -17,8 +17,7 @@ from functools import partial
 from typing import Any
 
 from states.redis.layout import SENTINEL, RedisLayout
-from states.redis.packing import Command, Words
-from states.redis.wire import Call, Wire, script
+from states.redis.wire import Call, Command, Wire, Words, script
 from trident.errors import BackendError, StateLossDetected
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
@@ -94,12 +93,13 @@ class RedisFence:
     `wire`, `layout`: where the sentinel is.
     `partition`: its number.
     `what`: the state and partition, for messages.
+    `is_layout_checked`: whether nothing has to be compared before keys are read; see `check_layout`.
     """
 
     def __init__(self, wire: Wire, layout: RedisLayout, partition: int, what: str) -> None:
         self._wire, self._layout, self._what = wire, layout, what
         self._place = f"{what} on Redis {wire.servers.name}"
-        self._field, self._layout_checked = b"%d" % partition, False
+        self._field, self.is_layout_checked = b"%d" % partition, not layout.recorded_buckets
         self.forget()
 
     def forget(self) -> None:
@@ -122,18 +122,15 @@ class RedisFence:
     def read(self) -> Sentinel | None:
         """Return the copy that is farthest behind; None if one is missing."""
         layout = self._layout
-        records: list[bytes | None] = [None] * layout.buckets
-
-        def take(bucket: int, answer: list[bytes | None]) -> None:
-            records[bucket], recorded = answer
+        answers: list[list[bytes | None]] = [[]] * layout.buckets
+        calls = [
+            Call(bucket, (b"HMGET", key, self._field, b"buckets"), partial(answers.__setitem__, bucket), reads=True)
+            for bucket, key in enumerate(layout.sentinel_keys)
+        ]
+        self._run("read the sentinel", calls)
+        for _, recorded in answers:
             layout.check_buckets(recorded, self._place)
-
-        def call(bucket: int) -> Call:
-            command = (b"HMGET", layout.sentinel_keys[bucket], self._field, b"buckets")
-            return Call(bucket, command, partial(take, bucket), reads=True)
-
-        self._run("read the sentinel", list(map(call, range(layout.buckets))))
-        self._seen = records
+        self._seen = records = [record for record, _ in answers]
         found = [self._sentinel(record) for record in dict.fromkeys(records) if record is not None]
         if not found or None in records:
             return None
@@ -144,13 +141,12 @@ class RedisFence:
         return min(found, key=lambda one: (one.incarnation == first, one.version, one.sealed))
 
     def check_layout(self) -> None:
-        """Check once that the state is spread over as many buckets as the options say, if it was ever written."""
+        """Check that the state is spread over as many buckets as the options say, if it was ever written."""
         layout = self._layout
-        if layout.recorded_buckets and not self._layout_checked:
-            command = (b"HGET", layout.sentinel_keys[0], b"buckets")
-            check = partial(layout.check_buckets, place=self._place)
-            self._run("read the layout", [Call(0, command, check, True)])
-            self._layout_checked = True
+        command = (b"HGET", layout.sentinel_keys[0], b"buckets")
+        check = partial(layout.check_buckets, place=self._place)
+        self._run("read the layout", [Call(0, command, check, True)])
+        self.is_layout_checked = True
 
     def move(self, sentinel: Sentinel, force: bool) -> None:
         """Replace what was read or written last by this sentinel, in each bucket; this is the writer from now on.
@@ -159,12 +155,13 @@ class RedisFence:
         that is not behind this sentinel.
         Raises `BackendError`: it seals a commit, and Redis has lost writes of it.
         """
-        own = self._own
-        doing, mine = "move the sentinel", own is not None and own == sentinel and own.run == sentinel.run
+        doing, own = "move the sentinel", self._own
         if self._seen is None:
             self.read()
         seen = self._seen or []
-        for found in map(self._sentinel, {before for before in seen if before is not None}):
+        there = list(map(self._sentinel, {before for before in seen if before is not None}))
+        mine = own is not None and own == sentinel and own.run == sentinel.run
+        for found in there:
             check_move(f"{doing} of {self._place}", sentinel, found, found, force)
         renewal = self._renewal if mine else 0
         record = SENTINEL.encode(SentinelRecord(sentinel, (renewal,)))

@@ -16,7 +16,7 @@ What batches have changed, with `changes=` (`change_stream.py`)::
 
     P:changes, P:\changes with layout="fields"    stream: an entry for each call that writes
 
-In a cluster there are these keys for each bucket (`ClusterLayout`); one server has one bucket. No name
+In a cluster there are these keys for each bucket; one server has one bucket. No name
 has control characters, so no state's keys start like another's.
 
 The names of a state's keys in a cluster: each bucket of keys has a hash tag, and so a slot, of its own.
@@ -29,18 +29,12 @@ copied to each bucket, because a write is fenced in the slot where it happens; t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
-from zlib import crc32
+from collections.abc import Callable, Sequence
 
-from states.redis.packing import Words
 from states.redis.plain_hashes import PlainHashes
 from trident.errors import ConfigError
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key
-from trident.state.table import OpaqueColumns
 from trident.storekit import FieldsCodec
 
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
@@ -51,86 +45,54 @@ _ODD = re.compile(r"[\x00-\x1f%]")
 _GLOB = re.compile(rb"([\\*?\[\]^-])")
 
 
-@dataclass(frozen=True)
-class KeyGroup:
-    """The keys of one call: keys of one bucket, at most as many as a call may have.
-
-    `where`: their positions in the caller's list.
-    `names`: what they are called in Redis.
-    """
-
-    bucket: int
-    where: slice | list[int]
-    names: list[bytes]
-
-    @cached_property
-    def words(self) -> Words:
-        """The names, packed: a commit reads and writes them."""
-        return Words(self.names)
-
-    def of(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values of these keys, from a list of the values of all keys."""
-        if isinstance(self.where, slice):
-            return values[self.where]
-        return values.at(self.where) if type(values) is OpaqueColumns else [values[place] for place in self.where]
-
-    def put(self, values: Sequence[Any], out: list[Any] | OpaqueColumns) -> None:
-        """Put the values of these keys at their positions of `out`."""
-        if isinstance(out, OpaqueColumns):
-            out.put(self.where, values.columns)  # type: ignore[attr-defined]
-        elif isinstance(self.where, slice):
-            out[self.where] = values
-        else:
-            for place, value in zip(self.where, values, strict=True):
-                out[place] = value
-
-
 class RedisLayout:
     """The names of one state's keys.
 
-    `stems`: the beginning of the names of each bucket.
+    `prefix`: P.
+    `buckets`: how many there are in a cluster; None: on one server there is one, which has no tag.
     `plain`: the names of keys in `layout="fields"`.
     """
 
-    recorded_buckets = b""
-    """What is recorded with each sentinel, so that no other number of buckets is used; one server records nothing."""
-
-    def __init__(self, stems: Sequence[bytes], plain: PlainHashes | None = None) -> None:
-        self.stems, self.buckets, self.plain = list(stems), len(stems), plain
-        self._starts = [stem + b":" for stem in stems]
-        ends = (b":sentinels", _PLAIN_SENTINELS)
-        end, other = ends if plain is None else reversed(ends)
-        self.sentinel_keys = [stem + end for stem in stems]
+    def __init__(self, prefix: str, buckets: int | None = None, plain: PlainHashes | None = None) -> None:
+        tag = prefix.replace("%", "%25").replace("}", "%7D")  # a closing brace would end the tag too early
+        if buckets is None:
+            stems, before, tags = [prefix.encode()], f"{prefix}:".encode(), b""
+        else:
+            stems = [f"{{{tag}:{bucket}}}".encode() for bucket in range(buckets)]
+            before, tags = f"{{{tag}:".encode(), b"*}:"
+        # Recorded with each sentinel, so that no other number of buckets is used; one server records nothing.
+        self.recorded_buckets = b"" if buckets is None else b"%d" % buckets
+        own, other, changes, glob = b":sentinels", _PLAIN_SENTINELS, b":changes", b"[\x01-\x1f]*"
+        if plain is not None:
+            own, other, changes, glob = other, own, _PLAIN_CHANGES, b"*"
+        self.stems, self.buckets, self.plain, self._before = stems, len(stems), plain, len(before)
+        self.starts = [stem + b":" for stem in stems]  # of the names of a bucket's keys
+        self._bucket_of = {start: bucket for bucket, start in enumerate(self.starts)}
+        self.sentinel_keys = [stem + own for stem in stems]
         self.other_sentinels = [stem + other for stem in stems]
-        self.change_keys = [stem + (b":changes" if plain is None else _PLAIN_CHANGES) for stem in stems]
-        self._glob = b"[\x01-\x1f]*" if plain is None else b"*"
-        self._named: Callable[..., list[bytes]] = encode_keys if plain is None else plain.names
+        self.change_keys = [stem + changes for stem in stems]
+        self.named: Callable[..., list[bytes]] = encode_keys if plain is None else plain.names
+        self.scan_pattern = _GLOB.sub(rb"\\\1", before) + tags + glob
+        """The glob that the names of all keys match, and few others."""
 
     def check_buckets(self, recorded: bytes | None, place: str) -> None:
         """Refuse a number of buckets that differs from the one recorded with the sentinels of `place`."""
-
-    def groups(self, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
-        """Group keys for calls of at most `size`, and encode them as the calls are made."""
-        for first in range(0, len(keys), size):
-            names = self._named(keys[first : first + size], self._starts[0])
-            yield KeyGroup(0, slice(first, first + len(names)), names)
-
-    def scan_pattern(self) -> bytes:
-        """Return the glob that the names of all keys match."""
-        return escaped(self.stems[0]) + b":" + self._glob
+        if self.recorded_buckets and recorded is not None and recorded != self.recorded_buckets:
+            raise ConfigError(
+                f"{place} is spread over {recorded.decode(errors='replace')} buckets, and cluster_buckets is "
+                f"{self.buckets}; its keys would not be found. Give the recorded number"
+            )
 
     def place_of(self, name: bytes) -> tuple[int, bytes] | None:
         """Return the bucket and the encoded key of a name that a scan found; None if it is something else."""
-        start = self._starts[0]
-        return (0, name[len(start) :]) if name.startswith(start) and self._is_key(name[len(start) :]) else None
+        end = name.find(b"}:", self._before) + 2 if self.recorded_buckets else self._before
+        bucket, key = self._bucket_of.get(name[:end]), name[end:]
+        own = (_PLAIN_SENTINELS, _PLAIN_CHANGES)
+        is_key = b"" < key[:1] < b" " if self.plain is None else b":" + key not in own
+        return None if bucket is None or not is_key else (bucket, key)
 
     def keys(self, encoded: Sequence[bytes]) -> list[Key]:
-        """Return the keys of encoded ones."""
         return decode_keys(encoded) if self.plain is None else self.plain.keys(encoded)
-
-    def _is_key(self, encoded: bytes) -> bool:
-        own = (_PLAIN_SENTINELS, _PLAIN_CHANGES)
-        return b"" < encoded[:1] < b" " if self.plain is None else b":" + encoded not in own
 
 
 def default_prefix(topology: str, state: str) -> str:
@@ -140,59 +102,3 @@ def default_prefix(topology: str, state: str) -> str:
 
 def _percent(match: re.Match[str]) -> str:
     return f"%{ord(match[0]):02X}"
-
-
-def escaped(name: bytes) -> bytes:
-    """Return the glob that matches this name alone."""
-    return _GLOB.sub(rb"\\\1", name)
-
-
-class ClusterLayout(RedisLayout):
-    """The names of one state's keys in a cluster.
-
-    `prefix`: P.
-    `buckets`: their number.
-    """
-
-    def __init__(self, prefix: str, buckets: int, plain: PlainHashes | None = None) -> None:
-        tag = prefix.replace("%", "%25").replace("}", "%7D")  # a closing brace would end the tag too early
-        super().__init__([f"{{{tag}:{bucket}}}".encode() for bucket in range(buckets)], plain)
-        self.recorded_buckets = b"%d" % buckets
-        self._before_bucket = self.stems[0][: -len(b"0}")]
-
-    def check_buckets(self, recorded: bytes | None, place: str) -> None:
-        """Refuse a number of buckets that differs from the one recorded with the sentinels of `place`."""
-        if recorded is not None and recorded != self.recorded_buckets:
-            raise ConfigError(
-                f"{place} is spread over {recorded.decode(errors='replace')} buckets, and cluster_buckets is "
-                f"{self.buckets}; its keys would not be found. Give the recorded number"
-            )
-
-    def groups(self, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
-        """Group keys for calls of at most `size`, taking enough keys at a time to fill a call for each bucket."""
-        stride = size * self.buckets
-        for first in range(0, len(keys), stride):
-            encoded = self._named(keys[first : first + stride])
-            places: dict[int, list[int]] = {}
-            for place, key in enumerate(encoded):
-                places.setdefault(crc32(key) % self.buckets, []).append(place)
-            for bucket, found in places.items():
-                start = self._starts[bucket]
-                for at in range(0, len(found), size):
-                    some = found[at : at + size]
-                    yield KeyGroup(
-                        bucket, [first + place for place in some], [start + encoded[place] for place in some]
-                    )
-
-    def scan_pattern(self) -> bytes:
-        """Return a glob that the names of all keys match, and few others."""
-        return escaped(self._before_bucket) + b"*}:" + self._glob
-
-    def place_of(self, name: bytes) -> tuple[int, bytes] | None:
-        """Return the bucket and the encoded key of a name that a scan found; None if it is something else."""
-        number = name[len(self._before_bucket) :].partition(b"}")[0]
-        bucket = int(number) if number.isdigit() else self.buckets
-        if bucket >= self.buckets or not name.startswith(self._starts[bucket]):
-            return None
-        key = name[len(self._starts[bucket]) :]
-        return (bucket, key) if self._is_key(key) else None

@@ -11,29 +11,28 @@ of acknowledged writes moves the sentinel back, breaks its seal or removes it, a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from operator import is_
 from typing import Any, TypeVar
+from zlib import crc32
 
 from states.redis.change_stream import ChangeStreams
 from states.redis.cluster import Cluster
 from states.redis.evictions import Evictions, greeted
 from states.redis.fence import RedisFence, fenced
-from states.redis.layout import ClusterLayout, KeyGroup, RedisLayout, default_prefix
-from states.redis.listing import empty, key_pages
+from states.redis.layout import RedisLayout, default_prefix
 from states.redis.options import RedisOptions
-from states.redis.packing import Command, Words
 from states.redis.plain_hashes import PlainHashes
-from states.redis.wire import Call, Link, Server, Wire, script
+from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
 from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues
 from trident.state.interfaces import Key, StateConf
 from trident.state.table import OpaqueColumns
 from trident.state.txid import Sentinel, Txid
-from trident.storekit import by_size, refuse_read_only
+from trident.storekit import by_count, by_size, refuse_read_only
 
 Found = TypeVar("Found", list[Any], OpaqueColumns)
 
@@ -57,24 +56,15 @@ local names, given, count = KEYS, ARGV, tonumber(ARGV[4])
 local row, at = {}, 4 + count
 for field = 1, count do row[2 * field - 1] = given[4 + field] end
 for i = 2, #names do
-  local gone, pairs = {}, row
+  local gone = {}
   for field = 1, count do
     local value = given[at + field]
     if value == '\\255' then gone[#gone + 1] = given[4 + field] end
     row[2 * field] = value
   end
   at = at + count
-  if #gone > 0 then
-    redis.call('HDEL', names[i], unpack(gone))
-    pairs = {}
-    for field = 2, 2 * count, 2 do
-      if row[field] ~= '\\255' then
-        pairs[#pairs + 1] = row[field - 1]
-        pairs[#pairs + 1] = row[field]
-      end
-    end
-  end
-  if #pairs > 0 then redis.call('HSET', names[i], unpack(pairs)) end
+  redis.call('HSET', names[i], unpack(row))
+  if #gone > 0 then redis.call('HDEL', names[i], unpack(gone)) end
   if given[3] ~= '' then redis.call('EXPIRE', names[i], given[3]) end
 end"""
 )
@@ -94,6 +84,40 @@ _OTHERS = script(
 local page = redis.pcall('HSCAN', ARGV[1], '0', 'COUNT', 1)
 return {redis.call('EXISTS', KEYS[1]), page[2] and page[2][1] or ''}"""
 )
+
+
+@dataclass(frozen=True)
+class KeyGroup:
+    """The keys of one call: keys of one bucket, at most as many as a call may have.
+
+    `where`: their positions in the caller's list.
+    `names`: what they are called in Redis.
+    """
+
+    bucket: int
+    where: slice | list[int]
+    names: list[bytes]
+
+    @cached_property
+    def words(self) -> Words:
+        """The names, packed: a commit reads and writes them."""
+        return Words(self.names)
+
+    def of(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the values of these keys, from a list of the values of all keys."""
+        if isinstance(self.where, slice):
+            return values[self.where]
+        return values.at(self.where) if type(values) is OpaqueColumns else [values[place] for place in self.where]
+
+    def put(self, values: Any, out: list[Any] | OpaqueColumns) -> None:
+        """Put the values of these keys at their positions of `out`."""
+        if isinstance(out, OpaqueColumns):
+            out.put(self.where, values.columns)
+        elif isinstance(self.where, slice):
+            out[self.where] = values
+        else:
+            for place, value in zip(self.where, values, strict=True):
+                out[place] = value
 
 
 class RedisBackingMap(BackingMap):
@@ -131,7 +155,9 @@ class RedisBackingMap(BackingMap):
         self._what = f"state {prefix!r} partition {partition}"
         self._evictions = Evictions(options, repr(prefix))
         greet = (lambda _link: None) if conf.read_only else partial(greeted, self._evictions)
-        self._layout, servers = place_of(options, prefix, greet, plain)
+        self._layout = layout = RedisLayout(prefix, options.buckets, plain)
+        is_one = options.buckets is None
+        servers = Server(Link.to(options.arguments(), greet)) if is_one else Cluster(options, layout.stems, greet)
         self._is_checked = False
         self._wire = Wire(servers, options)
         self._fence = RedisFence(self._wire, self._layout, partition, self._what)
@@ -144,12 +170,12 @@ class RedisBackingMap(BackingMap):
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where never written."""
-        return self._read(keys, _as_stored if self._values is None else self._values.decode, [None] * len(keys))
+        return self._read(keys, _as_stored if self._values is None else self._values.decode, lambda n: [None] * n)
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
         """Read as `multi_get` does, as columns, if the values are opaque and in the codec."""
         decode = None if self._values is None else self._values.decode_opaque
-        return None if decode is None else self._read(keys, decode, OpaqueColumns.absent(len(keys)))
+        return None if decode is None else self._read(keys, decode, OpaqueColumns.absent)
 
     def keeps_attempts(self) -> bool:
         """Whether an opaque value comes back with its attempt."""
@@ -173,12 +199,19 @@ class RedisBackingMap(BackingMap):
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys, absent ones ignored; refused as `multi_put` is."""
-        groups = self._layout.groups(keys, self._options.max_keys_per_call)
-        self._write(f"delete {len(keys)} keys", ((group.bucket, partial(self._delete, group)) for group in groups))
+        groups, command = _grouped(self._layout, keys, self._options.max_keys_per_call), self._fence.command
+        commands = ((group.bucket, partial(command, _DELETE, group.bucket, group.words)) for group in groups)
+        self._write(f"delete {len(keys)} keys", commands)
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys of all partitions, about 1,000 at a time; their names are remembered to find duplicates."""
-        return key_pages(self._wire, self._layout, self._what)
+        seen: set[bytes] = set()
+        for names in self._names():
+            places = map(self._layout.place_of, names)
+            encoded = list(dict.fromkeys(place[1] for place in places if place is not None and place[1] not in seen))
+            if encoded:
+                seen.update(encoded)
+                yield self._layout.keys(encoded)
 
     def begin(self, txid: Txid) -> None:
         """Begin a commit; what it writes with its own txid are changes."""
@@ -224,10 +257,19 @@ class RedisBackingMap(BackingMap):
         self._fence.move(sentinel, force)
 
     def reset(self) -> None:
-        """Remove all keys of the state, of every partition, and all sentinels."""
+        """Remove all keys of the state, of every partition, and all sentinels: first these, so that no writer can write."""
         refuse_read_only(self._read_only, "empty the state", self._what)
         self._fence.forget()
-        empty(self._wire, self._layout, self._what)
+        run, doing, layout = self._wire.run, f"empty {self._what}", self._layout
+        for keys in (layout.sentinel_keys, layout.change_keys):
+            run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(keys)])
+        for names in self._names():
+            buckets: dict[int, list[bytes]] = {}
+            for name in names:
+                place = layout.place_of(name)
+                if place is not None:
+                    buckets.setdefault(place[0], []).append(name)
+            run(doing, [_removal(bucket, found) for bucket, found in buckets.items()])
 
     def close(self) -> None:
         """Close the connections. The next call opens them again."""
@@ -253,11 +295,14 @@ class RedisBackingMap(BackingMap):
                 )
 
         calls = [
-            Call(at, partial(_look_for_others, *names), partial(take, *names), reads=True)
-            for at, names in enumerate(zip(layout.stems, layout.other_sentinels, strict=True))
+            Call(at, (b"EVALSHA", _OTHERS, 1, sentinels, stem), partial(take, stem, sentinels), reads=True)
+            for at, (stem, sentinels) in enumerate(zip(layout.stems, layout.other_sentinels, strict=True))
         ]
         self._wire.run(f"look for {self._what}", calls)
         self._is_checked = True
+
+    def _names(self) -> Iterator[list[bytes]]:
+        return self._wire.names(f"list the keys of {self._what}", self._layout.scan_pattern)
 
     def _groups(self, keys: Sequence[Key]) -> Iterator[KeyGroup]:
         """Group keys for calls. A commit writes the keys that it has read, so their names are made only once."""
@@ -268,21 +313,34 @@ class RedisBackingMap(BackingMap):
             return
         made: list[KeyGroup] = []
         remember = len(keys) <= _REMEMBERED and not self._read_only
-        for group in self._layout.groups(keys, self._options.max_keys_per_call):
+        for group in _grouped(self._layout, keys, self._options.max_keys_per_call):
             if remember:
                 made.append(group)
             yield group
         self._named = (list(keys), made) if remember else ([], [])
 
-    def _read(self, keys: Sequence[Key], decode: Decode | DecodeOpaque, values: Found) -> Found:
-        """Read into `values`, which has nothing but absent keys."""
-        self._fence.check_layout()
+    def _read(self, keys: Sequence[Key], decode: Decode | DecodeOpaque, absent: Callable[[int], Found]) -> Found:
+        """Read what `decode` makes of stored values; `absent` makes the answer for so many keys that were never written."""
+        if not self._fence.is_layout_checked:
+            self._fence.check_layout()
+        found: list[tuple[KeyGroup, Any]] = []
 
         def take(group: KeyGroup, answer: list[bytes | None]) -> None:
-            group.put(decode(group.of(keys), answer), values)
+            found.append((group, decode(group.of(keys), answer)))
 
-        calls = (Call(each.bucket, partial(self._get, each), partial(take, each), True) for each in self._groups(keys))
-        self._wire.run(f"read {len(keys)} keys of {self._what}", calls)
+        def call(group: KeyGroup) -> Call:
+            return Call(group.bucket, self._get(group), partial(take, group), reads=True)
+
+        groups: Iterable[KeyGroup] = self._groups(keys)
+        if len(keys) <= self._options.max_keys_per_call:  # there is no call during which the next can be made
+            groups = list(groups)
+        self._wire.run(f"read {len(keys)} keys of {self._what}", map(call, groups))
+        if len(found) == 1:  # of one server: it has the keys in their order
+            values: Found = found[0][1]
+            return values
+        values = absent(len(keys))
+        for group, some in found:
+            group.put(some, values)
         return values
 
     def _write(self, doing: str, commands: Iterator[tuple[int, Callable[[], Command]]]) -> None:
@@ -294,19 +352,20 @@ class RedisBackingMap(BackingMap):
     def _puts(self, keys: Sequence[Key], values: Sequence[Any]) -> Iterator[tuple[int, Callable[[], Command]]]:
         encode = _as_stored if self._values is None else self._values.encode
         for group in self._groups(keys):
-            mine = group.of(values)
-            for part, some in self._sized(group, encode(group.of(keys), mine)):
-                yield group.bucket, partial(self._put, part, some)
+            own, mine = group.of(keys), group.of(values)
+            for part, some in self._sized(group, encode(own, mine)):
+                yield group.bucket, self._put(part, some)
             if self._changes is not None:
-                yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, group.of(keys), mine))
+                yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, own, mine))
 
     def _sized(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
         """Split a group with too many bytes for one call."""
-        size: Callable[[Any], int] = len if self._layout.plain is None else _size_of_hash
-        sizes, count, room = list(map(size, values)), len(values), self._options.max_bytes_per_call
-        if sum(sizes) <= room:
+        count, room, plain = len(values), self._options.max_bytes_per_call, self._layout.plain
+        parts = values if plain is None else list(itertools.chain.from_iterable(values))
+        if sum(map(len, parts)) <= room:
             yield group, values
             return
+        sizes = map(len, values if plain is None else map(b"".join, values))
         for some in by_size(range(count), sizes, count, room):
             part = slice(some[0], some[-1] + 1)
             yield KeyGroup(group.bucket, part, group.names[part]), values[part]
@@ -316,41 +375,44 @@ class RedisBackingMap(BackingMap):
             return (b"EVALSHA", _PLAIN_GET, group.words.count, group.words, Words(self._layout.plain.stored_fields))
         return (b"MGET", group.words)
 
-    def _put(self, group: KeyGroup, values: Sequence[Any]) -> Command:
+    def _put(self, group: KeyGroup, values: Sequence[Any]) -> Callable[[], Command]:
+        """Return what makes the call that writes a group; it has the sentinel's record as it is then."""
         ttl = self._options.ttl_s
         seconds = [] if ttl is None else [b"%d" % ttl]
         if self._layout.plain is not None:
             fields = self._layout.plain.stored_fields
             given = [b"".join(seconds), b"%d" % len(fields), *fields, *itertools.chain.from_iterable(values)]
-            return self._fence.command(_PLAIN_PUT, group.bucket, group.words, Words(given))
+            return partial(self._fence.command, _PLAIN_PUT, group.bucket, group.words, Words(given))
         script = PUT if ttl is None else _PUT_TTL
-        return self._fence.command(script, group.bucket, group.words, Words([*seconds, *values]))
-
-    def _delete(self, group: KeyGroup) -> Command:
-        return self._fence.command(_DELETE, group.bucket, group.words)
-
-
-def _look_for_others(stem: bytes, sentinels: bytes) -> Command:
-    return (b"EVALSHA", _OTHERS, 1, sentinels, stem)
-
-
-def _size_of_hash(texts: Sequence[bytes]) -> int:
-    return len(b"".join(texts))
+        return partial(self._fence.command, script, group.bucket, group.words, Words([*seconds, *values]))
 
 
 def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
     return list(values)
 
 
-# Where a state is: on one server, or on the nodes of a cluster.
+def _grouped(layout: RedisLayout, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
+    """Group keys for calls of at most `size`, taking enough keys at a time to fill a call for each bucket.
+
+    They are encoded as the calls are made.
+    """
+    if layout.buckets == 1:
+        for first in range(0, len(keys), size):
+            names = layout.named(keys[first : first + size], layout.starts[0])
+            yield KeyGroup(0, slice(first, first + len(names)), names)
+        return
+    stride = size * layout.buckets
+    for first in range(0, len(keys), stride):
+        encoded = layout.named(keys[first : first + stride])
+        places: dict[int, list[int]] = {}
+        for place, key in enumerate(encoded):
+            places.setdefault(crc32(key) % layout.buckets, []).append(place)
+        for bucket, found in places.items():
+            start = layout.starts[bucket]
+            for some in by_count(found, size):
+                names = [start + encoded[place] for place in some]
+                yield KeyGroup(bucket, [first + place for place in some], names)
 
 
-def place_of(
-    options: RedisOptions, prefix: str, greet: Callable[[Link], None], plain: PlainHashes | None = None
-) -> tuple[RedisLayout, Server]:
-    """Return the names of the keys, and their servers. Nothing is connected yet."""
-    if options.clustered:
-        layout = ClusterLayout(prefix, options.buckets, plain)
-        return layout, Cluster(options, layout.stems, greet)
-    one = Link.to(options.arguments(), greet)
-    return RedisLayout([prefix.encode()], plain), Server(one)
+def _removal(bucket: int, names: list[bytes]) -> Call:
+    return Call(bucket, (b"UNLINK", *names), lambda _answer: None)

@@ -71,9 +71,9 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
         return self.cluster or self.scheme.endswith("+cluster")
 
     @property
-    def buckets(self) -> int:
-        """The number of hash tags; 1 without a cluster, where keys have no tag."""
-        return self.cluster_buckets if self.clustered else 1
+    def buckets(self) -> int | None:
+        """The number of hash tags; None without a cluster, where keys have no tag."""
+        return self.cluster_buckets if self.clustered else None
 
     def _check_names(self) -> None:
         prefix = self.prefix

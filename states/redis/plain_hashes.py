@@ -16,12 +16,12 @@ from typing import Any
 from states.redis.options import RedisOptions
 from trident.errors import CorruptValueError
 from trident.state.encoding.codec import decode_found, encode
-from trident.state.encoding.equal_keys import canonical
+from trident.state.encoding.equal_keys import canonical_keys
 from trident.state.encoding.serializers import STORED_FORMS, DecodeOpaque
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
 from trident.state.table import OpaqueColumns
-from trident.storekit.plain_shapes import PlainShape, asked_shape, json_form
+from trident.storekit.plain_columns import PlainShape, asked_shape, json_form
 from trident.types import simple_type
 
 TXID, ATTEMPT, BEFORE, NULL = "_txid", "_attempt", "_before", "_null"
@@ -50,10 +50,6 @@ def _form_of(type_: str, is_key: bool) -> tuple[ToText, OfText] | None:
     return None if is_key else json_form(type_)
 
 
-def _misnamed(field: str, is_key: bool) -> str | None:
-    return f"no field can be called {field!r}" if not is_key and field in (TXID, ATTEMPT, BEFORE, NULL) else None
-
-
 @dataclass(frozen=True)
 class PlainHashes:
     """The names and the hashes of one state."""
@@ -69,7 +65,6 @@ class PlainHashes:
 
     @cached_property
     def stored_fields(self) -> list[bytes]:
-        """The fields, encoded."""
         return [name.encode() for name in self.fields]
 
     # ---- names of keys ----------------------------------------------------------------------------------------------
@@ -78,8 +73,8 @@ class PlainHashes:
         """Return what keys are called, behind `start`."""
         escaped = _ESCAPED if len(self._key_forms) > 1 else _BACKSLASH
         columns = []
-        for (to_text, _), parts in zip(self._key_forms, zip(*keys, strict=True), strict=bool(keys)):
-            texts = ["" if part is None else to_text(canonical(part)) for part in parts]
+        for (to_text, _), parts in zip(self._key_forms, zip(*canonical_keys(keys), strict=True), strict=bool(keys)):
+            texts = ["" if part is None else to_text(part) for part in parts]
             if escaped.search("".join(texts)) is not None:
                 texts = [escaped.sub(r"\\\g<0>", text) for text in texts]
             columns.append([_NO_VALUE if part is None else text for part, text in zip(parts, texts, strict=True)])
@@ -258,4 +253,10 @@ def hashes_of(conf: StateConf, kind: StateType, options: RedisOptions) -> PlainH
 
     Raises `ConfigError`: it cannot have the hashes that its options ask for.
     """
-    return PlainHashes(kind, asked_shape(conf, options, _form_of, _misnamed)) if options.layout == "fields" else None
+    if options.layout != "fields":
+        return None
+
+    def misnamed(field: str, is_key: bool) -> str | None:
+        return f"no field can be called {field!r}" if not is_key and field in (TXID, ATTEMPT, BEFORE, NULL) else None
+
+    return PlainHashes(kind, asked_shape(conf, options, _form_of, misnamed))

@@ -7,7 +7,7 @@ commits. A state is exact as long as Redis keeps what it acknowledged; if it doe
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from states.redis.map import RedisBackingMap
@@ -17,10 +17,12 @@ from trident.state.interfaces import StateConf, StoreFacts
 from trident.storekit import StoreMapFactory, StoreState, called_as, kinds
 
 
+@dataclass(frozen=True)
 class _RedisMapFactory(StoreMapFactory):
+    options: RedisOptions
+
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> RedisBackingMap:
         """Open a partition that serializes by itself, while Redis works on the values before."""
-        assert isinstance(self.options, RedisOptions)
         hashes = hashes_of(conf, self.kind, self.options)
         serializer = self.serializer if hashes is None else None
         return RedisBackingMap(self.options, conf, partition_index, serializer, hashes)
@@ -28,11 +30,9 @@ class _RedisMapFactory(StoreMapFactory):
     @property
     def facts(self) -> StoreFacts:
         """Those of a store of bytes, and how a state is stored if it was asked to be readable."""
-        assert isinstance(self.options, RedisOptions)
         return replace(super().facts, layout=self._layout if self.options.layout == "fields" else None)
 
     def _layout(self, conf: StateConf) -> str:
-        assert isinstance(self.options, RedisOptions)
         hashes = hashes_of(conf, self.kind, self.options)
         assert hashes is not None
         keys = ":".join(name for name, _ in hashes.shape.keys)

@@ -1,31 +1,78 @@
-"""Calls to Redis: several in flight on each connection, sent again when a connection breaks.
+"""Calls to Redis: as bytes, several in flight on each connection, sent again when a connection breaks.
 
-A call that is sent again may run twice on the server. Reads and fenced writes of the same values allow that.
-
-The Lua scripts of this process, by their digests. `fence.py` and `map.py`, which have them, say what they do.
+A call that is sent again may run twice on the server. Reads and fenced writes of the same values allow that. The errors of
+redis-py leave this module as errors of `trident.errors`; the answers of the server are read by hiredis.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha1
 from itertools import count
+from operator import attrgetter
 from typing import Any, TypeVar
 
-from states.redis.faults import is_moving, is_transient, refused
 from states.redis.options import RedisOptions
-from states.redis.packing import Command, pack
-from trident.errors import ConfigError
-from trident.servers.redis_server import driver, name_of
+from trident.errors import BackendError, ConfigError, StoreAwayError
+from trident.servers import redis_server
+from trident.servers.redis_server import code_of, driver, error_text, name_of
 from trident.storekit import Retries
 
 Result = TypeVar("Result")
 
+Command = tuple[Any, ...]
+"""The words of a command: bytes, texts, whole numbers, and `Words`."""
+
+_HEADS = [b"\r\n$%d\r\n" % size for size in range(1024)]
+_PAGE, _START, _PASSES = 1000, b"0", 5  # of a listing
+_WAITING = attrgetter("waiting")
 _WINDOW = 8
 """Calls in flight on a connection: the server works on one while the next is packed and the last is read."""
+
+_LUA: dict[bytes, bytes] = {}
+_MOVING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"})
+_AWAY = frozenset({"", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})
+"""A server that is out of reach, or that cannot serve for a while; no code: nothing answered."""
+
+_LATER = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
+_ADVICE = {
+    "NOPERM": "grant the user the commands and keys that docs/states/redis.md lists",
+    "WRONGTYPE": "the key is used for something else: give the state another prefix, or delete the key",
+    "CROSSSLOT": "the server is a cluster: use redis+cluster:// or cluster=True",
+    "MOVED": "the server is a node of a cluster: use redis+cluster:// or cluster=True; if that is given, its slots are being "
+    "moved: wait until they have arrived",
+}
+_LOST = "is the server up, can it be reached, and is its address right?"
+
+
+class Words:
+    """Many words, packed.
+
+    `count`: their number.
+    `packed`: for each the end of the line before, its length, and itself.
+    """
+
+    __slots__ = ("count", "packed")
+
+    def __init__(self, words: Sequence[bytes]) -> None:
+        sizes = list(map(len, words))
+        is_short = max(sizes, default=0) < len(_HEADS)
+        pieces = [b""] * (2 * len(words))
+        pieces[::2] = map(_HEADS.__getitem__ if is_short else b"\r\n$%d\r\n".__mod__, sizes)
+        pieces[1::2] = words
+        self.count, self.packed = len(words), b"".join(pieces)
+
+
+def pack(command: Command) -> bytes:
+    parts = [
+        word if type(word) is Words else Words([word if isinstance(word, bytes) else str(word).encode()])
+        for word in command
+    ]
+    return b"*%d%b\r\n" % (sum(part.count for part in parts), b"".join(part.packed for part in parts))
 
 
 @dataclass(eq=False)
@@ -45,7 +92,6 @@ class Call:
     reads: bool = False
 
     def words(self) -> Command:
-        """Return the words of the command as it is sent now."""
         return self.command if isinstance(self.command, tuple) else self.command()
 
 
@@ -124,8 +170,8 @@ class Server:
         """Return the connection to the server of a bucket."""
         return self._one
 
-    def links(self) -> Sequence[Link]:
-        """Return the connections in use."""
+    def links(self) -> Collection[Link]:
+        """Return the connections in use; those that are made later are in it, too."""
         return (self._one,)
 
     def primaries(self) -> Sequence[Link]:
@@ -179,6 +225,18 @@ class Wire:
 
         self.persist(doing, attempt)
 
+    def ask_each(self, doing: str, command: Command, buckets: int, among: Container[str]) -> dict[str, Any]:
+        """Ask each server of so many buckets that is `among` these, all at once; return its answer, by its name."""
+        answers, link = dict[str, Any](), self.servers.link
+
+        def take(bucket: int, answer: Any) -> None:
+            answers[link(bucket).name] = answer
+
+        one_of_each = self.persist(doing, lambda: {link(bucket).name: bucket for bucket in reversed(range(buckets))})
+        asked = [bucket for name, bucket in one_of_each.items() if name in among]
+        self.run(doing, [Call(bucket, command, partial(take, bucket), reads=True) for bucket in asked])
+        return answers
+
     def persist(self, doing: str, attempt: Callable[[], Result]) -> Result:
         """Return what `attempt` returns; it is called again, on new connections, while they break."""
         waited_s = 0.0
@@ -187,19 +245,51 @@ class Wire:
             try:
                 return attempt()
             except driver().exceptions.RedisError as error:
-                transient = is_transient(error)
+                transient = _is_transient(error)
                 if transient:
                     self.servers.forget()
                 # A slot that is being moved, or a node that is replaced, takes longer than a broken connection.
-                patient = is_moving(error) and waited_s < self._patience_s
+                patient = _is_moving(error) and waited_s < self._patience_s
                 if not transient or (failures > self._retries.retries and not patient):
-                    raise refused(error, doing, self._at) from error
+                    raise _refused(error, doing, self._at) from error
             pause_s = self._retries.pause_s(failures)
             time.sleep(pause_s)
             waited_s += pause_s
         raise AssertionError("unreachable")
 
+    def names(self, doing: str, pattern: bytes) -> Iterator[list[bytes]]:
+        """Iterate over pages of the names that match; a name may occur twice, and names that do not match may occur too.
+
+        A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So
+        if a connection broke or a slot was moved meanwhile, everything is listed once more.
+        """
+        for _ in range(_PASSES):
+            before = self.persist(doing, self.servers.placement)
+            for name in self.persist(doing, lambda: [link.name for link in self.servers.primaries()]):
+                yield from self._names_of(name, pattern, doing)
+            if self.persist(doing, self.servers.placement) == before:
+                return
+        raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
+
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _names_of(self, server: str, pattern: bytes, doing: str) -> Iterator[list[bytes]]:
+        cursor = _START
+
+        def page() -> tuple[bytes, list[bytes]] | None:
+            for link in self.servers.primaries():
+                if link.name == server:
+                    (answer,) = link.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _PAGE))
+                    if isinstance(answer, Exception):
+                        raise answer
+                    return answer[0], answer[1]
+            return None  # it has left the cluster, so there will be another pass
+
+        while (found := self.persist(doing, page)) is not None:
+            cursor, names = found
+            yield names
+            if cursor == _START:
+                return
 
     def _attempt(self, calls: Iterator[Call], lost: deque[Call]) -> None:
         link: Link | None = None
@@ -213,7 +303,8 @@ class Wire:
                 link.send(call)
                 if len(link.waiting) >= _WINDOW:
                     self._receive(link)
-            while busy := [each for each in self.servers.links() if each.waiting]:
+            links = self.servers.links()
+            while busy := list(filter(_WAITING, links)):
                 for link in busy:
                     self._receive(link)
         except BaseException:
@@ -243,9 +334,6 @@ def _all(lost: deque[Call], source: Iterator[Call]) -> Iterator[Call]:
         yield call
 
 
-_LUA: dict[bytes, bytes] = {}
-
-
 def script(source: str) -> bytes:
     """Return the digest of a Lua script, by which EVALSHA calls it."""
     text = source.encode()
@@ -258,3 +346,24 @@ def eval_of(command: Command) -> Command:
     """Return the EVAL that does what an EVALSHA does, for a server that has not seen the script."""
     _evalsha, digest, *rest = command
     return (b"EVAL", _LUA[digest], *rest)
+
+
+def _is_transient(error: Exception) -> bool:
+    """Whether the same call may succeed a moment later, on a new connection, perhaps to another node."""
+    return redis_server.is_transient(error) or _is_moving(error)
+
+
+def _is_moving(error: Exception) -> bool:
+    """Whether a cluster is moving slots or replacing a node, which takes seconds."""
+    return code_of(error) in _MOVING
+
+
+def _refused(error: Exception, doing: str, server: str) -> BackendError:
+    """Return the error of a call that failed for good. It names neither user nor password."""
+    code = code_of(error)
+    retryable = _is_transient(error) or code in _LATER
+    default = _LOST if retryable else "nothing can be read or written before this is fixed"
+    message = error_text(doing, server, error, _ADVICE, default)
+    if retryable and code in _AWAY:
+        return StoreAwayError(message, f"Redis at {server}")
+    return BackendError(message, retryable)

@@ -14,11 +14,10 @@ from tests.benchmarks._bolt_words import WORDS, words
 from trident.storm.execution.executor import Executor, Launch
 from trident.storm.execution.messages import Body, Delivery
 from trident.storm.execution.storm_worker import make_executor
-from trident.storm.execution.task_layout import TaskLayout
-from trident.storm.links.frames import Decoder, Encoder
+from trident.storm.spark.linked_mail import Decoder, Encoder
 from trident.storm.spark.worker_task import seldom_collected
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import StormTopology
+from trident.storm.storm_topology import StormTopology, TaskLayout
 
 __all__ = ["costs"]
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import time
 
-from trident.cluster.state.beat_records import SupervisorInfo, WorkerHeartbeat
+from tests.harness.cluster_states import set_assignment
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    NodePort,
+    StormBase,
+    SupervisorInfo,
+    WantedStatus,
+    WorkerHeartbeat,
+)
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 __all__ = ["beat_all", "beat_bytes", "killed_topology", "write_topologies"]
@@ -30,7 +37,7 @@ def write_topologies(cluster: StormClusterState, count: int) -> None:
         driver = Assignment.DRIVER
         given = Assignment("code", {slot.node: "127.0.0.1"}, {driver: slot}, {driver: _START}, "0" * 64, 1)
         cluster.setup_heartbeats(name)
-        cluster.set_assignment(name, given)
+        set_assignment(cluster, name, given)
         cluster.activate_storm(name, base)
 
 

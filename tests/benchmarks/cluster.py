@@ -30,7 +30,6 @@ from tests.benchmarks._cluster_beats import beat_all, beat_bytes, killed_topolog
 from tests.harness.cluster_machines import Machine, MachineCluster
 from tests.harness.commands import until
 from tests.harness.zookeeper_servers import start_zookeeper
-from trident.cluster.nimbus.leadership import leader_of
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -133,7 +132,7 @@ def _lose_machine(cluster: MachineCluster, storm_id: str) -> Callable[[], None]:
 def _heartbeats(state: str, options: argparse.Namespace) -> None:
     with _cluster(state, 600.0) as cluster:
         cluster.nimbus()
-        until(lambda: leader_of(cluster.state.state) is not None, "a Nimbus leads")
+        until(lambda: cluster.state.leader() is not None, "a Nimbus leads")
         nimbus = psutil.Process(cluster.nimbuses[0].process.pid)
         idle = _share(nimbus, options.seconds / 4)
         write_topologies(cluster.state, options.workers)

@@ -22,11 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.harness.zookeeper_servers import start_zookeeper
-from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import NodePort
-from trident.cluster.state.cluster_state import ClusterEvent, ClusterState
+from trident.cluster.state.cluster_records import NodePort, WorkerHeartbeat
+from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.servers.nodes import NodeEvent
 
 _EVERY_S = 5.0
 
@@ -94,7 +94,7 @@ def _operations(state: ClusterState, count: int) -> dict[str, float]:
 def _watch_ms(state: ClusterState, address: str) -> float:
     told, times = threading.Event(), []
 
-    def tell(event: ClusterEvent) -> None:
+    def tell(event: NodeEvent) -> None:
         times.append(time.monotonic() - float(state.get_data("/watched") or b"0"))
         told.set()
 

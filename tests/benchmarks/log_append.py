@@ -32,7 +32,7 @@ from tests.harness.servers import start_postgres, start_s3
 from tests.harness.zookeeper_servers import start_zookeeper
 from trident import TridentTopology
 from trident.coordination.log_address import open_log
-from trident.coordination.patience import Patience
+from trident.coordination.record_store import Patience
 from trident.coordination.records import CommitRecord, DefineRecord
 from trident.coordination.stored_log import StoredLog
 from trident.coordination.transaction_log import FileLog

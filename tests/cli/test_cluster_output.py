@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from trident.cli.cluster_output import print_list, print_topology
-from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
+from trident.cluster.topology_overviews import TopologyOverview
 
 
 def waiting(number: int, why: str) -> TopologyOverview:

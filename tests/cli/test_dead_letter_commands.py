@@ -115,6 +115,21 @@ def test_letters_are_listed_shown_and_put_back_once(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_error_with_half_a_character_is_listed_and_exported_into_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_module(tmp_path, "module", MODULE.replace("cannot read this", "cannot read \\udcff"))
+    run_once()
+    for words in (["export", LOG], ["list", LOG], ["show", LOG, "1-0"]):
+        command = [sys.executable, "-c", "from trident.cli import main; main()", "dead-letters", *words]
+        printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert "cannot read \\udcff" in printed, words
+        if words[0] == "export":
+            assert json.loads(printed.splitlines()[0])["error"] == "ValueError: cannot read \udcff"
+
+
+@pytest.mark.slow
 def test_letters_are_exported_edited_and_put_back_once_though_the_command_runs_twice(folder: Path) -> None:
     lines = [json.loads(line) for line in dead_letters("export", LOG).splitlines()]
     assert lines[0] == {

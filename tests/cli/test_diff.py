@@ -1,4 +1,4 @@
-"""`trident diff`: what new code changes, what becomes of the totals, and the exit code for CI; nothing is run or written."""
+"""`trident explain` and `trident diff`: what a topology says of itself, what new code changes; nothing is run or written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.commands import trident, write_module
+from tests.harness.commands import COUNTS, trident, write_module
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +21,7 @@ JOB = """
     orders = topology.new_stream("orders", FixedBatchSpout("shop: string, euros: bigint", 1, ["north", 7], ["south", 5]))
     orders.group_by("shop").persistent_aggregate(DeltaState("sales"), {aggregates}, "sales")
 """
+
 OLD = '{"revenue": Sum("euros"), "orders": Count()}'
 
 
@@ -68,3 +69,36 @@ def test_what_is_no_log_and_no_declaration_is_a_wrong_use(tmp_path: Path, old: s
     for what, text in (("empty", "there is no log in empty"), ("nothing", "expected MODULE:TOPOLOGY")):
         done = trident("diff", what, old, cwd=tmp_path)
         assert (done.returncode, text in done.stderr) == (2, True), done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_module(tmp_path, "counts", COUNTS)
+    return tmp_path
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("option", "begin"),
+    [([], "topology counts\n"), (["--dot"], 'digraph "counts" {\n'), (["--mermaid"], "flowchart LR\n")],
+)
+def test_a_topology_is_shown(option: list[str], begin: str, folder: Path) -> None:
+    done = trident("explain", "counts:topology", *option, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(begin)
+    assert "Split" in done.stdout
+    assert sorted(path.name for path in folder.iterdir() if path.name != "__pycache__") == ["counts.py"]
+
+
+def test_the_states_are_given_as_json(folder: Path) -> None:
+    states = json.loads(trident("explain", "counts:topology", "--json", cwd=folder).stdout)
+    assert [(state["state"], state["streams"]["lines"]["guarantee"]) for state in states] == [
+        ("count", "exact"),
+        ("total", "exact"),
+    ]
+
+
+def test_one_form_at_a_time(folder: Path) -> None:
+    done = trident("explain", "counts:topology", "--dot", "--mermaid", cwd=folder)
+    assert done.returncode == 2
+    assert "exclude each other" in done.stderr

@@ -183,8 +183,7 @@ def test_the_keys_with_the_greatest_values_are_listed_in_order(sales: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [(("--by", "revenue"), "is for --top"), (("--top", "3", "--all"), "only one")],
+    ("words", "said"), [(("--by", "revenue"), "is for --top"), (("--top", "3", "--all"), "only one")]
 )
 def test_options_that_do_not_go_together_are_wrong_usage(words: tuple[str, ...], said: str) -> None:
     done = CliRunner().invoke(app, ["get", "shops:topology", "sales", *words], env={"COLUMNS": "400", "NO_COLOR": "1"})

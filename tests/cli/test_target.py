@@ -132,6 +132,7 @@ def test_settings_have_the_types_of_their_keys_and_options_win() -> None:
     ("word", "said"),
     [
         ("engine", "--conf 'engine': expected key=value"),
+        ("", "--conf '': expected key=value"),
         ("=spark", "expected key=value"),
         ("engin=spark", "unknown setting 'engin'; did you mean 'engine'?"),
         ("engine=flink", "engine='flink': expected one of 'spark', 'in_process'"),

@@ -1,14 +1,17 @@
-"""Where a cluster is kept: once a folder, once a ZooKeeper."""
+"""Where a cluster is kept, once a folder, once a ZooKeeper, and sessions of its state."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.harness.cluster_states import Opened, Opening
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
+from trident.cluster.state.cluster_address import open_cluster_state
 
 _roots = itertools.count(1)
 
@@ -30,3 +33,22 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(tmp_path / "cluster")
     ensemble: ZooKeeperEnsemble = request.getfixturevalue("zookeeper_server")
     return f"zookeeper://{ensemble.hosts}/cluster{next(_roots)}"
+
+
+@pytest.fixture
+def opening(address: str) -> Iterator[Opening]:
+    """Open the state, any number of times; each is another session, which the test's end closes."""
+    with contextlib.ExitStack() as stack:
+
+        def open_one(session_timeout_s: float = 10.0) -> Opened:
+            state = open_cluster_state(address, session_timeout_s)
+            stack.callback(state.close)
+            return Opened(state)
+
+        yield open_one
+
+
+@pytest.fixture
+def opened(opening: Opening) -> Opened:
+    """One session."""
+    return opening()

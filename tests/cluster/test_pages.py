@@ -15,20 +15,24 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.machine.supervisor_daemon import MachinePages
-from trident.cluster.nimbus.leadership import Leadership
-from trident.cluster.nimbus.submissions import TopologyNames
+from trident.cluster.machine.machine_supervisor import MachinePages
+from trident.cluster.nimbus.nimbus import Leadership
+from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
-from trident.cluster.state.beat_records import (
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import (
     DRIVER,
+    Assignment,
     DriverDeath,
     ErrorInfo,
+    NodePort,
+    StatusKind,
+    StormBase,
     SupervisorInfo,
+    WantedStatus,
     WorkerHeartbeat,
     machine_names,
 )
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, StatusKind, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.operations import Count
@@ -50,7 +54,7 @@ def submitted(cluster: StormClusterState, name: str = "counting", status: Wanted
     status = status or WantedStatus("active", 0.0)
     conf = {"engine": "in_process", "spark.ssl.keyPassword": "hidden"}
     base = StormBase(name, time.time() - 60, status, 2, {}, "trident", "m.py:t", "hash", conf)
-    return TopologyNames(cluster).submit(base)
+    return add_topology(cluster, base)
 
 
 def assigned(cluster: StormClusterState, storm_id: str, node: str = "a", port: int = 6700) -> float:
@@ -132,8 +136,8 @@ def test_a_topology_without_a_driver_offers_what_can_be_done_and_shows_its_setti
 
 
 def test_the_nimbus_that_leads_is_named(cluster: StormClusterState) -> None:
-    first = Leadership(cluster.state, "http://one", "1.0")
-    second = Leadership(cluster.state, "http://two", "1.0")
+    first = Leadership(cluster, "http://one", "1.0")
+    second = Leadership(cluster, "http://two", "1.0")
     assert (first.campaign(), second.campaign(), first.campaign()) == (True, False, True)
     told = {each["url"]: each["status"] for each in ClusterOverview(cluster, TOKEN).nimbus_summary()["nimbuses"]}
     assert told == {"http://one": "Leader", "http://two": "Not a Leader"}
@@ -170,7 +174,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
 def test_a_topology_without_a_driver_says_why(
     cluster: StormClusterState, status: WantedStatus, assigned_to: str, why: str
 ) -> None:
-    Leadership(cluster.state, "http://one", "1.0").campaign()
+    Leadership(cluster, "http://one", "1.0").campaign()
     storm_id = submitted(cluster, status=status)
     if assigned_to:
         assigned(cluster, storm_id, assigned_to)
@@ -234,7 +238,7 @@ def test_actions_go_to_the_nimbus_that_leads(cluster: StormClusterState, tmp_pat
         with pytest.raises(NoLeader):
             pages.of_topology(storm_id).act("deactivate", {})
         with UIServer(ClusterOverview(cluster, TOKEN, act), port=0, token=TOKEN) as nimbus:
-            Leadership(cluster.state, nimbus.url, "1.0").campaign()
+            Leadership(cluster, nimbus.url, "1.0").campaign()
             pages.of_topology("counting").act("kill", {"wait_s": 1.0})
     assert done == [(storm_id, "kill", {"wait_s": 1.0})]
 
@@ -242,7 +246,7 @@ def test_actions_go_to_the_nimbus_that_leads(cluster: StormClusterState, tmp_pat
 def test_what_is_not_of_the_topology_is_not_shown_after_it_has_ended(cluster: StormClusterState) -> None:
     storm_id = submitted(cluster)
     pages = ClusterOverview(cluster, TOKEN).of_topology(storm_id)
-    TopologyNames(cluster).remove(storm_id)
+    cluster.remove_storm(storm_id)
     with pytest.raises(NoSuchTopology, match="has ended"):
         pages.topology()
 
@@ -258,7 +262,7 @@ def test_a_base_changes_only_as_a_whole(cluster: StormClusterState) -> None:
 
 
 def test_what_failed_and_what_waits_comes_first_each_with_its_reason(cluster: StormClusterState) -> None:
-    Leadership(cluster.state, "http://one", "1.0").campaign()
+    Leadership(cluster, "http://one", "1.0").campaign()
     supervising(cluster)
     trace = "KeyError: Traceback (most recent call last):\n  File \"m.py\", line 1\nKeyError: 'no table at redis://u:hush@h/0'"
     beating(cluster, (well := submitted(cluster, "well")), assigned(cluster, well))

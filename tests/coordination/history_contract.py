@@ -22,9 +22,9 @@ from tests.coordination.log_homes import Home
 from tests.coordination.log_samples import ATTEMPT, commit
 from trident.coordination import log_state
 from trident.coordination.history import read_history
-from trident.coordination.log_file import LogFile
-from trident.coordination.patience import Patience
+from trident.coordination.record_store import Patience
 from trident.coordination.records import AdoptRecord, CommitRecord, DefineRecord, Record, RenameRecord, TopologyRecord
+from trident.coordination.transaction_log import LogFile
 from trident.errors import FencedError, HistoryGapError
 from trident.retention import Retention
 from trident.servers.zookeeper_nodes import ZooKeeperNodes
@@ -97,10 +97,6 @@ def fewest(home: Home) -> int:
 
 class HistoryHome:
     """A log that itself needs two batches, so that what is read of more is the history."""
-
-    @pytest.fixture
-    def home(self) -> Home:
-        raise NotImplementedError
 
     @pytest.fixture(autouse=True)
     def short(self, monkeypatch: pytest.MonkeyPatch) -> None:

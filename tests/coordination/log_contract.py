@@ -22,10 +22,6 @@ from trident.state.txid import Sentinel
 class LogContract:
     """A life without trouble, compaction, a reader beside the writer."""
 
-    @pytest.fixture
-    def home(self) -> Home:
-        raise NotImplementedError
-
     def test_a_new_log_has_an_incarnation_and_no_batch(self, home: Home) -> None:
         with closing(home.reader()) as reader:
             assert not reader.is_there()
@@ -208,10 +204,6 @@ class LogContract:
 
 class OwnerContract:
     """Who writes: held logs, takeovers and claims at every awkward moment, within one process."""
-
-    @pytest.fixture
-    def home(self) -> Home:
-        raise NotImplementedError
 
     def test_a_held_log_is_refused_and_the_holder_named(self, home: Home) -> None:
         log = home.open(clock=lambda: 86400.0)

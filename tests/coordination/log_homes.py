@@ -22,7 +22,7 @@ from trident.coordination.log_address import store_at
 from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
-from trident.coordination.stored_reader import StoredReader
+from trident.coordination.stored_log import StoredReader
 from trident.coordination.transaction_log import FileLog
 from trident.servers.log_addresses import PostgresAddress, is_postgres
 

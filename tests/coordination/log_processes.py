@@ -96,10 +96,6 @@ class ProcessContract:
     """Drivers in processes of their own."""
 
     @pytest.fixture
-    def home(self) -> Home:
-        raise NotImplementedError
-
-    @pytest.fixture
     def stack(self) -> Iterator[ExitStack]:
         with ExitStack() as stack:
             yield stack

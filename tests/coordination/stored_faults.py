@@ -18,8 +18,8 @@ from tests.coordination.log_samples import commit, without_epoch
 from tests.harness.commands import until
 from tests.harness.proxy import Point, Proxy
 from tests.harness.servers import Server
-from trident.coordination import patience
-from trident.coordination.patience import Patience
+from trident.coordination import record_store
+from trident.coordination.record_store import Patience
 from trident.coordination.records import DefineRecord
 from trident.errors import FencedError, LogError, LogHeldError
 
@@ -37,10 +37,6 @@ class StoredFaults:
     @pytest.fixture
     def server(self) -> Server:
         """The server, which goes on after the test."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def home(self) -> StoredHome:
         raise NotImplementedError
 
     @pytest.fixture
@@ -180,10 +176,6 @@ class StoredAway:
         raise NotImplementedError
 
     @pytest.fixture
-    def home(self) -> StoredHome:
-        raise NotImplementedError
-
-    @pytest.fixture
     def quick(self) -> None:
         """Let a silent server count as away sooner."""
 
@@ -258,7 +250,7 @@ class StoredAway:
     def test_a_server_that_is_away_at_the_start_is_named(
         self, home: StoredHome, server: Server, quick: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(patience, "START_S", 1.0)
+        monkeypatch.setattr(record_store, "START_S", 1.0)
         self.vanish(server)
         try:
             with pytest.raises(LogError, match=self.at_start):

@@ -1,4 +1,4 @@
-"""The contracts of a transaction log, in one process and between processes, on a log in files."""
+"""The contracts of a transaction log, in one process and between processes, on logs in files and in a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.coordination.log_contract import LogContract, OwnerContract
-from tests.coordination.log_homes import FileHome
+from tests.coordination.log_homes import FileHome, ZooKeeperHome
 from tests.coordination.log_processes import ProcessContract
 
 
@@ -26,4 +26,22 @@ class TestOwnerOfFiles(Files, OwnerContract):
 
 
 class TestProcessesWithFiles(Files, ProcessContract):
+    pass
+
+
+class InZooKeeper:
+    @pytest.fixture
+    def home(self, zookeeper_home: ZooKeeperHome) -> ZooKeeperHome:
+        return zookeeper_home
+
+
+class TestZooKeeperLog(InZooKeeper, LogContract):
+    pass
+
+
+class TestOwnerOfZooKeeperLog(InZooKeeper, OwnerContract):
+    pass
+
+
+class TestProcessesWithZooKeeperLog(InZooKeeper, ProcessContract):
     pass

@@ -21,13 +21,7 @@ from trident.errors import FencedError, LogError, LogHeldError
 
 DRIVERS = 3
 ACTS = ["open", "take over", "commit", "commit", "commit", "define", "look", "end", "read"]
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(ACTS),
-        st.integers(0, DRIVERS - 1),
-    ),
-    max_size=20,
-)
+STEPS = st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, DRIVERS - 1)), max_size=20)
 
 _numbers = count(1)
 

@@ -12,9 +12,9 @@ from typing import ClassVar
 import pytest
 
 from tests.coordination.log_samples import TOPOLOGY, commit, files, reopened, without_epoch
-from trident.coordination.log_file import LogFile
+from trident.coordination.log_reader import LogReader, exists
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import FileLog, LogReader, exists
+from trident.coordination.transaction_log import FileLog, LogFile
 from trident.errors import FencedError, LogError
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from tests.coordination.log_samples import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
+from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import FileLog, LogReader
+from trident.coordination.transaction_log import FileLog
 from trident.errors import LogError
 
 # ---- a life without trouble ------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import pytest
 
 from tests.coordination.log_samples import TOPOLOGY, commit, newest, reopened
 from trident.coordination import lock
-from trident.coordination.log_file import LogFile
-from trident.coordination.transaction_log import FileLog, LogReader
+from trident.coordination.log_reader import LogReader
+from trident.coordination.transaction_log import FileLog, LogFile
 from trident.errors import FencedError, LogError
 
 

@@ -111,13 +111,6 @@ def test_only_the_next_batch_can_be_committed(txid: int) -> None:
     assert state == folded(commit(1))
 
 
-def test_a_definition_waits_for_its_commit_and_no_longer() -> None:
-    state = folded(DefineRecord(1, "a", 10), DefineRecord(1, "b", 11), DefineRecord(2, "a", 20))
-    assert state.definitions == {1: {"a": 10, "b": 11}, 2: {"a": 20}}
-    state.apply(commit(1, spouts={"a": 10, "b": 11}))
-    assert state.definitions == {2: {"a": 20}}
-
-
 def test_a_definition_of_a_committed_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="definition of batch 1, but batch 1 is committed already"):
         folded(commit(1), DefineRecord(1, "a", 10))
@@ -128,11 +121,6 @@ def test_a_definition_never_changes() -> None:
     with pytest.raises(ValueError, match="batch 1 of spout 'a' is already defined as 10, not as 11"):
         state.apply(DefineRecord(1, "a", 11))
     assert state.definitions == {1: {"a": 10}}
-
-
-def test_a_spout_without_a_batch_keeps_its_older_definition() -> None:
-    state = folded(commit(1, spouts={"a": 1, "b": 1}), commit(2, spouts={"a": 2}))
-    assert state.spouts == {"a": 2, "b": 1}
 
 
 def test_the_sentinel_of_a_partition_is_that_of_its_last_touch() -> None:
@@ -152,11 +140,6 @@ def test_winners_grow_with_failures_only() -> None:
     assert state.snapshot("s") == Snapshot(99, state.winners)
 
 
-def test_counts_are_summed_and_batches_counted() -> None:
-    state = folded(commit(1, counts={"tuples": 5}), commit(2, counts={"tuples": 7, "late": 1}))
-    assert state.totals == {"tuples": 12, "late": 1, "batches": 2}
-
-
 def test_history_holds_the_last_commits_also_after_a_round_trip() -> None:
     state = folded(*(commit(txid) for txid in range(1, HISTORY + 11)))
     back = LogState.from_data(decode(encode(state.to_data())))
@@ -169,21 +152,6 @@ def test_the_first_layout_is_only_recorded() -> None:
     state = folded(commit(1, touched={"s": [0]}), LayoutRecord("s", 4, "opaque"))
     assert state.layouts == {"s": (4, "opaque")}
     assert state.touched == {"s": {0: Sentinel("abc", 1, A)}}
-
-
-def test_a_claim_lays_all_sentinels_at_the_last_commit() -> None:
-    state = folded(
-        LayoutRecord("s", 2, "opaque"),
-        commit(1, A, touched={"s": [0]}),
-        commit(2, B),
-        LayoutRecord("s", 3, "opaque", C),
-    )
-    assert state.touched["s"] == dict.fromkeys(range(3), Sentinel("abc", 2, C))
-
-
-def test_a_claim_of_a_new_state_lays_the_sentinels_before_all_batches() -> None:
-    state = folded(commit(1), LayoutRecord("s", 2, "opaque", C))
-    assert state.touched["s"] == dict.fromkeys((0, 1), Sentinel("abc", 0, C))
 
 
 def test_adopting_a_foreign_store_goes_on_after_it_and_takes_every_value_as_found() -> None:
@@ -208,23 +176,9 @@ def test_batches_beyond_the_end_of_the_log_have_no_known_winner_whoever_wrote_th
     assert state.winners_of("s").won(3, B)
 
 
-def test_the_source_goes_on_after_an_adopted_batch_that_was_defined() -> None:
-    state = folded(
-        DefineRecord(1, "a", "one"), DefineRecord(2, "a", "two"), DefineRecord(3, "a", "three"),
-        AdoptRecord("s", 2, True, {0: (2, 0)}),
-    )  # fmt: skip
-    assert state.spouts == {"a": "two"}
-    assert state.definitions == {3: {"a": "three"}}
-
-
 def test_a_spout_that_had_nothing_in_an_adopted_batch_stays_where_it_was() -> None:
     state = folded(DefineRecord(1, "a", "one"), DefineRecord(2, "a", None), AdoptRecord("s", 2, True, {0: (2, 0)}))
     assert (state.spouts, state.definitions) == ({"a": "one"}, {})
-
-
-def test_a_reset_state_expects_nothing_in_the_store() -> None:
-    state = folded(commit(1, touched={"s": [0], "t": [0]}), ResetRecord("s"))
-    assert (state.expected("s", 0), state.expected("t", 0)) == (None, Sentinel("abc", 1, A))
 
 
 def test_a_state_with_another_name_is_known_by_it_alone() -> None:

@@ -21,21 +21,13 @@ from tests.coordination.log_samples import commit
 from tests.coordination.stored_faults import StoredAway, StoredFaults
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
-from trident.config import Config
 from trident.coordination import object_records
 from trident.coordination.head_records import HeadBody
 from trident.coordination.lock import SegmentName
 from trident.coordination.object_records import ObjectRecords
-from trident.coordination.patience import Patience
+from trident.coordination.record_store import Patience
 from trident.coordination.records import DefineRecord
-from trident.errors import (
-    ConfigError,
-    CorruptLogError,
-    EnvironmentProblem,
-    FencedError,
-    LogError,
-    LogHeldError,
-)
+from trident.errors import CorruptLogError, EnvironmentProblem, FencedError, LogError, LogHeldError
 from trident.servers.log_addresses import ObjectAddress
 
 
@@ -44,27 +36,21 @@ def home(object_home: ObjectHome) -> ObjectHome:
     return object_home
 
 
-class InObjects:
-    @pytest.fixture
-    def home(self, object_home: ObjectHome) -> ObjectHome:
-        return object_home
-
-
-class TestObjectLog(InObjects, LogContract):
+class TestObjectLog(LogContract):
     pass
 
 
-class TestOwnerOfObjectLog(InObjects, OwnerContract):
+class TestOwnerOfObjectLog(OwnerContract):
     pass
 
 
 @pytest.mark.long
-class TestProcessesWithObjectLog(InObjects, ProcessContract):
+class TestProcessesWithObjectLog(ProcessContract):
     pass
 
 
 @pytest.mark.long
-class TestFaultsOfObjectLog(InObjects, StoredFaults):
+class TestFaultsOfObjectLog(StoredFaults):
     @pytest.fixture
     def server(self, s3_server: Server) -> Server:
         return s3_server
@@ -74,7 +60,7 @@ class TestFaultsOfObjectLog(InObjects, StoredFaults):
         return ObjectHome(home.address, f"http://127.0.0.1:{proxy.port}")
 
 
-class TestObjectStoreThatHangs(InObjects, StoredAway):
+class TestObjectStoreThatHangs(StoredAway):
     @pytest.fixture
     def server(self, s3_server: Server) -> Server:
         return s3_server
@@ -256,22 +242,6 @@ def test_a_driver_of_another_machine_that_was_killed_is_taken_over_on_demand(hom
     with pytest.raises(FencedError):
         log.append(commit(2))
     log.close()
-
-
-@pytest.mark.parametrize(
-    ("address", "why"),
-    [
-        ("s3://bucket", "name a bucket and a prefix that no other topology has, as in s3://BUCKET/PREFIX"),
-        ("s3:///prefix", "name a bucket"),
-        ("s3://bucket/a//b", "name a bucket"),
-        ("s3://key:hush@bucket/prefix", "must have neither credentials nor options in it"),
-        ("gs://bucket/prefix?token=hush", "must have neither credentials nor options in it"),
-    ],
-)
-def test_a_wrong_address_is_refused_before_anything_is_asked(address: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why) as caught:
-        Config(log_dir=address)
-    assert "hush" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

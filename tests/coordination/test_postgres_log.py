@@ -18,7 +18,6 @@ from tests.coordination.log_samples import TOPOLOGY, commit
 from tests.coordination.stored_faults import StoredAway, StoredFaults
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
-from trident.config import Config
 from trident.coordination import postgres_records
 from trident.errors import ConfigError, EnvironmentProblem, LogError, LogHeldError
 from trident.servers.log_addresses import PostgresAddress
@@ -29,26 +28,20 @@ def home(postgres_home: PostgresHome) -> PostgresHome:
     return postgres_home
 
 
-class InPostgres:
-    @pytest.fixture
-    def home(self, postgres_home: PostgresHome) -> PostgresHome:
-        return postgres_home
-
-
-class TestPostgresLog(InPostgres, LogContract):
+class TestPostgresLog(LogContract):
     pass
 
 
-class TestOwnerOfPostgresLog(InPostgres, OwnerContract):
+class TestOwnerOfPostgresLog(OwnerContract):
     pass
 
 
-class TestProcessesWithPostgresLog(InPostgres, ProcessContract):
+class TestProcessesWithPostgresLog(ProcessContract):
     pass
 
 
 @pytest.mark.long
-class TestFaultsOfPostgresLog(InPostgres, StoredFaults):
+class TestFaultsOfPostgresLog(StoredFaults):
     @pytest.fixture
     def server(self, postgres_server: Server) -> Server:
         return postgres_server
@@ -58,7 +51,7 @@ class TestFaultsOfPostgresLog(InPostgres, StoredFaults):
         return PostgresHome(home.address.replace(f":{server.port}/", f":{proxy.port}/"))
 
 
-class PostgresAway(InPostgres, StoredAway):
+class PostgresAway(StoredAway):
     @pytest.fixture
     def server(self, postgres_server: Server) -> Server:
         return postgres_server
@@ -141,21 +134,6 @@ def test_two_first_starts_at_once_make_the_tables_once(home: PostgresHome) -> No
             assert [state.epoch for state in threads.map(reopened, homes)] == [1] * 6
     finally:
         home.ask(f"DROP SCHEMA {schema} CASCADE")
-
-
-@pytest.mark.parametrize(
-    ("address", "why"),
-    [
-        ("postgresql://localhost/db", r"name the log, as in postgresql://USER@HOST/DATABASE\?topology=NAME"),
-        ("postgresql://localhost/db?topology=", "name the log"),
-        ("postgresql://me:hush@localhost/db?topology=a", "must have no password in it, because it is shown in logs"),
-        ("postgresql://me@localhost/db?topology=a&password=hush", "must have no password in it"),
-    ],
-)
-def test_a_wrong_address_is_refused_before_anything_is_asked(address: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why) as caught:
-        Config(log_dir=address)
-    assert "hush" not in str(caught.value)
 
 
 def test_an_address_that_was_taken_for_a_path_is_still_one() -> None:

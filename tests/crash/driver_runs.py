@@ -38,7 +38,7 @@ from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import FencedError
 from trident.runtime.running import RunningTopology, start
-from trident.servers.zookeeper_address import ZooKeeperAddress
+from trident.servers.log_addresses import ZooKeeperAddress
 
 ROOT = Path(__file__).parent.parent.parent
 WAIT_S = 60

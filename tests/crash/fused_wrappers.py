@@ -12,23 +12,13 @@ from unittest import mock
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
 from trident.coordination import log_address, postgres_records
 from trident.coordination.framing import HEAD_BYTES, decode
-from trident.coordination.log_file import LogFile
 from trident.coordination.log_state import LogState
 from trident.coordination.object_records import ObjectRecords
 from trident.coordination.postgres_records import PostgresRecords
 from trident.coordination.stored_log import StoredLog, StoredSegments
-from trident.coordination.transaction_log import FileLog
+from trident.coordination.transaction_log import FileLog, LogFile
 from trident.coordination.zookeeper_records import ZooKeeperRecords
-from trident.state import (
-    IBackingMap,
-    Key,
-    MapState,
-    OpaqueMap,
-    Sentinel,
-    Snapshot,
-    SnapshottableMap,
-    Txid,
-)
+from trident.state import IBackingMap, Key, MapState, OpaqueMap, Sentinel, Snapshot, SnapshottableMap, Txid
 from trident.state.kinds import LaterWrite
 from trident.state.winners import EVERYTHING_WON
 from trident.state.wrappers.forwarding import MapWrapper

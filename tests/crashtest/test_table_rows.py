@@ -1,4 +1,4 @@
-"""Tables of each kind are read as rows; what is not in the copy of the folder is refused."""
+"""Tables of each kind are read as rows, and compared; what is not in the copy of the folder is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.harness.servers import Server
-from trident.crashtest import table_named
+from trident.crashtest import Comparison, RowDifference, table_named
 from trident.errors import ConfigError, TridentError
 
 ROWS = [{"word": "cow\u2028", "n": 1}, {"word": "moon", "n": 2}]
@@ -86,10 +86,7 @@ def test_a_list_has_its_rows(tmp_path: Path) -> None:
 
 def test_an_object_has_a_row_for_each_key(tmp_path: Path) -> None:
     (tmp_path / "totals.json").write_text(json.dumps({"cow": 1, "moon": {"n": 2}}))
-    assert table_named("totals.json").read(tmp_path) == [
-        {"key": "cow", "value": 1},
-        {"key": "moon", "value": {"n": 2}},
-    ]
+    assert table_named("totals.json").read(tmp_path) == [{"key": "cow", "value": 1}, {"key": "moon", "value": {"n": 2}}]
 
 
 def test_a_table_of_sqlite_and_a_query(tmp_path: Path) -> None:
@@ -163,3 +160,66 @@ def test_a_server_is_shown_without_its_password() -> None:
     table: Any = table_named("postgresql://me:secret@db/shop_copy?table=totals&sslmode=require")
     assert (table.name, table.database) == ("totals in postgresql://***@db/shop_copy", "shop_copy")
     assert table.place == "postgresql://me:secret@db/shop_copy?sslmode=require"
+
+
+def counts(**words: Any) -> list[dict[str, Any]]:
+    return [{"word": word, "n": n} for word, n in words.items()]
+
+
+def test_the_order_of_rows_and_columns_is_no_difference() -> None:
+    other = [{"n": 2, "word": "moon"}, {"n": 1, "word": "cow"}]
+    assert Comparison().differences(counts(cow=1, moon=2), other) == []
+    assert Comparison(["word"]).differences(counts(cow=1, moon=2), other) == []
+
+
+def test_a_key_has_what_was_expected_and_found() -> None:
+    found = Comparison(["word"]).differences(counts(cow=1, moon=2, the=3), counts(cow=2, moon=2, a=1))
+    assert found == [
+        RowDifference("a", "no row", "n=1"),
+        RowDifference("cow", "n=1", "n=2"),
+        RowDifference("the", "n=3", "no row"),
+    ]
+
+
+def test_rows_without_a_key_are_counted() -> None:
+    found = Comparison().differences([{"id": 1}, {"id": 2}], [{"id": 1}, {"id": 1}])
+    assert found == [RowDifference("id=1", "1 ×", "2 ×"), RowDifference("id=2", "1 ×", "no row")]
+
+
+def test_a_key_that_is_the_whole_row_is_counted_too() -> None:
+    assert Comparison(["id"]).differences([{"id": 1}], [{"id": 1}] * 3) == [RowDifference("1", "1 ×", "3 ×")]
+
+
+def test_a_key_with_several_rows_shows_each() -> None:
+    one, other = [{"k": 1, "v": "a"}], [{"k": 1, "v": "a"}, {"k": 1, "v": "a"}, {"k": 1, "v": "b"}]
+    assert Comparison(["k"]).differences(one, other) == [RowDifference("1", "v=a", "2 × v=a; v=b")]
+
+
+def test_a_key_of_two_columns_names_them() -> None:
+    rows = [{"day": "mon", "shop": "oslo", "euros": 3}]
+    assert Comparison(["shop", "day"]).differences(rows, []) == [
+        RowDifference("day=mon, shop=oslo", "euros=3", "no row")
+    ]
+
+
+def test_columns_that_differ_from_run_to_run_are_ignored() -> None:
+    one, other = [{"k": 1, "at": "10:00"}], [{"k": 1, "at": "11:00"}]
+    assert Comparison(ignored=["at"]).differences(one, other) == []
+    assert len(Comparison().differences(one, other)) == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(0.1 + 0.2, 0.3), (2, 2.0), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ([1], (1,))]
+)
+def test_equal_values_of_another_form_are_equal(one: Any, other: Any) -> None:
+    assert Comparison().differences([{"v": one}], [{"v": other}]) == []
+
+
+@pytest.mark.parametrize(("one", "other"), [(0.3, 0.3001), (None, 0), ([1], [2])])
+def test_other_values_are_not(one: Any, other: Any) -> None:
+    assert len(Comparison().differences([{"v": one}], [{"v": other}])) == 2
+
+
+def test_a_key_that_is_no_column_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="--key wort is not a column of the table; it has word, n"):
+        Comparison(["wort"]).differences(counts(cow=1), [])

@@ -19,8 +19,7 @@ from tests.harness.topology_runs import GATES, Points, start
 from trident import TopologyError, TridentCollector, TridentError, TridentTopology, TridentTuple
 from trident.coordination.log_state import LogState
 from trident.drpc import LocalDRPC
-from trident.drpc.batching import RequestExecutor
-from trident.drpc.queried_states import OwnLog
+from trident.drpc.batching import OwnLog, RequestExecutor
 from trident.errors import (
     BackendError,
     ConfigError,

@@ -15,7 +15,7 @@ from trident import TopologyError, TridentTopology
 from trident.explain import Explanation
 from trident.operations import Count, Split
 from trident.operations.names import MergedCombiner
-from trident.runtime.steps.kernels import step_runs
+from trident.runtime.steps.applying import step_runs
 
 GOLDEN = Path(__file__).parent / "golden"
 TOPOLOGIES: list[Callable[[], TridentTopology]] = [word_count, stock, everything]

@@ -298,10 +298,7 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
         "is not a StateUpdater: give an object with the method",
     ),
     # names
-    "a stream called 3": (
-        lambda t, s: t.new_stream(THREE, FixedBatchSpout("a", 1, ["x"])),
-        "3 cannot name a stream",
-    ),
+    "a stream called 3": (lambda t, s: t.new_stream(THREE, FixedBatchSpout("a", 1, ["x"])), "3 cannot name a stream"),
     "a label of 3": (lambda t, s: s.name(THREE), "3 cannot be the name of a stream, a text without '/' and ':'"),
     "a state called 3": (
         lambda t, s: s.persistent_aggregate(MemoryMapState(), Count(), "c", state_name=THREE),

@@ -79,9 +79,7 @@ def test_a_local_master_places_nothing_and_says_so(spark: Any, caplog: pytest.Lo
         running.process_all_available()
         assert running.state("count").get() == 1
     said = [record.message for record in caplog.records if "honoured" in record.message]
-    assert said == [
-        "topology t: master local[2] sets no memory aside for Python; memory loads are not honoured",
-    ]
+    assert said == ["topology t: master local[2] sets no memory aside for Python; memory loads are not honoured"]
 
 
 # ---- what Spark can honour ---------------------------------------------------------------------------------------------

@@ -13,13 +13,12 @@ import psutil
 
 from tests.harness.commands import environment, interruptible, until, write_module
 from tests.harness.freezing import freeze
-from trident.cluster.client.cluster_client import ClusterClient
+from trident.cluster.client import ClusterClient
 from trident.cluster.cluster_log import log_of
 from trident.cluster.code.topology_package import make_package
-from trident.cluster.machine.driver_order import DriverOrder
-from trident.cluster.nimbus.leadership import hosts_of, leader_of
-from trident.cluster.state.beat_records import WorkerHeartbeat
+from trident.cluster.machine.machine_folder import DriverOrder
 from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.coordination.log_address import open_reader
 from trident.coordination.memory_log import TransactionLogReader
@@ -112,10 +111,10 @@ class Machine(DaemonProcess):
         """Return the drivers that run on it."""
         found = []
         for each in sorted((self.folder / "slots").glob("*.json")):
-            if each.name.endswith(".end.json"):
+            order = None if each.name.endswith(".end.json") else DriverOrder.read(each)
+            if order is None:
                 continue
-            with contextlib.suppress(psutil.NoSuchProcess, ValueError, FileNotFoundError):
-                order = DriverOrder.read(each)
+            with contextlib.suppress(psutil.NoSuchProcess, ValueError):
                 process = psutil.Process(order.pid)
                 if order.pid and abs(process.create_time() - order.created_secs) < 1 and _lives(process):
                     found.append(process)
@@ -207,9 +206,9 @@ class MachineCluster:
             self.nimbus()
         for _ in range(machines):
             self.machine()
-        until(lambda: leader_of(self.state.state) is not None, "a Nimbus leads")
+        until(lambda: self.state.leader() is not None, "a Nimbus leads")
         until(lambda: len(self.state.supervisors()) == machines, "the supervisors are known")
-        until(lambda: len(hosts_of(self.state.state)) == nimbuses, "all Nimbuses are known")
+        until(lambda: len(self.state.nimbuses()) == nimbuses, "all Nimbuses are known")
 
     def leader(self) -> DaemonProcess:
         """Return the Nimbus that leads; wait for one."""
@@ -219,7 +218,7 @@ class MachineCluster:
         return found
 
     def _leader(self) -> DaemonProcess | None:
-        found = leader_of(self.state.state)
+        found = self.state.leader()
         pid = None if found is None else found["pid"]
         return next((each for each in self.nimbuses if each.process.pid == pid and each.process.poll() is None), None)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from tests.harness.forked import run_python
-from trident.coordination.transaction_log import LogReader, exists
+from trident.coordination.log_reader import LogReader, exists
 
 __all__ = [
     "COUNTS",

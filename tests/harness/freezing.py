@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import psutil
 
 from trident.cluster.state.cluster_address import folder_of, is_embedded
-from trident.cluster.state.sqlite_file import writers_of
+from trident.cluster.state.sqlite_nodes import writers_of
 
 __all__ = ["freeze"]
 

@@ -1,4 +1,4 @@
-"""SQL texts at random: each function and operator of `trident.operations.sql_rules` over columns with awkward values."""
+"""SQL texts at random: each function and operator of `trident.operations.sql` over columns with awkward values."""
 
 from __future__ import annotations
 

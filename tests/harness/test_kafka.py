@@ -51,7 +51,7 @@ def test_records_past_their_retention_are_gone(kafka_topics: Topics) -> None:
     assert b"old" not in [one.value for one in kafka_topics.read(name)]
 
 
-@pytest.mark.soak  # tests/spouts/kafka/test_kafka_broker_kills.py kills one each time
+@pytest.mark.soak  # tests/spouts/kafka/test_kafka_driver_kills.py kills one each time
 def test_the_broker_that_leads_a_partition_is_killed_and_no_record_is_lost(kafka_cluster: KafkaCluster) -> None:
     topics = Topics(kafka_cluster.bootstrap)
     name = topics.create()

@@ -22,13 +22,12 @@ from tests.harness.topology_runs import WAIT_S, FailTimes, keep
 from tests.observe.watching import started, threads_of, word_topology
 from trident import BatchFailedError, TridentTopology
 from trident.errors import ConfigError, EnvironmentProblem
-from trident.observe import metrics_server
+from trident.observe import open_metrics
 from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import BatchCommitted, Phases, Read
 from trident.observe.component_statistics import Figures, TopologyStatistics, WindowStatistics
 from trident.observe.open_metrics import BOUNDS_S, OTHER, Metrics
-from trident.observe.rolling_totals import WINDOWS_S
-from trident.observe.time_series import TimeSeries
+from trident.observe.time_series import WINDOWS_S, TimeSeries
 from trident.observe.topology_status import TopologyStatus
 from trident.operations import Count, Function
 from trident.runtime.running import RunningTopology
@@ -239,7 +238,7 @@ def test_the_port_is_freed_at_the_end_whatever_ends_the_topology(tmp_path: Path)
 
 
 def test_a_client_that_never_asks_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "_CLIENT_S", 0.2)
+    monkeypatch.setattr(open_metrics, "_CLIENT_S", 0.2)
     with started(word_topology("idle", 1, "a"), metrics_port=0) as running:
         port = urlsplit(running.metrics_url or "").port or 0
         with socket.create_connection(("127.0.0.1", port), timeout=20) as idle:
@@ -250,8 +249,8 @@ def test_a_client_that_never_asks_is_left(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_client_that_sends_half_a_request_is_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(metrics_server, "_CLIENT_S", 0.02)
-    server = metrics_server.MetricsServer("t", Metrics("t"), "127.0.0.1", 0)
+    monkeypatch.setattr(open_metrics, "_CLIENT_S", 0.02)
+    server = open_metrics.MetricsServer("t", Metrics("t"), "127.0.0.1", 0)
     for sent in (b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: loc", b"\x16\x03\x01\x02\x00\x01\x00\n\xfc"):
         for end in ("closes", "resets", "waits"):
             with socket.create_connection((server.host, server.port), WAIT_S) as client:

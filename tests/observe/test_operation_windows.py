@@ -9,9 +9,9 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import TridentTopology
-from trident.explain.operation_list import edges_of_plan, operations_of_plan
+from trident.explain.drawing import edges_of_plan, operations_of_plan
 from trident.observe.batch_committed import BatchCommitted, Phases, Read
-from trident.observe.rolling_totals import BUCKETS, WINDOWS_S
+from trident.observe.time_series import BUCKETS, WINDOWS_S
 from trident.operations import Count, Split
 from trident.planner import make_plan
 from trident.runtime.commit.committer import Committed

@@ -16,8 +16,8 @@ from tests.harness.servers import Server
 from tests.harness.topology_runs import FailTimes, keep, run_all, start
 from trident import BatchFailedError, FailedException, TridentTopology, TridentTuple
 from trident.observe.component_statistics import Figures, WindowStatistics
-from trident.observe.heartbeats import HEARTBEAT_BYTES, heartbeat_of
-from trident.observe.reported_errors import WHOLE_TOPOLOGY, ErrorFeed
+from trident.observe.events import WHOLE_TOPOLOGY, ErrorFeed
+from trident.observe.topology_status import HEARTBEAT_BYTES, heartbeat_of
 from trident.operations import BaseFilter, Count, Split
 
 SENTENCES = ["the cow jumped over the moon", "the man went", "", "four score and seven years ago"]

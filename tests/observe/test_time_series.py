@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trident.observe.rolling_totals import WINDOWS_S
-from trident.observe.time_series import SPANS, TimeSeries, TimeSpan
+from trident.observe.time_series import SPANS, WINDOWS_S, TimeSeries, TimeSpan
 
 DAY_S = 86_400.0
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trident.naming import duration
 from trident.observe.at_work import AtWork, RunningBatch, RunningCall, StallLog, is_stalled, stalls
-from trident.observe.heartbeats import heartbeat_of
+from trident.observe.topology_status import heartbeat_of
 from trident.observe.verdict import verdict
 
 _OF_CLUSTER = ("statusReason", "heardSecondsAgo", "driverDied")

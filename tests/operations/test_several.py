@@ -19,7 +19,7 @@ from pyspark.sql.functions import expr
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from states.memory.state import kept_data
+from states.memory.state import _kept
 from tests.harness.topology_runs import RowsSpout, keep, run_all, start
 from trident import BatchFailedError, FailedException, Fields, TopologyError, TridentTopology, TridentTuple
 from trident.arrow import arrow_type
@@ -233,7 +233,7 @@ def test_numbers_of_many_keys_in_memory_are_arrays_with_the_same_values_after_a_
         running.process_all_available()
         keys = [f"k{at}" for at in range(40)]
         found = dict(zip(keys, running.state("sales").multi_get(keys), strict=True))
-    (data,) = kept_data(memory.id).values()
+    (data,) = (data for (owner, _), kept in _kept.items() if owner == memory.id for data in kept.values())
     assert (data.columns is not None, len(data), failed) == (True, 40, [1, 2, 3])
     everything = [table(rows[txid]) for txid in (1, 2, 3)]
     expected = aggregated({**PLAIN, "unused": Plain("n")}, everything, grouped=True)

@@ -25,7 +25,7 @@ from tests.harness.commands import environment
 from tests.harness.kafka_topics import Topics
 from tests.proof.proof_row import Trial
 from tests.proof.proof_servers import RowServers
-from tests.spouts.files import test_file_kills
+from tests.spouts import test_killed_drivers
 from tests.spouts.kafka import test_kafka_driver_kills
 from tests.spouts.kafka.broker_kills import POINTS, kill_a_broker
 from tests.spouts.redis import test_redis_stream_crashes
@@ -149,7 +149,7 @@ def _made(folder: Path) -> Path:
 
 
 def _of_files(folder: Path, seed: int) -> Mapping[str, int]:
-    test_file_kills.test_sums_are_exact_after_kills_at_random_while_the_sources_change(folder, seed)
+    test_killed_drivers.test_sums_are_exact_after_kills_at_random_while_the_sources_change(folder, seed)
     return {"kills": 8}
 
 

@@ -190,8 +190,8 @@ OF_LOGS = (
     Mutant(
         "log in ZooKeeper: an append whose answer was lost fails",
         "trident/servers/zookeeper_nodes.py",
-        "return None if refusal and answer.repeated and",
-        "return None if refusal and not answer.repeated and",
+        "return None if refusal and repeated and",
+        "return None if refusal and not repeated and",
         (
             "tests/coordination/test_zookeeper_faults.py::TestFaultsOfZooKeeperLog::test_a_record_is_there_once_though_the_connection_is_cut",
         ),
@@ -202,7 +202,7 @@ OF_LOGS = (
         "Put(head, data, tag)",
         "Put(head, data)",
         (
-            "tests/coordination/test_zookeeper_log.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
+            "tests/coordination/test_log_contract.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
         ),
     ),
     Mutant(

@@ -10,7 +10,7 @@ _COMMITTING = "trident/runtime/commit/committing.py"
 _NUMBERS, _FIRING, _JOIN = (
     "trident/runtime/query/batch_numbers.py", "trident/runtime/windows/firing.py", "trident/runtime/windows/join_update.py",
 )  # fmt: skip
-_TIME, _FEED = "trident/runtime/loop/batch_time.py", "trident/runtime/reading/change_feed.py"
+_TIME, _FEED = "trident/runtime/loop/batch.py", "trident/runtime/reading/change_feed.py"
 _ACKER, _COLLECTORS = "trident/storm/execution/acker.py", "trident/storm/execution/collectors.py"
 _RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/start/rewriting.py"
 
@@ -373,7 +373,7 @@ OF_RUNS = (
     ),
     Mutant(
         "executors: a worker takes one partition for another",
-        "trident/runtime/commit/worker_states.py",
+        _COMMITTING,
         "        place = name, partition, read_only\n",
         "        place = name, 0, read_only\n",
         ("tests/runtime/commit/test_worker_states.py::test_only_the_partitions_used_last_stay_open",),
@@ -431,14 +431,14 @@ OF_RUNS = (
     ),
     Mutant(
         "readers: a store that is ahead of the log is read",
-        "trident/state/reader_check.py",
+        "trident/state/sentinel.py",
         "    if found.txid > after:\n",
         "    if found.txid < 0:\n",
         ("tests/state/test_reading.py::test_store_and_log_that_do_not_belong_together",),
     ),
     Mutant(
         "readers: a store whose last writes are lost is read",
-        "trident/state/reader_check.py",
+        "trident/state/sentinel.py",
         '    if found == before.expected:\n        return "the end of that batch was lost"\n',
         "",
         ("tests/state/test_reading.py::test_store_and_log_that_do_not_belong_together",),
@@ -452,7 +452,7 @@ OF_RUNS = (
     ),
     Mutant(
         "bolts: a tree that timed out is not failed",
-        "trident/storm/execution/pending.py",
+        "trident/storm/execution/collectors.py",
         "        return list(timed_out.values())\n",
         "        return []\n",
         ("tests/storm/test_answers.py::test_an_unanswered_tuple_times_out_and_is_emitted_again",),

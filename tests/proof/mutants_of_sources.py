@@ -130,7 +130,7 @@ OF_SOURCES = (
     Mutant(
         "messages: one that could not be buried is acknowledged",
         "spouts/messages/deliveries.py",
-        "            self._waiting.add(message, self._clock() + self._policy.longest_pause_s)\n            return\n",
+        "            self._wait(message, self._policy.longest_pause_s)\n            return\n",
         "            self._done.append(message)\n            return\n",
         ("tests/spouts/messages/test_deliveries.py",),
     ),
@@ -172,8 +172,8 @@ OF_SOURCES = (
     Mutant(
         "planner: a query sees its own batch",
         "trident/planner/planner.py",
-        "return 0 if isinstance(node, QueryNode) else 2 if isinstance(node, PersistNode) else 1",
-        "return 2 if isinstance(node, QueryNode) else 0 if isinstance(node, PersistNode) else 1",
+        "lambda one: 0 if isinstance(one, QueryNode) else 2 if isinstance(one, PersistNode) else 1",
+        "lambda one: 2 if isinstance(one, QueryNode) else 0 if isinstance(one, PersistNode) else 1",
         ("tests/planner/test_planner.py",),
     ),
     Mutant(

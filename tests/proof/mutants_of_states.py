@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from tests.proof.mutant import Mutant
 
-_VALUES, _OPAQUE, _MAPS = "trident/state/values.py", "trident/state/opaque_map.py", "trident/state/maps.py"
+_VALUES, _MAPS = "trident/state/values.py", "trident/state/maps.py"
 _COMMITS, _SENTINEL, _WINNERS = "trident/state/map_commits.py", "trident/state/sentinel.py", "trident/state/winners.py"
-_CACHED, _MEMORY = "trident/state/wrappers/cached.py", "trident/state/wrappers/commit_memory.py"
-_THROUGH, _REMOVALS = "trident/state/wrappers/read_through.py", "trident/state/removals.py"
+_CACHED = "trident/state/wrappers/cached.py"
 
 _CACHE_TESTS = ("tests/state/wrappers/test_cached.py",)
 _THROUGH_TESTS = ("tests/state/wrappers/test_read_through.py",)
@@ -44,28 +43,28 @@ OF_STATES = (
     ),
     Mutant(
         "opaque: the value before the batch is lost by a second update",
-        _OPAQUE,
+        _MAPS,
         "prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases",
         "prevs = bases",
         ("tests/state/test_maps.py::test_prev_is_what_was_there_before_the_batch_however_often_it_updates",),
     ),
     Mutant(
         "opaque: a second update does not see the first one of the commit",
-        _OPAQUE,
+        _MAPS,
         "        return [written[k].curr if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases",
         "        return bases",
         ("tests/state/test_maps.py::test_a_key_may_be_updated_in_several_calls_of_a_batch",),
     ),
     Mutant(
         "opaque: a value of a later batch is built upon",
-        _OPAQUE,
+        _MAPS,
         "        later = found.first_after(txid)\n        if later is not None:",
         "        later = found.first_after(txid)\n        if later is None:",
         ("tests/state/test_maps.py::test_h5_a_stored_txid_above_the_current_one_is_an_error_and_nothing_is_written",),
     ),
     Mutant(
         "opaque, in columns: what a commit wrote counts before the put",
-        _OPAQUE,
+        _MAPS,
         "        self.backing.multi_put(keys, table)\n        count_keys(written=len(keys))\n",
         "        self._unmerged = partial(zip, keys, table, strict=True)\n        self.backing.multi_put(keys, table)\n"
         "        count_keys(written=len(keys))\n",
@@ -75,7 +74,7 @@ OF_STATES = (
     ),
     Mutant(
         "opaque: a reader of a snapshot takes the next batch too",
-        _OPAQUE,
+        _MAPS,
         "values = self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid)",
         "values = self._before(snapshot.txid + 2, snapshot.winners, keys, stored, behind=snapshot.txid)",
         ("tests/state/test_maps.py::test_a_snapshot_sees_committed_batches_only",),
@@ -141,9 +140,9 @@ OF_STATES = (
     Mutant(
         "maps: the sentinel is sealed before the puts are durable",
         _COMMITS,
-        "        self.backing.end(begun)\n        self._removals.end(begun)\n",
+        "        self.backing.end(begun)\n",
         "        if not self.backing.facts.commits_atomically:\n            self._lay_sentinel(begun, sealed=True)\n"
-        "        self.backing.end(begun)\n        self._removals.end(begun)\n",
+        "        self.backing.end(begun)\n",
         ("tests/state/test_sentinel.py::test_a_commit_is_sealed_at_its_end",),
     ),
     Mutant(
@@ -171,21 +170,21 @@ OF_STATES = (
     ),
     Mutant(
         "removals: a removed key is deleted at once",
-        _REMOVALS,
+        _COMMITS,
         "if by <= txid - REMOVAL_LAG}",
         "if by <= txid}",
         _REMOVAL_TESTS,
     ),
     Mutant(
         "removals: a key is deleted although it was written since",
-        _REMOVALS,
+        _COMMITS,
         "if self._left(found, by)]",
         "if self._left(found, by) or True]",
         _REMOVAL_TESTS,
     ),
     Mutant(
         "removals: an attempt that lost deletes",
-        _REMOVALS,
+        _COMMITS,
         "if by >= txid or not txid.winners.won(by, by.attempt)]:",
         "if by >= txid]:",
         _REMOVAL_TESTS,
@@ -293,73 +292,63 @@ OF_STATES = (
     Mutant(
         "cache: filled before the put",
         _CACHED,
-        "        cache = self._cache\n        try:\n            self.delegate.multi_put(keys, values)\n"
-        "        except BaseException:\n            # Any part may be written or not: only the store knows.\n"
-        "            for key in keys:\n                cache.pop(key, None)\n            raise\n        if self._remembers(keys):\n",
-        "        cache = self._cache\n        cache.update(zip(keys, values, strict=True))\n"
-        "        self.delegate.multi_put(keys, values)\n        if self._remembers(keys):\n",
+        "        try:\n            write()\n        except BaseException:\n"
+        "            self._drop()  # any part may be written or not: only the store knows\n            raise\n",
+        "        self._remember(keys, values)\n        write()\n",
         ("tests/state/wrappers/test_cached.py::test_within_a_commit_the_keys_of_a_failed_put_are_forgotten",),
     ),
     Mutant(
         "cache: keeps what it had when a put fails",
         _CACHED,
-        "            for key in keys:\n                cache.pop(key, None)\n            raise\n",
+        "            self._drop()  # any part may be written or not: only the store knows\n            raise\n",
         "            raise\n",
-        _CACHE_TESTS,
+        (*_CACHE_TESTS, *_THROUGH_TESTS),
     ),
     Mutant(
         "cache: deleted keys stay in it",
         _CACHED,
-        "            self._cache.pop(key, None)\n        super().multi_delete(keys)",
-        "            pass\n        super().multi_delete(keys)",
+        "            self._write(partial(self.inner.multi_delete, keys), keys, [None] * len(keys))\n",
+        "            self.inner.multi_delete(keys)\n",
         _REMOVAL_TESTS,
     ),
     Mutant(
         "cache: a snapshot is read from memory",
-        _MEMORY,
+        _CACHED,
         "        return self.inner.past_caches\n",
         "        return self\n",
         _CACHE_TESTS,
     ),
     Mutant(
         "cache: its owner is stale, another process committed since",
-        _MEMORY,
+        _CACHED,
         "if ended is None or not follows(txid, ended):",
         "if ended is None:",
         _CACHE_TESTS,
     ),
     Mutant(
         "cache: counts although the store could not end the commit",
-        _MEMORY,
+        _CACHED,
         "        self.inner.end(txid)\n        self._ended = txid  #",
         "        self._ended = txid\n        self.inner.end(txid)  #",
         ("tests/state/wrappers/test_cached.py::test_a_commit_that_the_store_could_not_end_leaves_nothing",),
     ),
     Mutant(
         "cache: another thread reads from the memory of a commit",
-        _MEMORY,
+        _CACHED,
         "return self._committing == threading.get_ident() and not is_sentinel_key(keys)",
         "return self._committing is not None and not is_sentinel_key(keys)",
         ("tests/state/wrappers/test_cached.py::test_a_read_of_another_thread_leaves_nothing_in_the_memory",),
     ),
     Mutant(
         "cache: a sentinel is read from memory",
-        _MEMORY,
+        _CACHED,
         "return self._committing == threading.get_ident() and not is_sentinel_key(keys)",
         "return self._committing == threading.get_ident()",
         ("tests/state/wrappers/test_cached.py::test_a_sentinel_under_a_reserved_key_is_always_asked_of_the_store",),
     ),
     Mutant(
-        "outer cache: it is kept when a put fails",
-        _THROUGH,
-        "        except BaseException:\n"
-        "            self._space = None  # any part may be written or not: only the durable map knows\n            raise",
-        "        except BaseException:\n            raise",
-        _THROUGH_TESTS,
-    ),
-    Mutant(
         "outer cache: a fill that was interrupted leaves the space in use",
-        _THROUGH,
+        _CACHED,
         "space, self._space = self._space, None  # if",
         "space = self._space  # if",
         _THROUGH_TESTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.proof.mutant import Mutant
 
 _FENCE, _WHOLE = "trident/storekit/record_fence.py", "trident/storekit/whole_commits.py"
-_REDIS, _SQL = "states/redis/fence.py", "states/postgres/sql_rows.py"
+_REDIS, _SQL = "states/redis/fence.py", "states/postgres/typed_rows.py"
 _MEMCACHED, _MEMCACHED_FENCE = "states/memcached/map.py", "states/memcached/fence.py"
 
 _WHOLE_TESTS = ("tests/storekit/test_whole_commits.py",)
@@ -52,7 +52,7 @@ OF_STORES = (
     ),
     Mutant(
         "PostgreSQL: the sentinel's row is not compared",
-        _SQL,
+        "states/postgres/map.py",
         "WHERE key = %(name)b AND value = %(found)b RETURNING 1",
         "WHERE key = %(name)b RETURNING 1",
         (
@@ -62,8 +62,8 @@ OF_STORES = (
     Mutant(
         "PostgreSQL: rows are written although the fence found nothing",
         _SQL,
-        "INSERT INTO {table} SELECT k, v FROM fence, unnest(%(keys)b",
-        "INSERT INTO {table} SELECT k, v FROM unnest(%(keys)b",
+        "SELECT given.* FROM fence, unnest({arrays})",
+        "SELECT given.* FROM unnest({arrays})",
         (
             "tests/states/postgres/test_postgres_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
         ),
@@ -71,8 +71,8 @@ OF_STORES = (
     Mutant(
         "PostgreSQL: rows are deleted although the fence found nothing",
         _SQL,
-        "DELETE FROM {table} USING fence WHERE",
-        "DELETE FROM {table} WHERE",
+        "DELETE FROM {table} AS own USING fence, {asked}",
+        "DELETE FROM {table} AS own USING {asked}",
         (
             "tests/states/postgres/test_postgres_contract.py::TestFencedMap::test_a_writer_that_was_replaced_deletes_nothing",
         ),
@@ -168,9 +168,9 @@ OF_STORES = (
     ),
     Mutant(
         "Delta: the published table goes back to an earlier batch",
-        "states/delta/publisher.py",
-        "(shown.is_same(due.shown) or shown.is_later(due.shown))",
-        "shown.is_same(due.shown)",
+        "states/delta/publishing.py",
+        "(shown.is_same(due) or shown.is_later(due))",
+        "shown.is_same(due)",
         ("tests/states/delta/test_delta_published.py::test_a_replaced_writer_that_wakes_up_shows_no_earlier_batch",),
     ),
     Mutant(
@@ -178,7 +178,9 @@ OF_STORES = (
         "states/cassandra/map.py",
         "            self._rows.put(keys, values, at, self._fence.check)",
         "            self._rows.put(keys, values, at, lambda: None)",
-        ("tests/states/cassandra/test_cassandra_columns.py::TestFencedMap",),
+        (
+            "tests/states/cassandra/test_cassandra_faults.py::test_a_writer_that_wakes_up_between_windows_is_fenced_and_changes_nothing",
+        ),
     ),
     Mutant(
         "Cassandra: two puts of one commit have the same timestamp",
@@ -189,7 +191,7 @@ OF_STORES = (
     ),
     Mutant(
         "Cassandra: the writes of an adopted state lose against those before",
-        "states/cassandra/stamps.py",
+        "states/cassandra/fence.py",
         "            floor = 0 if found is None else found.ceiling\n",
         "            floor = 0 if found is None else found.floor\n",
         ("tests/states/cassandra/test_cassandra.py::test_states_that_share_a_table_do_not_meet",),

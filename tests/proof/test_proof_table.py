@@ -37,7 +37,7 @@ from tests.storm.test_tuple_trees import _ack_before_the_children, _emit_and_not
 from trident.coordination.memory_log import MemoryLog
 from trident.coordination.transaction_log import FileLog
 from trident.errors import TridentError
-from trident.runtime.reading import joint_reader
+from trident.runtime.reading import state_reader
 from trident.state import OpaqueValue
 from trident.storm.execution.acker import Acker
 from trident.storm.execution.collectors import BoltCollector
@@ -215,9 +215,9 @@ def test_a_reader_of_two_batches_at_once_is_seen(tmp_path: Path, monkeypatch: py
             orders.spout.feed([(shop, 1) for shop in SHOPS[:rows]])
             running.process_all_available()
     snapshot_reads._main(task)
-    right = joint_reader.snapshots_of
+    right = state_reader.snapshots_of
     monkeypatch.setattr(
-        joint_reader, "snapshots_of", lambda *given: {**right(*given), "sales": replace(right(*given)["sales"], txid=1)}
+        state_reader, "snapshots_of", lambda *given: {**right(*given), "sales": replace(right(*given)["sales"], txid=1)}
     )
     with pytest.raises(AssertionError, match="read 0 of batch 2"):
         snapshot_reads._main(task)

@@ -14,19 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = [
-    "AT",
-    "KEYS",
-    "PARTITIONINGS",
-    "STORES",
-    "TAPS",
-    "UNTYPED",
-    "Case",
-    "Life",
-    "Row",
-    "Step",
-    "cases",
-]
+__all__ = ["AT", "KEYS", "PARTITIONINGS", "STORES", "TAPS", "UNTYPED", "Case", "Life", "Row", "Step", "cases"]
 
 Row = tuple[Any, ...]
 """The fields of the key, then `v`."""
@@ -34,16 +22,7 @@ Row = tuple[Any, ...]
 AT = 10
 """Milliseconds between the event times of two batches, and the length of a window: each batch is a window of its own."""
 
-STORES = (
-    "memory",
-    "apart",
-    "delta",
-    "delta beyond memory",
-    "redis",
-    "postgres",
-    "cassandra",
-    "memcached",
-)
+STORES = ("memory", "apart", "delta", "delta beyond memory", "redis", "postgres", "cassandra", "memcached")
 _UNCACHED = STORES[:4]
 UNTYPED = "untyped"
 

@@ -41,11 +41,6 @@ from trident.operations.names import operation_name
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 
 
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
 def lines(topology: TridentTopology, *texts: str) -> Stream:
     return topology.new_stream("lines", FixedBatchSpout("line: string, n: int", 10, *([text, 1] for text in texts)))
 

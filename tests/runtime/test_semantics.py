@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 import os
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -53,14 +51,9 @@ from trident.operations import (
     TupleCollectionGet,
 )
 from trident.runtime.engine import tasks, worker
-from trident.runtime.engine.hops import routes_of
+from trident.runtime.engine.tasks import routes_of
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import StateSpec, map_state
-
-
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
 
 
 def lines(topology: TridentTopology, *texts: str | None, size: int = 2, name: str = "lines") -> Stream:
@@ -556,16 +549,6 @@ def test_a_query_sees_the_state_after_the_batch_before(
     assert kept.rows == [("a", None, None), ("a", 1, 1), ("b", None, 2), ("a", 2, 3)]
 
 
-@pytest.mark.parametrize("counter", [Count(), CountAll()], ids=["kernel", "python"])
-def test_every_nan_is_the_same_key(counter: Any, engine: str, topology: TridentTopology) -> None:
-    other_bits = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
-    rows = [[math.nan], [1.0], [other_bits], [-0.0], [math.nan], [0.0]]
-    numbers = topology.new_stream("n", FixedBatchSpout("x: double", 3, *rows))
-    counts = numbers.group_by("x").persistent_aggregate(MemoryMapState(), counter, "count: bigint")
-    running = run_all(topology, engine)
-    assert running.state(counts).multi_get([math.nan, 0.0, 1.0]) == [3, 2, 1]
-
-
 def test_a_state_is_listed_as_after_the_batch_before(engine: str, topology: TridentTopology) -> None:
     stream = lines(topology, "a", "b", "c", size=1)
     counts = stream.group_by("line").persistent_aggregate(MemoryMapState(), Count(), "count").parallelism_hint(2)
@@ -574,15 +557,6 @@ def test_a_state_is_listed_as_after_the_batch_before(engine: str, topology: Trid
     kept = keep(listed)
     run_all(topology, engine)
     assert sorted(kept.rows) == [("b", "a", 1), ("c", "a", 1), ("c", "b", 1)]
-
-
-def test_a_query_of_new_values_still_sees_the_batch_before(engine: str, topology: TridentTopology) -> None:
-    counts = (
-        lines(topology, "a", "a", "a", size=2).group_by("line").persistent_aggregate(MemoryMapState(), Count(), "count")
-    )
-    kept = keep(counts.new_values_stream().state_query(counts, "line", MapGet(), "before"))
-    run_all(topology, engine)
-    assert kept.rows == [("a", 2, None), ("a", 3, 2)]
 
 
 def test_new_values_feed_further_states(engine: str, topology: TridentTopology) -> None:
@@ -595,16 +569,6 @@ def test_new_values_feed_further_states(engine: str, topology: TridentTopology) 
     running = run_all(topology, engine)
     assert dict(running.state(seen).get_tuples()) == {3: 1}
     assert (running.state(highest).get(), kept.rows) == (3, [(3,)])
-
-
-def test_a_stream_used_twice_is_a_fork(engine: str, topology: TridentTopology) -> None:
-    words = lines(topology, "the cow", "the").each("line", Split(), "word")
-    short = words.filter("word", lambda word: word == "the").persistent_aggregate(MemoryMapState(), Count(), "the")
-    lengths = words.each("word", lambda word: len(word), "length: int").group_by("length")
-    by_length = lengths.persistent_aggregate(MemoryMapState(), Count(), "count")
-    running = run_all(topology, engine)
-    assert running.state(short).get() == 2
-    assert dict(running.state(by_length).get_tuples()) == {3: 3}
 
 
 def test_two_spouts_are_batched_together_and_end_apart(engine: str, topology: TridentTopology) -> None:

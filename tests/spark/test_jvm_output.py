@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from trident.spark.jvm_output import BrokenPipes, JvmOutput
+from trident.spark.session import BrokenPipes, JvmOutput
 
 WORKER = b"""Traceback (most recent call last):
   File "/venv/lib/pyspark/python/lib/pyspark.zip/pyspark/daemon.py", line 262, in manager

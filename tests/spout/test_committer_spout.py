@@ -12,7 +12,7 @@ import pytest
 from tests.harness.topology_runs import Points, keep, start
 from tests.spout.test_partitioned import Fails
 from trident import BatchFailedError, Fields, TridentTopology
-from trident.coordination.transaction_log import LogReader
+from trident.coordination.log_reader import LogReader
 from trident.errors import FencedError
 from trident.spout import Definition, ICommitterTridentSpout, SpoutType, TransactionAttempt
 

@@ -14,7 +14,7 @@ from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S, Points, RowsSpout, dict_state, keep, run_all, start
 from tests.spout.partition_source import Emitter, Source, Transactional
 from trident import BatchFailedError, TopologyError, TridentTopology
-from trident.coordination.transaction_log import LogReader
+from trident.coordination.log_reader import LogReader
 from trident.operations import Sum
 from trident.runtime.spouts.batch_spouts import as_trident_spout
 from trident.spout import IPartitionedTridentSpout, Lag, SpoutType
@@ -443,8 +443,7 @@ def test_rows_that_do_not_fit_are_an_error(emit: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "said"),
-    [([1], r"gave 1 \(int\)"), (["a", "b", "a"], r"named \['a'\] more than once")],
+    ("partitions", "said"), [([1], r"gave 1 \(int\)"), (["a", "b", "a"], r"named \['a'\] more than once")]
 )
 def test_partitions_are_distinct_names(partitions: Any, said: str) -> None:
     class Wrong(Source):

@@ -16,7 +16,7 @@ from tests.runtime.loop.test_loop import looping
 from tests.spout.partition_source import Source, Transactional
 from tests.spout.test_partitioned import BOTH, FailingPoints, sums, totals
 from trident import BatchFailedError, TridentTopology
-from trident.coordination.transaction_log import LogReader
+from trident.coordination.log_reader import LogReader
 from trident.operations import Count, Sum
 from trident.runtime.loop.batch import Clock
 from trident.spout import Lag, SpoutType

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -11,7 +13,7 @@ from typing import Any, ClassVar
 
 from spouts import DataFrameSpout, FeederBatchSpout, FixedBatchSpout, RateSpout
 from spouts.spark.chunks import ChunkLimits, new_rows_folder, write_manifest
-from tests.spout.partition_source import Source
+from tests.spout.folder_source import spout_of, write
 from tests.spouts.file_sources import Folder, Lines
 from tests.spouts.spark.written_rows import FIELDS, batch_of, chunks_of
 from trident import Fields
@@ -125,29 +127,34 @@ class NumberedRows(SpoutSource):
 
 
 class Partitions(SpoutSource):
-    """The partitioned spout that other tests use, over rows in memory."""
+    """Three files as partitions, which other processes read too; a file can be taken away."""
 
-    limit, partitions, adds_partitions, durable = LIMIT, 2, True, False
+    limit, partitions, adds_partitions = 9, 3, True
     spout_type: ClassVar[SpoutType] = SpoutType.TRANSACTIONAL
 
     def __init__(self) -> None:
-        self.source = Source({"0": [], "1": []}, limit=LIMIT // 2)
+        self.folder = Path(tempfile.mkdtemp(prefix="trident-partitions-"))
 
     def spout(self) -> Any:
-        return self.source.spout(self.spout_type)
+        return spout_of(self.spout_type, self.folder, 3)
 
     def fill(self, numbers: Sequence[int], partition: int) -> list[tuple[Any, ...]]:
-        self.source.rows.setdefault(str(partition), []).extend(numbers)
-        return [(str(partition), number) for number in numbers]
+        write(self.folder, str(partition), list(numbers))
+        return [(f"part-{partition}", number) for number in numbers]
 
     @contextmanager
     def lost(self, partition: int) -> Iterator[None]:
-        self.source.gone.add(str(partition))
+        there, away = self.folder / f"part-{partition}", self.folder / f"away-{partition}"
+        there.rename(away)
         yield
-        self.source.gone.discard(str(partition))
+        away.rename(there)
 
     def change(self) -> None:
-        self.source.rows = {name: [-row for row in rows] for name, rows in self.source.rows.items()}
+        for path in self.folder.glob("part-*"):
+            path.write_bytes(path.read_bytes().translate(bytes.maketrans(b"0123456789", b"1234567890")))
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder)
 
 
 class OpaquePartitions(Partitions):

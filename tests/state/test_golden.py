@@ -15,13 +15,15 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
+from confluent_kafka import TopicPartition
 
-from spouts.kafka.offset_commits import OffsetNotes
+from spouts.kafka.batch_ranges import Spot
+from spouts.kafka.offset_commits import PartitionWork
 from spouts.spark.chunks import Chunk, read_manifest, write_manifest
 from states.delta.fence import CommitNote
 from tests.harness.crashing_stores import DictMap
 from tests.state.samples import same
-from trident.coordination import framing, log_file
+from trident.coordination import framing
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
@@ -36,7 +38,7 @@ from trident.coordination.records import (
     TopologyRecord,
     record_from_data,
 )
-from trident.coordination.transaction_log import SegmentWriter
+from trident.coordination.transaction_log import LogFile, SegmentWriter
 from trident.errors import CorruptValueError, SpoutError
 from trident.fields import Fields
 from trident.runtime.commit.dead_letters import DeadLetter
@@ -192,7 +194,7 @@ def test_stored_values_and_sentinels() -> None:
 
 def test_the_transaction_log(tmp_path: Path) -> None:
     state = LogState("0123456789abcdef", "words")
-    writer = SegmentWriter(tmp_path, 7, 1 << 20, log_file.LogFile)
+    writer = SegmentWriter(tmp_path, 7, 1 << 20, LogFile)
     writer.begin(state, None)
     for record in RECORDS.values():
         writer.append(framing.encode(record.to_data()), state, durable=not isinstance(record, DefineRecord))
@@ -224,18 +226,23 @@ LETTER = DeadLetter(
 
 def test_records_of_json(tmp_path: Path) -> None:
     manifest = write_manifest(str(tmp_path), "1f", Fields("n: long"), [Chunk("a", 1, 8, 90, 7)], "the stream 's'")
-    notes = OffsetNotes("topic-id", 3, [(12, 15)], {11: 2})
+    work = PartitionWork(10, -1)
+    work.begin("topic-id", 3)
+    work.window.finish(12, 15)
+    work.failures[11] = 2
+    commit: Any = work.to_commit(Spot("topic", 0))
     written = {
         "dead-letter": LETTER.to_line().encode(),
         "manifest": (tmp_path / "manifest.json").read_bytes(),
-        "offset-notes": notes.text(10).encode(),
+        "offset-notes": commit.metadata.encode(),
         "delta-commit": CommitNote(3, A, "0f", Winners(((1, 3),))).metadata()["trident.commit"].encode(),
     }
     found = check("json.v1", written)
     assert DeadLetter.of_line(found["dead-letter"].decode()) == LETTER
     (tmp_path / "manifest.json").write_bytes(found["manifest"])
     assert read_manifest(str(tmp_path)) == manifest
-    assert OffsetNotes.of(found["offset-notes"].decode(), 10) == notes
+    again = PartitionWork.of(TopicPartition("topic", 0, 10, found["offset-notes"].decode()))
+    assert (again.topic_id, again.partitions, again.window.done, again.failures) == ("topic-id", 3, [(12, 15)], {11: 2})
     assert CommitNote.found_in({"trident.commit": found["delta-commit"]}) == CommitNote(3, A, "0f", Winners(((1, 3),)))
 
 

@@ -30,14 +30,6 @@ every_kind = pytest.mark.parametrize("new_map", KINDS, ids=lambda kind: kind.__n
 
 
 @every_kind
-def test_updates_accumulate_from_batch_to_batch(new_map: Any) -> None:
-    state = new_map(DictMap())
-    assert commit(state, 1, a=5, b=1) == [5, 1]
-    assert commit(state, 2, b=1, c=7) == [2, 7]
-    assert state.multi_get([("c",), ("a",), ("x",), ("b",)]) == [7, 5, None, 2]
-
-
-@every_kind
 def test_a_replay_counts_once_where_the_kind_promises_it(new_map: Any) -> None:
     state = new_map(DictMap())
     commit(state, 1, a=5)
@@ -115,16 +107,6 @@ def test_an_empty_update_asks_nothing_of_the_store(new_map: Any) -> None:
     assert commit(state, 1) == []
     assert state.multi_get([]) == []
     assert (store.gets, store.puts) == ([], [])
-
-
-@every_kind
-@pytest.mark.parametrize("key", [(), ("a", 1), (b"\x00\xff",), ("žluť",), (None,)], ids=repr)
-def test_keys_of_any_shape(new_map: Any, key: tuple[Any, ...]) -> None:
-    state = new_map(DictMap())
-    state.begin_commit(1)
-    state.multi_update([key], [Add(2)])
-    state.commit(1)
-    assert state.multi_get([key]) == [2]
 
 
 @every_kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trident.errors import StateReadError
-from trident.state.reader_check import check_reading
+from trident.state.sentinel import check_reading
 from trident.state.txid import Sentinel, Txid
 from trident.state.winners import Epochs, Winners
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from states.memory import MemoryMap, MemoryMapState
@@ -21,7 +22,7 @@ from trident.state import (
     Txid,
     Winners,
 )
-from trident.state.removals import REMOVAL_LAG
+from trident.state.map_commits import REMOVAL_LAG
 from trident.testing.backend.simulated_log import Add
 
 CONF = StateConf("shop", "counts")
@@ -161,6 +162,18 @@ def test_a_reader_that_slept_while_the_key_was_deleted_reads_again() -> None:
 
     assert StateView([state], snapshot).multi_get(["a", "b"]) == [None, 1]
     assert len(asked) == 4  # the first answer was thrown away
+
+
+def test_a_value_that_is_no_truth_is_told_from_a_removed_one() -> None:
+    state = NonTransactionalMap(DictMap(), "s", 0)
+    for txid in range(1, REMOVAL_LAG + 4):
+        state.begin_commit(txid)
+        if txid == 2:
+            state.multi_remove([("a",)])
+        elif txid in (1, 3):
+            state.multi_put([("a",)], [np.array([1, 2])])
+        state.commit(txid)
+    assert state.multi_get([("a",)])[0].tolist() == [1, 2]
 
 
 def test_a_state_that_was_emptied_forgets_what_it_was_to_delete() -> None:

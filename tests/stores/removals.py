@@ -17,7 +17,7 @@ from tests.stores.drivers import KEYS, Driver, Model, apply, check, one_key_of_e
 from trident.errors import UnsupportedOperation
 from trident.runtime.steps.key_columns import partitions_of
 from trident.state import Key
-from trident.state.removals import REMOVAL_LAG
+from trident.state.map_commits import REMOVAL_LAG
 
 
 class _Crash(Exception):

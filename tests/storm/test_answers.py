@@ -182,6 +182,26 @@ def test_anchors_may_be_an_iterator_and_are_refused_before_anything_is_drawn() -
             assert cluster.instance(name).got[0].roots == first.roots | second.roots
 
 
+class Header(Rich):
+    """Goes on with another function after its first tuple."""
+
+    def execute(self, tuple: Tuple) -> None:
+        self.header = tuple["n"]
+        self.execute = self.row  # type: ignore[method-assign]
+        self.collector.ack(tuple)
+
+    def row(self, tuple: Tuple) -> None:
+        self.got.append(tuple)
+        self.collector.ack(tuple)
+
+
+def test_a_bolt_may_change_how_it_executes_while_it_runs() -> None:
+    with SteppedCluster(topology(Header(), 3), max_spout_pending=1) as cluster:
+        cluster.run()
+        bolt = cluster.instance("bolt")
+        assert (bolt.header, [each["n"] for each in bolt.got]) == (0, [1, 2])
+
+
 class Basic(BaseBasicBolt):
     """Fails odd numbers once, and reports the number 3."""
 

@@ -11,8 +11,8 @@ import pytest
 from tests.storm.components import Count, Split, word_count
 from trident.errors import ConfigError, TopologyError
 from trident.storm import BaseBasicBolt, LocalCluster, StormConfig, StreamDeclarer, TopologyBuilder
-from trident.storm.declarers import BoltDeclarer
-from trident.storm.execution.task_layout import lay_out
+from trident.storm.builder import BoltDeclarer
+from trident.storm.storm_topology import lay_out
 from trident.storm.testing import MockedSpout
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from trident.errors import TopologyError
 from trident.storm import BaseRichBolt, BaseRichSpout, StreamDeclarer, TopologyBuilder, TopologyContext, Tuple
-from trident.storm.declarers import BoltDeclarer
+from trident.storm.builder import BoltDeclarer
 from trident.storm.testing import MockedSpout, SteppedCluster
 
 KEYS = [1, 1.0, True, "a", b"a", None, -0.0, 0.0, "b", "c", "d"] * 4

@@ -12,8 +12,7 @@ import pytest
 from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.storm.execution.out_streams import OutStream
-from trident.storm.storm_tuples import Origin
-from trident.storm.streams import StreamSpec
+from trident.storm.storm_tuples import Origin, StreamSpec
 
 pytestmark = pytest.mark.quick
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.storm.random_trees import MESSAGES, Ledger, Messages, random_topology
 from trident.storm.execution.collectors import BoltCollector
-from trident.storm.execution.messages import Body
-from trident.storm.execution.outbox import Outbox
+from trident.storm.execution.messages import Body, Outbox
 from trident.storm.storm_tuples import Tuple
 from trident.storm.testing import SteppedCluster
 
@@ -148,10 +147,7 @@ def _wrong(seed: int) -> bool:
 
 @pytest.mark.parametrize(
     "planted",
-    [
-        {"ack": _ack_before_the_children, "emit": _emit_and_note_the_children},
-        {"_join": _one_edge_for_all_anchors},
-    ],
+    [{"ack": _ack_before_the_children, "emit": _emit_and_note_the_children}, {"_join": _one_edge_for_all_anchors}],
     ids=lambda planted: next(iter(planted)),
 )
 def test_a_planted_bug_is_noticed(monkeypatch: pytest.MonkeyPatch, planted: dict[str, Callable[..., object]]) -> None:

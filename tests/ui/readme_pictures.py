@@ -16,8 +16,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from tests.ui.chromium import open_browser
-from tests.ui.page_servers import trident_server, until
-from tests.ui.page_topologies import orders
+from tests.ui.page_servers import orders, trident_server, until
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 COLUMNS = 112

@@ -9,8 +9,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.ui.chromium import PHONE, WIDE, open_browser
 from tests.ui.large_cluster import LargeCluster
-from tests.ui.page_servers import TOKEN, storm_server, trident_server, until
-from tests.ui.page_topologies import busy_bolts, orders
+from tests.ui.page_servers import TOKEN, busy_bolts, orders, storm_server, trident_server, until
 from trident.ui.ui_server import UIServer
 
 FOLDER = Path(__file__).parents[2] / "build" / "screenshots"

@@ -46,9 +46,7 @@ def one_is_idle(tmp_path: Path) -> Iterator[tuple[RunningTopology, UIServer]]:
         yield running, server
 
 
-def test_what_one_source_has_is_the_lag_if_another_does_not_say(
-    one_is_idle: tuple[RunningTopology, UIServer],
-) -> None:
+def test_what_one_source_has_is_the_lag_if_another_does_not_say(one_is_idle: tuple[RunningTopology, UIServer]) -> None:
     running, server = one_is_idle
     page = get(server, f"{SEEN}?window=600")
     [left] = page["lags"]

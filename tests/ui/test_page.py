@@ -18,10 +18,9 @@ from spouts import FixedBatchSpout
 from tests.storm.components import Split
 from tests.ui.chromium import PHONE, ask_now, open_browser, opened, tile
 from tests.ui.large_cluster import CyclicTopology, LargeCluster
-from tests.ui.page_servers import NASTY, TOKEN, counting, storm_server, trident_server, until
-from tests.ui.page_topologies import orders
+from tests.ui.page_servers import NASTY, TOKEN, counting, orders, storm_server, trident_server, until
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
-from trident.cluster.nimbus.submissions import TopologyNames
+from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
@@ -366,10 +365,7 @@ def test_the_verdict_spells_out_what_would_turn_its_words(browser: Browser) -> N
             found.topology = lambda window_s=0: shown  # type: ignore[method-assign]
             return found
 
-    with (
-        UIServer(Turned(1, 3), port=0) as server,
-        opened(browser, f"{server.url}/#/topology/topology-0") as page,
-    ):
+    with UIServer(Turned(1, 3), port=0) as server, opened(browser, f"{server.url}/#/topology/topology-0") as page:
         expect(page.get_by_label("How it does")).to_contain_text(r"It has ended: \u202eno such table: orders")
 
 
@@ -381,11 +377,7 @@ def test_the_verdict_spells_out_what_would_turn_its_words(browser: Browser) -> N
     ("status", "said", "offered"),
     [
         (WantedStatus("active", 0.0), "It waits", ["Deactivate", "Rebalance", "Kill"]),
-        (
-            WantedStatus("failed", 0.0, reason="no such table"),
-            "marked as failed: no such table",
-            ["Activate", "Kill"],
-        ),
+        (WantedStatus("failed", 0.0, reason="no such table"), "marked as failed: no such table", ["Activate", "Kill"]),
     ],
 )
 def test_a_topology_without_a_driver_says_why_and_asks_for_nothing_more(
@@ -393,7 +385,7 @@ def test_a_topology_without_a_driver_says_why_and_asks_for_nothing_more(
 ) -> None:
     cluster = StormClusterState(open_cluster_state(tmp_path))
     base = StormBase("counting", time.time(), status, 1, {}, "trident", "m.py:t", "hash", {})
-    TopologyNames(cluster).submit(base)
+    add_topology(cluster, base)
     pages = ClusterOverview(cluster, TOKEN, lambda *asked: {})
     try:
         with (

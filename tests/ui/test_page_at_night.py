@@ -15,14 +15,12 @@ from playwright.sync_api import Browser, expect
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.ui.chromium import PHONE, ask_now, open_browser, opened, tile
-from tests.ui.page_servers import NASTY, TOKEN, get, storm_server, trident_server, until
-from tests.ui.page_topologies import orders
+from tests.ui.page_servers import NASTY, TOKEN, get, orders, storm_server, trident_server, until
 from trident import TridentCollector, TridentTopology, TridentTuple
-from trident.cluster.nimbus.submissions import TopologyNames
+from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
-from trident.cluster.state.beat_records import SupervisorInfo
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, SupervisorInfo, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.operations import BaseFunction, Count, Split
 from trident.runtime.running import RunningTopology
@@ -268,7 +266,7 @@ def cluster(tmp_path: Path) -> Iterator[StormClusterState]:
 
 def submitted(cluster: StormClusterState, name: str, status: WantedStatus) -> str:
     conf = {"engine": "in_process", "spark.ssl.keyPassword": "hush"}
-    return TopologyNames(cluster).submit(StormBase(name, time.time(), status, 1, {}, "trident", "m.py:t", "hash", conf))
+    return add_topology(cluster, StormBase(name, time.time(), status, 1, {}, "trident", "m.py:t", "hash", conf))
 
 
 @pytest.mark.long

@@ -16,15 +16,14 @@ import pytest
 from tests.ui.page_servers import get, until
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
 from trident.cli.cluster_output import print_topology
-from trident.cluster.client.topology_overviews import overview
-from trident.cluster.nimbus.submissions import TopologyNames
+from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
-from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster.topology_overviews import overview
 from trident.observe import at_work
-from trident.observe.heartbeats import heartbeat_of
+from trident.observe.topology_status import heartbeat_of
 from trident.ui.cluster_pages import OneTopology, TopologyPages
 from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
@@ -134,7 +133,7 @@ def test_a_cluster_says_so_of_a_stuck_topology(
     conf = {"engine": "in_process"}
     kind: Literal["bolts", "trident"] = "bolts" if stuck.name == "bolts" else "trident"
     base = StormBase(stuck.name, time.time(), WantedStatus("active", 0.0), 1, {}, kind, "m.py:t", "hash", conf)
-    storm_id, start, driver = TopologyNames(cluster).submit(base), time.time(), Assignment.DRIVER
+    storm_id, start, driver = add_topology(cluster, base), time.time(), Assignment.DRIVER
     info = Assignment("code", {"a": "host"}, {driver: NodePort("a", 6700)}, {driver: start}, "hash", 1)
     assert cluster.replace_assignment(storm_id, None, info)
     with ExitStack() as stack:

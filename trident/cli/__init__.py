@@ -1,10 +1,32 @@
 """The command `trident`: run a topology, read its states, look into its log, and a demonstration.
 
 Begin with `app.py`, which declares commands and gathers those of other modules; the work of a command is in the module of its
-name. `commands.py` makes commands of functions, with the options of several (`arguments.py`).
-`target.py` finds the topology that the command line names, `console.py` prints and turns errors into messages.
+name. `commands.py` makes commands of functions, with the arguments and options that several have. `target.py` finds the
+topology that the command line names, `console.py` prints and turns errors into messages.
 """
 
-from trident.cli.entry import main
-
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; if its packages are missing, say which extra brings them."""
+    import sys
+    from importlib import import_module
+    from io import TextIOWrapper
+
+    from trident.errors import EnvironmentProblem
+    from trident.extras import needs_package
+
+    try:
+        with needs_package("the command `trident`", "cli"):
+            import_module("typer")
+            import_module("rich")
+    except EnvironmentProblem as problem:
+        raise SystemExit(f"error: {problem}") from problem
+    from trident.cli.app import app
+
+    if isinstance(
+        sys.stdout, TextIOWrapper
+    ):  # an error that a letter keeps may say a lone surrogate, which no encoding has
+        sys.stdout.reconfigure(errors="backslashreplace")
+    app(prog_name="trident")

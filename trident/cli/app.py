@@ -21,22 +21,25 @@ from trident.cli import (
     run,
     state_commands,
 )
-from trident.cli.arguments import (
+from trident.cli.commands import (
     AsJson,
     Engine,
     LogPlace,
     StateName,
     Target,
     Token,
+    TopologyOptions,
     Wide,
     argument,
+    command,
     feed_position,
+    flag,
     local_folder,
     log_named,
+    number,
     option,
     port,
 )
-from trident.cli.commands import TopologyOptions, command
 from trident.cli.console import print_json, results, say
 from trident.extras import pyspark_version
 
@@ -46,7 +49,6 @@ _DAILY = ("run", "get", "log", "explain", "dead-letters", "crashtest", "doctor",
 
 class _DailyFirst(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands as the help shows them."""
         return [*_DAILY, *(name for name in self.commands if name not in _DAILY)]
 
 
@@ -95,7 +97,7 @@ def get_command(
             "[KEY]...",
         ),
     ] = None,
-    all_keys: Annotated[bool, typer.Option("--all", help="List all keys.")] = False,
+    all_keys: Annotated[bool, flag("--all", "List all keys.")] = False,
     prefix: Annotated[
         str | None,
         option(
@@ -135,9 +137,7 @@ def get_command(
 
 
 @command(
-    app,
-    "changes",
-    "`trident changes orders.py:topology revenue --since 41 --follow`, or `… --port 8090` for a browser",
+    app, "changes", "`trident changes orders.py:topology revenue --since 41 --follow`, or `… --port 8090` for a browser"
 )
 def changes_command(
     of: TopologyOptions,
@@ -146,8 +146,8 @@ def changes_command(
         str | None,
         option("Begin behind this batch, or position. Default: the last one.", "TXID", callback=feed_position),
     ] = None,
-    snapshot: Annotated[bool, typer.Option("--snapshot", help="Begin with the rows of the state.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what is still to come.")] = False,
+    snapshot: Annotated[bool, flag("--snapshot", "Begin with the rows of the state.")] = False,
+    follow: Annotated[bool, flag("--follow", "Wait for what is still to come.", "-f")] = False,
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve events at.")] = "127.0.0.1",
     port: Annotated[int | None, port("Serve events over HTTP; 0 takes a free port.", show_default=False)] = None,
     token: Token = None,
@@ -177,7 +177,7 @@ def log_command(
     directory: LogPlace,
     last: Annotated[int, typer.Option(min=0, max=100, help="How many commits to show.")] = 10,
     history: Annotated[
-        bool, typer.Option("--history", help="List every batch that is kept (`history=`); with --json a line each.")
+        bool, flag("--history", "List every batch that is kept (`history=`); with --json a line each.")
     ] = False,
     since: Annotated[int | None, option("With --history: from this batch on.", "TXID", min=1)] = None,
     since_time: Annotated[
@@ -203,9 +203,9 @@ def log_command(
 @command(app, "explain", "`trident explain examples/word_count.py:topology`")
 def explain_command(
     target: Target,
-    dot: Annotated[bool, typer.Option("--dot", help="Draw the graph, in the language of Graphviz.")] = False,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="Draw the graph, as a Mermaid flowchart.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the states and their guarantees as JSON.")] = False,
+    dot: Annotated[bool, flag("--dot", "Draw the graph, in the language of Graphviz.")] = False,
+    mermaid: Annotated[bool, flag("--mermaid", "Draw the graph, as a Mermaid flowchart.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print the states and their guarantees as JSON.")] = False,
 ) -> None:
     """Show what a topology does: its stages, how and where each step runs, what is exchanged, and what is exact.
 
@@ -241,10 +241,10 @@ def demo_command(
     ] = None,
     engine: Annotated[Engine, typer.Option(help="What runs the stages; in_process needs no Java.")] = "spark",
     crash: Annotated[
-        bool, typer.Option("--crash", help="Start afresh, in a process that is killed (SIGKILL) and started again.")
+        bool, flag("--crash", "Start afresh, in a process that is killed (SIGKILL) and started again.")
     ] = False,
-    crashes: Annotated[int, typer.Option(metavar="N", min=1, help="How often, with --crash.")] = 5,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier demo has counted.")] = False,
+    crashes: Annotated[int, number("How often, with --crash.")] = 5,
+    fresh: Annotated[bool, flag("--fresh", "Forget what an earlier demo has counted.")] = False,
 ) -> int:
     """Count the words of real text and compare every count with a plain Python program's.
 

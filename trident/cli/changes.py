@@ -23,16 +23,14 @@ import typer
 from trident.cli.console import ending_signals, say
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
-from trident.http.plain_json import to_json
-from trident.http.server_thread import ServerThread
-from trident.http.strangers import is_loopback
+from trident.http.plain_json import json_answer, to_json
+from trident.http.server_thread import ServerThread, is_loopback
 from trident.reading import changes
 from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
 from trident.topology import TridentTopology
 
 Opened = Callable[[str | None], ChangeFeed]
 
-_CONNECTIONS = 256
 _SHORTEST_S, _LONGEST_S, _SIGN_OF_LIFE_S = 0.05, 1.0, 15.0
 
 
@@ -74,7 +72,7 @@ class ChangeServer(ServerThread):
     what, cannot, extra, grace_s = "a feed of changes", "changes cannot be served at", "ui", 2
 
     def __init__(self, opened: Opened, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
-        super().__init__(lambda: _app(opened, is_loopback(host), token), host, port, _CONNECTIONS)
+        super().__init__(lambda: _app(opened, is_loopback(host), token), host, port, 256)
 
 
 def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
@@ -85,12 +83,10 @@ def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 
-    from trident.http.guard import Guard, Rules
+    from trident.http.guard import Guard
 
     def problem(status: int, error: object) -> Response:
-        return Response(
-            to_json({"error": str(error), "kind": type(error).__name__}), status, media_type="application/json"
-        )
+        return json_answer({"error": str(error), "kind": type(error).__name__}, status)
 
     async def changes(request: Request) -> Response:
         asked = request.headers.get("last-event-id") or request.query_params.get("since")
@@ -113,12 +109,12 @@ def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
                 txid, rows = feed.snapshot()
         except TridentError as error:
             return problem(503, error)
-        return Response(to_json({"txid": txid, "rows": rows}), media_type="application/json")
+        return json_answer({"txid": txid, "rows": rows})
 
-    rules = Rules(token, loopback, lambda scope: token is not None, lambda scope, status, cause: problem(status, cause))
+    rules = token, loopback, lambda scope: token is not None, lambda scope, status, cause: problem(status, cause)
     return Starlette(
         routes=[Route("/changes", changes, methods=["GET"]), Route("/snapshot", snapshot, methods=["GET"])],
-        middleware=[Middleware(Guard, rules)],
+        middleware=[Middleware(Guard, *rules)],
     )
 
 

@@ -6,33 +6,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trident.cli.arguments import (
+from trident.cli.commands import (
     AsJson,
+    ClusterAndToken,
+    ClusterOptions,
     Conf,
     Include,
     Requirements,
     Target,
     Topology,
     Workers,
-    conf_of,
-    executors_of,
+    command,
+    flag,
     option,
+    seconds,
 )
-from trident.cli.commands import ClusterAndToken, ClusterOptions, command
-from trident.cli.console import print_json, say
+from trident.cli.console import say, tell
 
 if TYPE_CHECKING:
-    from trident.cluster.client.topology_overviews import TopologyOverview
+    from trident.cluster.topology_overviews import TopologyOverview
 
-_WAITING = "Wait until its driver runs; Ctrl-C ends only the wait."
-Wait = Annotated[bool, typer.Option("--wait", help=_WAITING)]
-Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long --wait waits.")]
+Wait = Annotated[bool, flag("--wait", "Wait until its driver runs; Ctrl-C ends only the wait.")]
+Timeout = Annotated[float, seconds("How long --wait waits.", 0.1, "--timeout")]
 _REHEARSE = "Change nothing: run the last N batches through both codes, and show which totals would differ."
 Rehearsal = Annotated[int | None, typer.Option("--rehearse", metavar="N", min=1, help=_REHEARSE)]
-Pause = Annotated[
-    float,
-    typer.Option("--wait-secs", "-w", metavar="SECONDS", min=0.0, help="How long what has begun may take."),
-]
+Pause = Annotated[float, seconds("How long what has begun may take.", 0.0, "--wait-secs", "-w")]
 
 app = typer.Typer()
 PANEL = "Clusters"
@@ -63,6 +61,7 @@ def submit_command(
     --timeout, 130 ended by Ctrl-C.
     """
     from trident.cli.submitting import Code, submit
+    from trident.cli.target import conf_of
 
     code = Code(target, include or [], requirements, conf_of(conf or []))
     with of.client() as client:
@@ -90,6 +89,7 @@ def upgrade_command(
     Exit codes: as for `trident submit`; with --rehearse as for `trident rehearse`.
     """
     from trident.cli.submitting import Code, rehearse, upgrade
+    from trident.cli.target import conf_of
 
     code = Code(target, include or [], requirements, conf_of(conf or []))
     with of.client() as client:
@@ -108,10 +108,7 @@ def list_command(of: ClusterOptions, as_json: AsJson = False) -> None:
         from trident.cli.cluster_output import print_list
 
         overviews = client.topologies()
-        if as_json:
-            print_json([each.as_json() for each in overviews])
-        else:
-            print_list(overviews)
+        tell([each.as_json() for each in overviews], as_json, lambda: print_list(overviews))
 
 
 @command(app, "show", "`trident show words`", PANEL)
@@ -121,18 +118,11 @@ def show_command(of: ClusterOptions, topology: Topology, as_json: AsJson = False
         from trident.cli.cluster_output import print_topology
 
         overview = client.show(topology)
-        if as_json:
-            print_json(overview.as_json())
-        else:
-            print_topology(overview)
+        tell(overview.as_json(), as_json, lambda: print_topology(overview))
 
 
 @command(app, "activate", "`trident activate words`", PANEL)
-def activate_command(
-    of: ClusterAndToken,
-    topology: Topology,
-    as_json: AsJson = False,
-) -> None:
+def activate_command(of: ClusterAndToken, topology: Topology, as_json: AsJson = False) -> None:
     """Resume a topology that was deactivated, or that was marked as failed because its driver kept failing."""
     with of.client() as client:
         client.activate(topology)
@@ -140,11 +130,7 @@ def activate_command(
 
 
 @command(app, "deactivate", "`trident deactivate words`", PANEL)
-def deactivate_command(
-    of: ClusterAndToken,
-    topology: Topology,
-    as_json: AsJson = False,
-) -> None:
+def deactivate_command(of: ClusterAndToken, topology: Topology, as_json: AsJson = False) -> None:
     """Stop the sources of a topology; what has begun is finished, and its driver stays."""
     with of.client() as client:
         client.deactivate(topology)
@@ -152,12 +138,7 @@ def deactivate_command(
 
 
 @command(app, "kill", "`trident kill words -w 10`", PANEL)
-def kill_command(
-    of: ClusterAndToken,
-    topology: Topology,
-    wait_secs: Pause = 30.0,
-    as_json: AsJson = False,
-) -> None:
+def kill_command(of: ClusterAndToken, topology: Topology, wait_secs: Pause = 30.0, as_json: AsJson = False) -> None:
     """End a topology and forget it. Its log and its states stay: submitted again under its name, it continues."""
     with of.client() as client:
         _say_done(client.kill(topology, wait_secs), f"ends; what has begun may take {wait_secs:g} s", as_json)
@@ -185,7 +166,7 @@ def rebalance_command(
     Spouts and bolts change over while they run. A Trident topology gets a new driver, and so does any topology for
     which no numbers are given.
     """
-    wanted = executors_of(executors or [])
+    wanted = dict(map(_executors_of, executors or ()))
     with of.client() as client:
         client.rebalance(topology, wait_secs, workers, wanted)
         _say_done(client.show(topology), "is rebalanced", as_json)
@@ -198,17 +179,14 @@ def errors_command(of: ClusterOptions, topology: Topology, as_json: AsJson = Fal
         from trident.cli.cluster_output import print_errors
 
         errors = client.errors(topology)
-        if as_json:
-            print_json(errors)
-        else:
-            print_errors(errors)
+        tell(errors, as_json, lambda: print_errors(errors))
 
 
 @command(app, "logs", "`trident logs words --follow`", PANEL)
 def logs_command(
     of: ClusterAndToken,
     topology: Topology,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added, until Ctrl-C.")] = False,
+    follow: Annotated[bool, flag("--follow", "Go on with what is added, until Ctrl-C.", "-f")] = False,
 ) -> None:
     """Print the end of the log of a topology's driver, wherever it runs."""
     with of.client() as client:
@@ -217,8 +195,13 @@ def logs_command(
         print_logs(client, topology, follow)
 
 
+def _executors_of(given: str) -> tuple[str, int]:
+    """Return the number of a component, of `-e component=n`."""
+    name, _, text = given.rpartition("=")
+    if not (name and text.isascii() and text.isdigit() and int(text) >= 1):
+        raise typer.BadParameter(f"-e {given!r}: expected COMPONENT=N with N at least 1, as in count=4")
+    return name, int(text)
+
+
 def _say_done(overview: TopologyOverview, done: str, as_json: bool) -> None:
-    if as_json:
-        print_json(overview.as_json())
-    else:
-        say(f"{overview.base.storm_name} {done}")
+    tell(overview.as_json(), as_json, lambda: say(f"{overview.base.storm_name} {done}"))

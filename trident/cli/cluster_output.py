@@ -9,18 +9,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trident.cli.console import is_wide, problems, results, say, show, show_facts
-from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.client.topology_overviews import TopologyOverview
-from trident.cluster.topology_of_cluster import first_line
+from trident.cluster.client import ClusterClient
+from trident.cluster.topology_overviews import TopologyOverview, first_line
 from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
 from trident.naming import duration
-from trident.redaction import redacted, shown_settings
+from trident.redaction import redacted, shown_configuration
 
 _MOST_NAMES = 5
 
 
 def print_list(overviews: Sequence[TopologyOverview]) -> None:
-    """Print a row for each topology."""
     if not overviews:
         say("no topologies; `trident submit MODULE:TOPOLOGY` adds one")
         return
@@ -45,7 +43,6 @@ def print_list(overviews: Sequence[TopologyOverview]) -> None:
 
 
 def print_topology(overview: TopologyOverview) -> None:
-    """Print what is known of one topology."""
     base = overview.base
     since = duration(time.time() - base.status.since_secs)
     status = f"{base.status.kind} for {since}" + (f": {redacted(base.status.reason)}" if base.status.reason else "")
@@ -65,7 +62,7 @@ def print_topology(overview: TopologyOverview) -> None:
         "executors": ", ".join(f"{name} {count}" for name, count in base.component_executors.items()),
         "target": base.target,
         "code": f"{code}, generation {base.generation}",
-        "settings": ", ".join(f"{key}={value}" for key, value in shown_settings(base.conf).items()),
+        "settings": ", ".join(f"{key}={value}" for key, value in shown_configuration(base.conf).items()),
         "submitted": f"{_utc(base.launch_time_secs)} UTC",
         "page": overview.page,
     }

@@ -1,26 +1,183 @@
-"""`command`: makes a function a command, with the options that several have, its errors as messages, its exit code."""
+"""`command`: makes a function a command, with its errors as messages and its exit code; arguments and options of several."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from trident.cli.arguments import ClusterAddress, ClusterToken, Conf, LogDir, SubmittedName, Target
-from trident.cli.console import reporting
+from trident.cli.console import reporting, wrong_use
 
 if TYPE_CHECKING:
-    from trident.cluster.client.cluster_client import ClusterClient
+    from trident.cluster.client import ClusterClient
     from trident.config import Config
     from trident.topology import TridentTopology
 
 Function = Callable[..., int | None]
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error, and log more.")]
+Recovery = Literal["refuse", "rewind", "keep_totals", "keep_totals_even_if_wrong", "discard_totals"]
+"""What to do when the log and a store do not belong together."""
+Engine = Literal["spark", "in_process", "auto"]
+"""What runs the stages."""
+LogFormat = Literal["text", "json"]
+"""What standard error is made of."""
+
+
+def local_folder(folder: Path | None) -> Path | None:
+    """Refuse a URL where only a folder of this machine will do (a callback of typer)."""
+    from trident.config import NO_URL, is_url
+
+    if folder is not None and is_url(str(folder)):
+        raise typer.BadParameter(f"{str(folder)!r} {NO_URL}")
+    return folder
+
+
+def log_named(log: str) -> str:
+    """Return where a log is that is given as its place, or as the name of a topology that runs here or in a cluster."""
+    from trident.servers.log_addresses import is_log_address
+
+    if is_log_address(log) or os.sep in log or Path(log).exists():
+        return log
+    from trident.cluster.cluster_log import submitted_log
+    from trident.config import Config
+
+    place = submitted_log(log) or Config().log_folder(log)
+    return place if is_log_address(place) or Path(place).exists() else log
+
+
+def existing_log(log: str) -> str:
+    """Refuse what can be neither a folder of this machine nor the address of a log on a server (a callback of typer)."""
+    from trident.config import Config
+    from trident.errors import ConfigError
+
+    with wrong_use(ConfigError):
+        return Config(log_dir=log).log_dir or log
+
+
+def feed_position(since: str | None) -> str | None:
+    """Refuse what is neither the number of a batch nor the position of a feed (a callback of typer)."""
+    from trident.runtime.reading.change_feed import FeedPosition
+
+    with wrong_use(ValueError):
+        return None if since is None else str(FeedPosition.of(since))
+
+
+def option(help: str, metavar: str, *names: str, **more: Any) -> Any:
+    """Return an option whose default is not shown, as None says nothing."""
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False, **more)
+
+
+def argument(help: str, metavar: str | None = None, **more: Any) -> Any:
+    """Return an argument whose default is not shown."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
+def secret(variable: str, help: str, show_default: str, *names: str) -> Any:
+    """Return an option that the environment gives as well."""
+    return typer.Option(*names, metavar="TEXT", envvar=variable, help=help, show_default=show_default, show_envvar=True)
+
+
+def port(help: str, show_default: bool | str = True) -> Any:
+    return typer.Option(metavar="PORT", min=0, max=65535, help=help, show_default=show_default)
+
+
+def flag(name: str, help: str, *short: str) -> Any:
+    """Return an option that is given or not."""
+    return typer.Option(name, *short, help=help)
+
+
+def number(help: str, least: int = 1, **more: Any) -> Any:
+    return typer.Option(metavar="N", min=least, help=help, **more)
+
+
+def seconds(help: str, least: float, *names: str) -> Any:
+    """Return an option that is a time."""
+    return typer.Option(*names, metavar="SECONDS", min=least, help=help)
+
+
+Debug = Annotated[bool, flag("--debug", "Show the stack trace of an error, and log more.")]
+Target = Annotated[
+    str,
+    argument(
+        "A topology, or a function without arguments that returns one. MODULE is a module (the working directory "
+        "is searched first) or the path of a .py file.",
+        "MODULE:TOPOLOGY",
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    option(
+        "A setting of trident.Config; keys that begin with spark. are Spark's. Repeatable.", "KEY=VALUE", "--conf", "-c"
+    ),
+]
+LogDir = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder of the transaction log, or its address (zookeeper://…, postgresql://…, s3://…).",
+        show_default="trident-log/TOPOLOGY",
+    ),
+]
+SubmittedName = Annotated[
+    str | None,
+    typer.Option(
+        "--name",
+        metavar="NAME",
+        help="The name under which it was submitted to a cluster.",
+        show_default="the topology's own",
+    ),
+]
+LogPlace = Annotated[
+    str, argument("Folder of the log, or its address; or the name of a topology.", "DIR|NAME", callback=existing_log)
+]
+Wide = Annotated[bool, flag("--wide", "Shorten nothing, however long the lines get.", "-w")]
+StateName = Annotated[str, argument("The name of the state.")]
+Logs = Annotated[LogFormat, typer.Option("--log-format", help="Standard error as text, or as lines of JSON.")]
+AsJson = Annotated[bool, flag("--json", "Print JSON.")]
+Token = Annotated[
+    str | None,
+    secret(
+        "TRIDENT_DRPC_TOKEN",
+        "What DRPC requests must carry, as Authorization: Bearer TEXT. Use the variable: all users see arguments.",
+        "everybody may ask",
+    ),
+]
+
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        envvar="TRIDENT_CLUSTER",
+        help="The cluster: zookeeper://host1:2181,host2:2181/storm, or the folder of one on this machine.",
+        show_default="trident-cluster",
+        show_envvar=True,
+    ),
+]
+ClusterToken = Annotated[
+    str | None,
+    secret(
+        "TRIDENT_TOKEN",
+        "The cluster's token. Use the variable: all users see arguments.",
+        "that in the folder of the cluster",
+        "--token",
+    ),
+]
+Topology = Annotated[str, argument("A topology, by its name or its id.", "NAME")]
+Workers = Annotated[int | None, option("How many workers run it: processes of Spark.", "N", "--workers", "-n", min=1)]
+Requirements = Annotated[
+    Path | None,
+    option("What the topology needs, as pip reads it; supervisors install it.", "FILE", exists=True, dir_okay=False),
+]
+Include = Annotated[
+    list[str] | None, option("A file or folder beside the module that is packed too. Repeatable.", "PATH")
+]
 
 
 def command(app: typer.Typer, name: str, example: str, panel: str | None = None) -> Callable[[Function], Function]:
@@ -84,7 +241,6 @@ class TopologyOptions:
     name: SubmittedName = None
 
     def settings(self) -> Config:
-        """Return the settings."""
         from trident.cli.target import settings
 
         return settings(self.conf or [], {"log_dir": self.log_dir})
@@ -111,8 +267,7 @@ class ClusterOptions:
     cluster: ClusterAddress = None
 
     def client(self, token: str | None = None) -> ClusterClient:
-        """Open a client."""
-        from trident.cluster.client.cluster_client import ClusterClient
+        from trident.cluster.client import ClusterClient
         from trident.cluster.state.cluster_address import default_address
 
         return ClusterClient(self.cluster or default_address(), token)
@@ -125,5 +280,4 @@ class ClusterAndToken(ClusterOptions):
     token: ClusterToken = None
 
     def client(self, token: str | None = None) -> ClusterClient:
-        """Open a client with the token."""
         return super().client(token or self.token)

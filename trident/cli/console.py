@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import typer
 
 from trident.errors import FencedError, TridentError
-from trident.http.strangers import is_loopback
+from trident.http.server_thread import is_loopback
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,9 +33,6 @@ REPLACED = 3
 PIPE_WIDTH = 10_000
 """The width of what goes into a file or a pipe: it has no screen to fit."""
 _TIME = "%Y-%m-%d %H:%M:%S"
-_LOOK_S = 0.2
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_NARROW = 80  # on a narrower screen the lines of a box take the space of words
 
 
 def results() -> Console:
@@ -63,7 +60,7 @@ def say_page(name: str, host: str, url: str) -> None:
 
 def is_wide(console: Console) -> bool:
     """Whether a table of many columns fits."""
-    return console.width >= _NARROW
+    return console.width >= 80  # on a narrower screen the lines of a box take the space of words
 
 
 def show(
@@ -102,9 +99,23 @@ def show_facts(facts: Mapping[str, str], console: Console | None = None) -> None
     (console or results()).print(grid, markup=False)
 
 
+def tell(value: Any, as_json: bool, show: Callable[[], object]) -> None:
+    """Print what was asked for: plain data as one line of JSON, or what `show` prints of it."""
+    print_json(value) if as_json else show()
+
+
 def print_json(value: Any) -> None:
     """Print plain data as one line of JSON."""
     typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+@contextmanager
+def wrong_use(*errors: type[Exception]) -> Iterator[None]:
+    """Take errors for a wrong use of the command: exit code 2, with their text."""
+    try:
+        yield
+    except errors as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 @contextmanager
@@ -228,7 +239,6 @@ class Signals:
         self._first, self._second, self._as_json = first, second, as_json
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
-        """Take a signal."""
         if self.received is not None:
             self._say(self._second)
             os._exit(128 + signum)  # a crash like any other: what is promised does not depend on a clean end
@@ -239,7 +249,7 @@ class Signals:
         """Wait for a signal; returns the exit code that it asks for."""
         waiting = threading.Event()
         while self.received is None:
-            waiting.wait(_LOOK_S)
+            waiting.wait(0.2)
         return 128 + self.received
 
     def _say(self, text: str) -> None:
@@ -252,7 +262,7 @@ class Signals:
 def ending_signals(first: str, second: str, as_json: bool) -> Iterator[Signals]:
     """Notice signals in the block, see `Signals`."""
     signals = Signals(first, second, as_json)
-    before = {signum: signal.signal(signum, signals.handle) for signum in _SIGNALS}
+    before = {signum: signal.signal(signum, signals.handle) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals
     finally:

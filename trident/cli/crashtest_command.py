@@ -12,9 +12,8 @@ from typing import Annotated
 
 import typer
 
-from trident.cli.arguments import AsJson, argument, local_folder, option
-from trident.cli.commands import command
-from trident.cli.console import print_json, problems, say, show, unwinding_on_signals
+from trident.cli.commands import AsJson, argument, command, local_folder, number, option, seconds
+from trident.cli.console import print_json, problems, say, show, unwinding_on_signals, wrong_use
 from trident.crashtest import (
     USUAL,
     Comparison,
@@ -76,7 +75,7 @@ class CrashOptions:
             show_default="the current one",
         ),
     ] = Path()
-    kills: Annotated[int, typer.Option(metavar="N", min=1, help="How often it is killed.")] = len(USUAL)
+    kills: Annotated[int, number("How often it is killed.")] = len(USUAL)
     moment: Annotated[
         list[KillMoment] | None,
         typer.Option(
@@ -86,13 +85,8 @@ class CrashOptions:
         ),
     ] = None
     seed: Annotated[int, typer.Option(metavar="N", help="Chooses batches, lines and times.")] = 0
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="How long a run may take, from one start to its end.")
-    ] = 300.0
-    idle: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=1, help="Stop a job that does not end after so long without a batch."),
-    ] = 30.0
+    timeout: Annotated[float, seconds("How long a run may take, from one start to its end.", 1)] = 300.0
+    idle: Annotated[float, seconds("Stop a job that does not end after so long without a batch.", 1)] = 30.0
     max_copy_mb: Annotated[int, typer.Option(metavar="MB", min=1, help="How large the folder may be.")] = 1000
 
 
@@ -113,25 +107,22 @@ def crashtest_command(of: CrashOptions, as_json: AsJson = False) -> int:
     130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     begun = time.monotonic()
-    with unwinding_on_signals():
-        try:
-            report = CrashTest(
-                _found(of.job),
-                of.folder.absolute(),
-                table_named(of.table_name),
-                Comparison(of.key or (), of.ignore or ()),
-                of.reset,
-                of.copy,
-                of.kills,
-                of.moment or USUAL,
-                of.seed,
-                TimeLimits(of.timeout, of.idle),
-                of.max_copy_mb * 1_000_000,
-                lambda text: say(text, console=problems()),
-                _tell_trial,
-            ).run()
-        except ConfigError as error:
-            raise typer.BadParameter(str(error)) from None
+    with unwinding_on_signals(), wrong_use(ConfigError):
+        report = CrashTest(
+            _found(of.job),
+            of.folder.absolute(),
+            table_named(of.table_name),
+            Comparison(of.key or (), of.ignore or ()),
+            of.reset,
+            of.copy,
+            of.kills,
+            of.moment or USUAL,
+            of.seed,
+            TimeLimits(of.timeout, of.idle),
+            of.max_copy_mb * 1_000_000,
+            lambda text: say(text, console=problems()),
+            _tell_trial,
+        ).run()
     print_report = _print_json if as_json else _print
     print_report(report, time.monotonic() - begun)
     return WRONG if not report.is_exact else int(report.kills == 0)

@@ -9,9 +9,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from trident.cli.arguments import Logs, port
 from trident.cli.cluster_commands import PANEL
-from trident.cli.commands import ClusterAndToken, command
+from trident.cli.commands import ClusterAndToken, Logs, command, flag, number, port, seconds
 from trident.cli.console import ending_signals, json_line, say, say_page
 from trident.extras import needs_package
 
@@ -22,17 +21,12 @@ Host = Annotated[
     str, typer.Option(metavar="HOST", help="The address to answer at, under which other machines reach this one.")
 ]
 Port = Annotated[int, port("The port of the page; 0 takes a free one.")]
-Slots = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many topologies may run on this machine.")]
-Timeout = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", min=1.0, help="A driver without a heartbeat for this long is started elsewhere."),
-]
+Slots = Annotated[int, number("How many topologies may run on this machine.", max=1000)]
+Timeout = Annotated[float, seconds("A driver without a heartbeat for this long is started elsewhere.", 1.0)]
 Session = Annotated[
     float,
-    typer.Option(
-        metavar="SECONDS",
-        min=1.0,
-        help="A daemon that a ZooKeeper has not heard of for this long counts as gone; in a folder, one that has ended.",
+    seconds(
+        "A daemon that a ZooKeeper has not heard of for this long counts as gone; in a folder, one that has ended.", 1.0
     ),
 ]
 
@@ -54,7 +48,7 @@ class Own(NamedTuple):
 
     def report_remains(self) -> None:
         """Say what is left of a cluster whose state is gone."""
-        from trident.cluster.lost_state import left_of
+        from trident.cluster.client import left_of
 
         if self.folder is not None and (left := left_of(self.folder)):
             self.say(f"warning: starting with an empty cluster: {left}")
@@ -67,9 +61,7 @@ class DaemonOptions(ClusterAndToken):
     log_format: Logs = "text"
 
     def own(self) -> Own:
-        """Return its cluster."""
-        from trident.cluster.client.cluster_token import own_token
-        from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded
+        from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, own_token
 
         address = self.cluster or default_address()
         folder = folder_of(address) if is_embedded(address) else None
@@ -78,7 +70,7 @@ class DaemonOptions(ClusterAndToken):
     def begin(self, host: str = _LOCAL) -> Own:
         """Log what it does; returns its cluster."""
         with needs_package("a daemon of a cluster", "cluster"):
-            import trident.cluster.machine.supervisor_daemon
+            import trident.cluster.machine.machine_supervisor
             import trident.cluster.nimbus.nimbus_daemon  # noqa: F401
         from trident.cluster_errors import ClusterError
 
@@ -108,11 +100,8 @@ def nimbus_command(
     driver_timeout: Timeout = 15.0,
     max_deaths: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=100,
-            help="A topology whose drivers die so often in half an hour, each within a minute, is marked as failed.",
+        number(
+            "A topology whose drivers die so often in half an hour, each within a minute, is marked as failed.", max=100
         ),
     ] = 20,
     session_timeout: Session = 10.0,
@@ -125,15 +114,14 @@ def nimbus_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin(host)
-    from trident.cluster.nimbus.nimbus import NimbusSettings
     from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 
     own.report_remains()
     code_dir = code or (own.folder / "code" if own.folder else Path("trident-code"))
-    times = NimbusSettings(driver_timeout_s=driver_timeout, max_deaths=max_deaths)
+    times = {"driver_timeout_s": driver_timeout, "max_deaths": max_deaths}
     with (
         ending_signals("stopping; topologies go on", "ended at once; topologies go on", own.as_json) as signals,
-        NimbusDaemon(own.address, own.token, code_dir, host, port, None, times, session_timeout) as nimbus,
+        NimbusDaemon(own.address, own.token, code_dir, host, port, session_timeout, **times) as nimbus,
     ):
         own.say(f"Nimbus of {own.address}: page and clients at {nimbus.url}, code in {code_dir}")
         return signals.wait()
@@ -153,10 +141,7 @@ def supervisor_command(
         ),
     ] = None,
     end_drivers: Annotated[
-        bool,
-        typer.Option(
-            "--end-drivers", help="End the drivers with the supervisor, instead of leaving them to the next one."
-        ),
+        bool, flag("--end-drivers", "End the drivers with the supervisor, instead of leaving them to the next one.")
     ] = False,
     session_timeout: Session = 10.0,
 ) -> int:
@@ -168,7 +153,7 @@ def supervisor_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin(host)
-    from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
+    from trident.cluster.machine.machine_supervisor import SupervisorDaemon
 
     place = folder or (own.folder / "supervisor" if own.folder else Path("trident-supervisor"))
     ports = range(_FIRST_PORT, _FIRST_PORT + slots)
@@ -195,7 +180,7 @@ def up_command(of: DaemonOptions, port: Port = 8080, slots: Slots = 4) -> int:
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin()
-    from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
+    from trident.cluster.machine.machine_supervisor import SupervisorDaemon
     from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 
     own.report_remains()

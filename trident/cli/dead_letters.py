@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trident.cli.arguments import AsJson, LogPlace, argument, log_named, option
-from trident.cli.commands import command
+from trident.cli.commands import AsJson, LogPlace, argument, command, flag, log_named, option
 from trident.cli.console import print_json, say, show
 from trident.naming import counted
 
@@ -35,7 +34,7 @@ Folder = Annotated[
     ),
 ]
 Letters = Annotated[list[str] | None, argument("Dead letters (12-0), or all of a batch (12).", "[ID]...")]
-Every = Annotated[bool, typer.Option("--all", help="All that wait.")]
+Every = Annotated[bool, flag("--all", "All that wait.")]
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class LogOptions:
     folder: Folder = None
 
     def open(self) -> LetterBox:
-        """Open its dead letters."""
         from trident.cli.letter_box import LetterBox
 
         return LetterBox.open(log_named(self.directory), self.folder)
@@ -55,7 +53,7 @@ class LogOptions:
 @command(app, "list", "`trident dead-letters list trident-log/word-count`")
 def list_command(
     of: LogOptions,
-    every: Annotated[bool, typer.Option("--all", help="Also those that were put back.")] = False,
+    every: Annotated[bool, flag("--all", "Also those that were put back.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the dead letters that wait, oldest batch first. The log is only read; its topology may be running."""
@@ -141,7 +139,7 @@ def discard_command(
 @command(app, "export", "`trident dead-letters export trident-log/word-count > edited.jsonl`")
 def export_command(of: LogOptions, letters: Letters = None) -> None:
     """Print dead letters as lines of JSON, all that wait or the ones named: edit `tuple`, then `replay --from FILE`."""
-    from trident.runtime.commit.edited_values import plain
+    from trident.runtime.reading.written_values import plain
 
     box = of.open()
     for letter in box.chosen(letters):

@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import random
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,8 +28,8 @@ from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text
 from trident.cli.run import drive
 from trident.cli.target import load_topology
 from trident.config import Config
+from trident.coordination.log_reader import LogReader, exists
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import EnvironmentProblem, TridentError
 from trident.extras import check_pyspark
 from trident.naming import amount, counted
@@ -41,11 +43,7 @@ from trident.topology import TridentTopology
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
 
-_TOP = 10
-_DIFFERENCES = 5
-_LINE_EVERY_S = 5.0
 _LOOK_S = 0.005
-_LONGEST_SOCKET_FOLDER = 60  # Spark refuses more characters: the path of a socket is of a limited length
 
 
 @dataclass(frozen=True)
@@ -131,32 +129,22 @@ class _Bar:
         self._set(status["txid"], self._before + status["tuples"])
 
     def show(self, log: LogState) -> None:
-        """Show the progress that the log records."""
         self._set(log.txid, _tuples(log))
 
     def _set(self, txid: int, lines: int) -> None:
         if self._task is not None:
             self._progress.update(self._task, completed=lines, txid=txid)
-        elif time.monotonic() - self._shown_at >= _LINE_EVERY_S and txid != self._shown:
+        elif time.monotonic() - self._shown_at >= 5.0 and txid != self._shown:
             say(f"batch {txid}: {lines:,} of {self._lines:,} lines", console=self._console)
             self._shown_at, self._shown = time.monotonic(), txid
 
 
-@dataclass(frozen=True)
-class Kill:
-    """A SIGKILL: after which batch's record, and how far the store was by then."""
-
-    number: int
-    recorded: int
-    stored: int | None
-
-    def __str__(self) -> str:
-        batch = self.recorded + 1
-        if self.stored is not None and self.stored >= batch:
-            where = f"batch {self.stored} was in the store but not in the log: its counts are undone and written again"
-        else:
-            where = "the batch under way had not reached the store: it is processed again"
-        return f"kill {self.number}: SIGKILL after the record of batch {self.recorded}; {where}"
+def kill_line(number: int, recorded: int, stored: int | None) -> str:
+    """Say after which batch's record a SIGKILL came, and how far the store was by then."""
+    where = "the batch under way had not reached the store: it is processed again"
+    if stored is not None and stored > recorded:
+        where = f"batch {stored} was in the store but not in the log: its counts are undone and written again"
+    return f"kill {number}: SIGKILL after the record of batch {recorded}; {where}"
 
 
 class DemoJob:
@@ -167,17 +155,11 @@ class DemoJob:
     """
 
     def __init__(self, folder: DemoFolder, engine: str, scratch: Path) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "trident.cli.with_parent",
-            "run",
-            f"{folder.module.absolute()}:topology",
-            "--once",
-        ]
+        script = "from trident.cli import demo, main; demo.end_with_parent(); main()"
+        command = [sys.executable, "-c", script, "run", f"{folder.module.absolute()}:topology", "--once"]
         command += ["--log-dir", str(folder.log_dir), "--conf", f"engine={engine}"]
         # All that a killed Spark leaves behind is in one folder then.
-        short = len(str(scratch)) <= _LONGEST_SOCKET_FOLDER
+        short = len(str(scratch)) <= 60  # Spark refuses more characters: the path of a socket is of a limited length
         sockets = f"dir={scratch}" if short else "enabled=false"
         command += ["--conf", f"spark.python.unix.domain.socket.{sockets}"]
         command += ["--conf", f"spark.driver.extraJavaOptions=-Djava.io.tmpdir={scratch}"]
@@ -222,6 +204,20 @@ class DemoJob:
         kill_job(self._process)
 
 
+def end_with_parent() -> None:
+    """From now on, end this process group when standard input ends, whose other end the parent holds.
+
+    However the parent ends, also by SIGKILL, the system closes it. Spark's JVM is in the group, and its workers end with it.
+    """
+
+    def watch() -> None:
+        while os.read(0, 1 << 10):
+            pass
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="trident-with-parent", daemon=True).start()
+
+
 def _run_with_kills(folder: DemoFolder, topology: TridentTopology, demo: Demo, bar: _Bar, batches: int) -> int:
     """Run the demo's topology to its end and kill it on the way; returns how often. `batches`: about how many there are."""
     made, chance = 0, random.Random()
@@ -241,7 +237,7 @@ def _run_with_kills(folder: DemoFolder, topology: TridentTopology, demo: Demo, b
                     return made
             look.again()
             made += 1
-            say(str(Kill(made, look.txid, _stored(folder, topology))), "yellow")
+            say(kill_line(made, look.txid, _stored(folder, topology)), "yellow")
 
 
 class _Look:
@@ -326,7 +322,7 @@ def _show(
     folder: DemoFolder, counts: dict[str, int], text: DemoText, before: LogState | None, after: LogState, seconds: float
 ) -> int:
     """Print the result and compare it; returns the exit code."""
-    top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_TOP]
+    top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
     say(f"the {len(top)} most frequent of {len(counts):,} words")
     show([(word, f"{count:,}") for word, count in top], "word", "count", right=[1])
     _show_speed(before, after, sum(counts.values()), seconds)
@@ -360,7 +356,7 @@ def _compare(counts: Mapping[str, int], expected: Counter[str]) -> int:
         return 0
     different = sorted(word for word in {*counts, *expected} if counts.get(word, 0) != expected[word])
     say(f"exact: NO – {len(different):,} of {len({*counts, *expected}):,} words differ", "bold red")
-    for word in different[:_DIFFERENCES]:
+    for word in different[:5]:
         say(f"  {word!r}: the state has {counts.get(word, 0):,}, a plain Python count has {expected[word]:,}")
     say(
         "Text that was changed or removed since it was counted makes such a difference; --fresh counts everything again"

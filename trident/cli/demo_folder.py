@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from trident.coordination.lock import held_by, list_log
+from trident.coordination.log_reader import LogReader, exists
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import LogHeldError, SpoutError, StateError
 
-_BATCHES = 32  # about so many, whatever the amount of text
 _BATCH_BYTES = (1 << 10, 8 << 20)
 
 _TOPOLOGY = '''\
@@ -63,7 +62,6 @@ class DemoFolder:
 
     @property
     def log_dir(self) -> Path:
-        """The folder of the transaction log."""
         return self.path / "log"
 
     @property
@@ -94,7 +92,8 @@ class DemoFolder:
                 f"{_near(self.path)} has counted the words of {_names(known['paths'])}, not of {_names(paths)}. "
                 "Start afresh with --fresh, or keep these counts elsewhere with --state-dir"
             )
-        size = int(known.get("max_batch_bytes") or min(max(text.size // _BATCHES, _BATCH_BYTES[0]), _BATCH_BYTES[1]))
+        # About 32 batches, whatever the amount of text.
+        size = int(known.get("max_batch_bytes") or min(max(text.size // 32, _BATCH_BYTES[0]), _BATCH_BYTES[1]))
         self.path.mkdir(parents=True, exist_ok=True)
         self.module.write_text(_TOPOLOGY, encoding="utf-8")
         demo = {"paths": list(paths), "files": text.files, "max_batch_bytes": size}
@@ -145,7 +144,6 @@ def _names(paths: Sequence[str]) -> str:
     return ", ".join(paths) or "the standard library"
 
 
-_BOM = b"\xef\xbb\xbf"
 _NOT_THE_LIBRARY = {"site-packages", "dist-packages", "__pycache__"}
 
 
@@ -197,7 +195,7 @@ def count_words(files: Sequence[str]) -> Counter[str]:
     """Count the words of files: lines are split at single spaces, and an empty text is not a word."""
     counts: Counter[str] = Counter()
     for file in files:
-        text = Path(file).read_bytes().removeprefix(_BOM).decode()
+        text = Path(file).read_bytes().removeprefix(b"\xef\xbb\xbf").decode()
         for line in text.split("\n"):
             counts.update(line.removesuffix("\r").split(" "))
     counts.pop("", None)

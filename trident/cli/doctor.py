@@ -47,60 +47,43 @@ class Extra:
         return ", ".join([*self.names, *filter(None, [self.more])])
 
 
-_HTTP = {each: each for each in ("starlette", "uvicorn", "uvloop")}
-_CONNECT = {
-    "grpcio": "grpc",
-    "grpcio-status": "grpc_status",
-    "googleapis-common-protos": "google.rpc",
-    "zstandard": "zstandard",
-}
-_PAGE = {**_HTTP, "httpx": "httpx"}
+def _brings(packages: str, names: str = "", more: str = "") -> Extra:
+    """Return the extra with packages, needed by these names; a package's module has its name where nothing else is known."""
+    modules = {package: _MODULES.get(package, package.replace("-", "_")) for package in packages.split()}
+    return Extra(modules, tuple(names.split()), more)
+
+
+_MODULES = {
+    "pyzmq": "zmq", "cassandra-driver": "cassandra.cluster", "kazoo": "kazoo.client", "grpcio": "grpc",
+    "grpcio-status": "grpc_status", "googleapis-common-protos": "google.rpc",
+}  # fmt: skip
+_HTTP = "starlette uvicorn uvloop"
 EXTRAS = {
-    "cli": Extra({"typer": "typer", "rich": "rich"}, more="the command trident"),
-    "spark": Extra(
-        {"pyspark": "pyspark", "pyzmq": "zmq"}, ("DataFrameSpout", "StructuredStreamingSpout"), "topologies on Spark"
+    "cli": _brings("typer rich", more="the command trident"),
+    "spark": _brings("pyspark pyzmq", "DataFrameSpout StructuredStreamingSpout", "topologies on Spark"),
+    "delta": _brings("deltalake pyarrow", "DeltaState DeltaSpout", "trident demo"),
+    "redis": _brings("redis hiredis", "RedisState TransactionalRedisStreamSpout RedisStreamRichSpout RedisStreamBolt"),
+    "memcached": _brings("pymemcache", "MemcachedState"),
+    "cassandra": _brings("cassandra-driver", "CassandraState"),
+    "postgres": _brings("psycopg", "PostgresState", "a log in PostgreSQL"),
+    "kafka": _brings(
+        "confluent-kafka fastavro", "KafkaTopicState OpaqueTridentKafkaSpout TransactionalTridentKafkaSpout KafkaSpout"
     ),
-    "delta": Extra({"deltalake": "deltalake", "pyarrow": "pyarrow"}, ("DeltaState", "DeltaSpout"), "trident demo"),
-    "redis": Extra(
-        {"redis": "redis", "hiredis": "hiredis"},
-        (
-            "RedisState",
-            "TransactionalRedisStreamSpout",
-            "RedisStreamRichSpout",
-            "RedisStreamBolt",
-        ),
-    ),
-    "memcached": Extra({"pymemcache": "pymemcache"}, ("MemcachedState",)),
-    "cassandra": Extra({"cassandra-driver": "cassandra.cluster"}, ("CassandraState",)),
-    "postgres": Extra({"psycopg": "psycopg"}, ("PostgresState",), "a log in PostgreSQL"),
-    "kafka": Extra(
-        {"confluent-kafka": "confluent_kafka", "fastavro": "fastavro"},
-        ("KafkaTopicState", "OpaqueTridentKafkaSpout", "TransactionalTridentKafkaSpout", "KafkaSpout"),
-    ),
-    "zookeeper": Extra({"kazoo": "kazoo.client"}, more="a log or a cluster in ZooKeeper"),
-    "object-store": Extra({"obstore": "obstore"}, more="a log in an object store"),
-    "sketches": Extra({"datasketches": "datasketches"}, more="CountDistinct(approximate=True)"),
-    "sql": Extra({"sqlglot": "sqlglot"}, more="SQL text in where, select and group_by"),
-    "drpc": Extra(_HTTP, more="requests over HTTP"),
-    "metrics": Extra({"prometheus-client": "prometheus_client"}, more="metrics_port"),
-    "storm": Extra({"pyzmq": "zmq"}, more="spouts and bolts on Spark"),
-    "connect": Extra(_CONNECT, more="topologies on Spark Connect"),
-    "ui": Extra(_PAGE, more="the page of a topology: ui_port, trident run --ui"),
-    "cluster": Extra({**_PAGE, "kazoo": "kazoo.client", "psutil": "psutil"}, more="trident up, trident submit"),
+    "zookeeper": _brings("kazoo", more="a log or a cluster in ZooKeeper"),
+    "object-store": _brings("obstore", more="a log in an object store"),
+    "sketches": _brings("datasketches", more="CountDistinct(approximate=True)"),
+    "sql": _brings("sqlglot", more="SQL text in where, select and group_by"),
+    "drpc": _brings(_HTTP, more="requests over HTTP"),
+    "metrics": _brings("prometheus-client", more="metrics_port"),
+    "storm": _brings("pyzmq", more="spouts and bolts on Spark"),
+    "connect": _brings("grpcio grpcio-status googleapis-common-protos zstandard", more="topologies on Spark Connect"),
+    "ui": _brings(f"{_HTTP} httpx", more="the page of a topology: ui_port, trident run --ui"),
+    "cluster": _brings(f"{_HTTP} httpx kazoo psutil", more="trident up, trident submit"),
 }
-ALWAYS = Extra(
-    {"pyarrow": "pyarrow", "numpy": "numpy", "msgpack": "msgpack", "cloudpickle": "cloudpickle"},
-    (
-        "MemoryMapState",
-        "TextFileSpout",
-        "CsvFileSpout",
-        "JsonFileSpout",
-        "ParquetFileSpout",
-        "FixedBatchSpout",
-        "FeederBatchSpout",
-        "RateSpout",
-        "StateChangesSpout",
-    ),
+ALWAYS = _brings(
+    "pyarrow numpy msgpack cloudpickle",
+    "MemoryMapState TextFileSpout CsvFileSpout JsonFileSpout ParquetFileSpout FixedBatchSpout FeederBatchSpout RateSpout "
+    "StateChangesSpout",
 )
 
 
@@ -221,13 +204,7 @@ def _install(extra: str) -> str:
 
 
 def _fields(each: Checkup) -> dict[str, Any]:
-    return {
-        "usable": each.problem is None,
-        "version": each.version or None,
-        "path": each.path or None,
-        "problem": each.problem,
-        "mend": each.mend or None,
-    }
+    return {"usable": each.problem is None, **{name: value or None for name, value in vars(each).items()}}
 
 
 def _print(here: Mapping[str, Checkup], extras: Mapping[str, Checkup]) -> None:

@@ -9,15 +9,15 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from trident.cli.console import show
+from trident.cli.console import show, wrong_use
 from trident.cli.target import parse_keys
 from trident.config import Config
 from trident.graph import JoinWithinNode, StateNode, WindowNode
 from trident.http.plain_json import plain
 from trident.reading import open_state
-from trident.runtime.reading.state_frames import results_in
 from trident.runtime.reading.state_reader import StateReader
-from trident.runtime.reading.written_keys import parse_prefix
+from trident.runtime.reading.views import results_in
+from trident.runtime.reading.written_values import parse_prefix
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
@@ -54,7 +54,6 @@ class LookupAnswer:
     results: Sequence[str] = ()
 
     def plain(self) -> dict[str, Any]:
-        """Return the answer as plain data."""
         head: dict[str, Any] = {"topology": self.topology, "state": self.state.name, "txid": self.txid}
         if self.keys is None:
             return {**head, "value": plain(self.values[0])}
@@ -64,7 +63,6 @@ class LookupAnswer:
         return {**head, "values": pairs}
 
     def show(self, console: Console) -> None:
-        """Print the answer as a table."""
         parts = len(self.keys[0]) if self.keys else 0
         names = self.state.key_fields.names or ["key"] * parts
         results = self.results or [", ".join(self.state.value.names) or "value"]
@@ -84,16 +82,10 @@ def read(
 
     Of several aggregates in one value the results are read, and not what is remembered beside them.
 
-    Raises
-    ------
-    TopologyError
-        There is no such state.
-    UnsupportedOperation
-        The state is in memory, or its store cannot list keys.
-    LogError, ForeignLogError
-        There is no log, or it is of another topology.
-    StateReadError
-        The store does not belong to the log.
+    Raises `TopologyError`: there is no such state.
+    Raises `UnsupportedOperation`: the state is in memory, or its store cannot list keys.
+    Raises `LogError`, `ForeignLogError`: there is no log, or it is of another topology.
+    Raises `StateReadError`: the store does not belong to the log.
     """
     graph = topology.graph()
     node = graph.state(name)
@@ -122,10 +114,8 @@ def _found(state: StateReader, node: StateNode, keys: Sequence[Key]) -> list[tup
 
 def _listed(state: StateReader, node: StateNode, listing: KeyListing) -> tuple[list[tuple[Any, ...]], bool | None]:
     prefix, limit = listing.prefix, listing.limit
-    try:
+    with wrong_use(ValueError):
         wanted = None if prefix is None else parse_prefix(prefix, node.key_fields, node.name)
-    except ValueError as error:  # what cannot be a key was written on the command line
-        raise typer.BadParameter(str(error)) from error
     if listing.top is not None:
         return state.top(listing.top, listing.by, wanted), None
     rows = list(state.get_tuples(wanted, None if limit is None else limit + 1))

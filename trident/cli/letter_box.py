@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from trident.cli.console import problems, say
+from trident.cli.console import problems, say, wrong_use
 from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
@@ -29,7 +29,7 @@ from trident.runtime.commit.dead_letters import (
     state_of,
     waiting,
 )
-from trident.runtime.commit.edited_values import edited_values, number_of
+from trident.runtime.reading.written_values import edited_values, number_of
 from trident.state.encoding.codec import encode
 
 
@@ -91,10 +91,8 @@ class LetterBox:
         """Return the letters of batches and ids, or all that wait; `BadParameter` if one is named that does not."""
         if not ids:
             return self.waiting()
-        try:
+        with wrong_use(ValueError):
             return self.letters.named(self.log, ids)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
 
     def ask(self, letters: Sequence[DeadLetter], edited: Sequence[DeadLetter] = (), reason: str | None = None) -> None:
         """Ask that letters be put back, or discarded for a reason, and say by whom that is done."""

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
     from trident.storm.spark.running_storm import RunningStormTopology
 
-_LINE_EVERY_S = 5.0
-_RATE_OVER_S = 5.0
-_LATENCY_OF_S = 600
-
 
 class _Seen(NamedTuple):
     """How many tuples there were at a moment, of each source and in all."""
@@ -42,7 +38,7 @@ class LineDisplay:
 
     first = "starting"
 
-    def __init__(self, console: Console, name: str, every_s: float = _LINE_EVERY_S) -> None:
+    def __init__(self, console: Console, name: str, every_s: float = 5.0) -> None:
         self._console, self._name, self._every_s = console, name, every_s
         self._status: Status | None = None
         self._seen: deque[_Seen] = deque()
@@ -76,7 +72,9 @@ class LineDisplay:
     def _lines(self, running: RunningTopology, now: float, status: dict[str, Any]) -> list[str]:
         """Return the line of the topology; after it one for each source, if there are several."""
         sources, since = status["sources"], self._look(now, status)
-        total = [f"batch {status['txid']:,}", counted(status["tuples"], "tuple"), _speed(running, now, status, since)]
+        rate = _rate(status["tuples"], since.tuples, now - since.at, running.seconds)
+        total = [f"batch {status['txid']:,}", counted(status["tuples"], "tuple")]
+        total += [f"{rate:,.0f} tuples/s" if rate else "waiting for tuples"]
         if len(sources) == 1:
             total += _behind(sources[0])
         last = running.last_progress
@@ -91,7 +89,7 @@ class LineDisplay:
         """Note the tuples of this moment; return the ones noted some seconds ago."""
         rows = {source["description"]: source["numInputRows"] for source in status["sources"]}
         self._seen.append(_Seen(now, status["tuples"], rows))
-        while len(self._seen) > 2 and now - self._seen[1].at > _RATE_OVER_S:
+        while len(self._seen) > 2 and now - self._seen[1].at > 5.0:  # the seconds that a rate is over
             self._seen.popleft()
         return self._seen[0]
 
@@ -115,7 +113,7 @@ class StormLines(LineDisplay):
 
     def _line(self, running: RunningStormTopology, seconds: float) -> str:
         status = running.status
-        figures, recent = status.statistics.over().figures, status.statistics.over(_LATENCY_OF_S).figures
+        figures, recent = status.statistics.over().figures, status.statistics.over(600).figures
         rate, self._acked = max(0, figures.acked - self._acked) / seconds, figures.acked
         parts = [f"{figures.acked:,} messages acknowledged", f"{rate:,.0f}/s", f"{status.pending:,} pending"]
         if recent.complete_latency_ms is not None:
@@ -130,11 +128,6 @@ class StormLines(LineDisplay):
 def _of_source(source: dict[str, Any], now: float, since: _Seen, running: RunningTopology) -> list[str]:
     rows, before = source["numInputRows"], since.rows.get(source["description"], 0)
     return [f"{_rate(rows, before, now - since.at, running.seconds):,.0f} tuples/s", *_behind(source)]
-
-
-def _speed(running: RunningTopology, now: float, status: dict[str, Any], since: _Seen) -> str:
-    rate = _rate(status["tuples"], since.tuples, now - since.at, running.seconds)
-    return f"{rate:,.0f} tuples/s" if rate else "waiting for tuples"
 
 
 def _rate(tuples: int, before: int, in_s: float, run_s: float) -> float:

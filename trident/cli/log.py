@@ -27,7 +27,6 @@ from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS
 
 _NOUNS = {"batches": ("batch", "batches"), "dead_letters": ("dead letter",), "tuples": ("tuple",)}
-_SHORT = 60
 _SHORT_TEXT = 24
 
 
@@ -95,7 +94,7 @@ def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
     }
 
 
-def short(definition: Any, width: int = _SHORT) -> str:
+def short(definition: Any, width: int = 60) -> str:
     """Return a spout's definition in a few words: the ends of long lists and of long texts."""
     text = _short(definition)
     return text if len(text) <= width else text[: width - 1] + "…"
@@ -150,7 +149,6 @@ def _attempt(attempt: int) -> str:
 
 
 def _in_words(attempt: str) -> str:
-    """An attempt in words."""
     start, retry = map(int, attempt.split("."))
     return TransactionAttempt(0, start << RETRY_BITS | retry).in_words
 
@@ -175,7 +173,6 @@ def _at(commit: Mapping[str, Any]) -> str:
 
 
 def commit_as_json(record: CommitRecord) -> dict[str, Any]:
-    """Return a committed batch as JSON has it."""
     return {
         "txid": record.txid,
         "attempt": _attempt(record.attempt),

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trident.cli.arguments import AsJson, StateName, SubmittedName, Wide, argument, option
-from trident.cli.commands import TopologyOptions, command
+from trident.cli.commands import (
+    AsJson,
+    StateName,
+    SubmittedName,
+    TopologyOptions,
+    Wide,
+    argument,
+    command,
+    number,
+    option,
+)
 from trident.cli.console import print_json, problems, say, show
 from trident.http.plain_json import plain
 from trident.naming import counted
@@ -20,16 +29,14 @@ from trident.servers.log_addresses import is_log_address
 
 if TYPE_CHECKING:
     from trident.planner.meaning import Meaning, TopologyChanges
-    from trident.runtime.replaying.origins import ValueOrigin
     from trident.runtime.replaying.rehearsing import Rehearsed
-    from trident.runtime.replaying.verifying import Verified
+    from trident.runtime.replaying.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
 
 WRONG = 4
 """The exit code if keys are wrong."""
 
 _SHOWN = 20  # wrong keys of a state
-_EVERY_S = 5.0
 
 
 app = typer.Typer()
@@ -81,9 +88,7 @@ def why_command(
         str | None, argument("The key; one of several fields is a JSON list. None for a state that is a single value.")
     ] = None,
     last: Annotated[int | None, option("The last N batches that wrote it.", "N", min=1)] = None,
-    rows: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Print up to N rows of each batch, as they reached the state.")
-    ] = 0,
+    rows: Annotated[int, number("Print up to N rows of each batch, as they reached the state.", 0)] = 0,
     wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
@@ -107,9 +112,7 @@ def why_command(
 def rehearse_command(
     of: TopologyOptions,
     to: Annotated[str, option("The topology as its new code declares it.", "MODULE:TOPOLOGY")],
-    last: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Run the last N batches, as far as they are kept.")
-    ] = 100,
+    last: Annotated[int, number("Run the last N batches, as far as they are kept.")] = 100,
     as_json: AsJson = False,
 ) -> int:
     """Show which totals new code would change, before it runs: a dry run of the last batches with the former and the new code.
@@ -203,7 +206,7 @@ def _progress(topology: str) -> Callable[[int], None]:
 
     def progress(txid: int) -> None:
         nonlocal said
-        if time.monotonic() - said >= _EVERY_S:
+        if time.monotonic() - said >= 5.0:
             said = time.monotonic()
             say(f"{topology}: batch {txid:,} processed again", console=problems())
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 import typer
 
-from trident.cli.arguments import (
+from trident.cli.commands import (
     Conf,
     Engine,
     LogDir,
@@ -20,10 +20,14 @@ from trident.cli.arguments import (
     Recovery,
     Target,
     Token,
+    TopologyOptions,
+    command,
+    flag,
+    number,
     port,
+    seconds,
     secret,
 )
-from trident.cli.commands import TopologyOptions, command
 from trident.cli.console import Signals, ending_signals, problems, say, say_page
 from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted
@@ -41,7 +45,6 @@ Beside = Callable[[Any], AbstractContextManager[object]]
 LEFT_OUT = 4
 """The exit code of a run that has left tuples out, if that was asked for."""
 
-_LOOK_S = 0.1
 _OF_BATCHES = ("engine", "once", "fail_on_dead_letters", "takeover", "state_recovery", "log_dir", "drpc_port")
 """The options that say nothing to a topology of spouts and bolts."""
 
@@ -63,12 +66,12 @@ class RunOptions:
             show_default="spark",
         ),
     ] = None
-    once: Annotated[bool, typer.Option("--once", help="Commit all that the sources have now, then end.")] = False
+    once: Annotated[bool, flag("--once", "Commit all that the sources have now, then end.")] = False
     fail_on_dead_letters: Annotated[
-        bool, typer.Option("--fail-on-dead-letters", help="Exit with code 4 if tuples were left out as dead letters.")
+        bool, flag("--fail-on-dead-letters", "Exit with code 4 if tuples were left out as dead letters.")
     ] = False
     takeover: Annotated[
-        bool, typer.Option("--takeover", help="Take the log from a driver that holds it; that driver is fenced out.")
+        bool, flag("--takeover", "Take the log from a driver that holds it; that driver is fenced out.")
     ] = False
     state_recovery: Annotated[
         Recovery | None,
@@ -91,7 +94,7 @@ class RunOptions:
     metrics_host: Annotated[
         str | None, typer.Option(metavar="HOST", help="The address to serve metrics at.", show_default="127.0.0.1")
     ] = None
-    ui: Annotated[bool, typer.Option("--ui", help="Serve a page about the topology while it runs.")] = False
+    ui: Annotated[bool, flag("--ui", "Serve a page about the topology while it runs.")] = False
     ui_port: Annotated[int, port("The port of the page; 0 takes a free one.")] = 8080
     ui_host: Annotated[
         str, typer.Option(metavar="HOST", help="The address to serve the page at; anyone who reaches it may read.")
@@ -174,33 +177,23 @@ def _page(opened: ExitStack, host: str, port: int, token: str | None) -> Beside:
 @contextmanager
 def _logged_for_page() -> Iterator[None]:
     """Log from INFO on, for the page; what goes to standard error stays as it is."""
-    root, ours = logging.getLogger(), logging.getLogger("trident")
-    before = [(handler, handler.level) for handler in root.handlers]
-    quiet, level = ours.getEffectiveLevel() > logging.INFO, ours.level
-    if quiet:
-        events = logging.getLogger("trident.events")
-        for handler, at in before:
-            handler.addFilter(_Only(max(at, root.level), () if events.level == logging.NOTSET else (events.name,)))
+    root, ours, events = (logging.getLogger(name) for name in ("", "trident", "trident.events"))
+    always, level = "" if events.level == logging.NOTSET else events.name, ours.level
+
+    def shown_from(least: int) -> Callable[[logging.LogRecord], bool]:
+        return lambda record: record.levelno >= least or record.name == always
+
+    added = [(handler, shown_from(max(handler.level, root.level))) for handler in root.handlers]
+    if ours.getEffectiveLevel() > logging.INFO:
+        for handler, shown in added:
+            handler.addFilter(shown)
         ours.setLevel(logging.INFO)
     try:
         yield
     finally:
         ours.setLevel(level)
-        for handler, _ in before:
-            for each in [filter_ for filter_ in handler.filters if isinstance(filter_, _Only)]:
-                handler.removeFilter(each)
-
-
-class _Only(logging.Filter):
-    """Accepts records from a level on, and all of some loggers."""
-
-    def __init__(self, level: int, always: tuple[str, ...]) -> None:
-        super().__init__()
-        self._level, self._always = level, always
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is accepted."""
-        return record.levelno >= self._level or record.name in self._always
+        for handler, shown in added:
+            handler.removeFilter(shown)
 
 
 @dataclass(frozen=True)
@@ -337,7 +330,7 @@ def _until_ended(
                     opened.enter_context(display)
                 over = False
                 while not over:
-                    over = bool(signals.received) or done.wait(_LOOK_S)
+                    over = bool(signals.received) or done.wait(0.1)
                     if display is not None:  # also once at the end
                         display.update(running)
         finally:
@@ -383,15 +376,13 @@ def drpc_command(
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")] = "127.0.0.1",
     port: Annotated[int, port("0 takes a free port.")] = 3774,
     token: Token = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="How long a request may take.")] = 30.0,
-    max_request_bytes: Annotated[int, typer.Option(metavar="N", min=1, help="The longest request.")] = 1 << 20,
-    max_concurrency: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many requests may be in flight; more are refused.")
-    ] = 512,
+    timeout: Annotated[float, seconds("How long a request may take.", 0.001)] = 30.0,
+    max_request_bytes: Annotated[int, number("The longest request.")] = 1 << 20,
+    max_concurrency: Annotated[int, number("How many requests may be in flight; more are refused.")] = 512,
     max_connections: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many connections may be open; with more, requests are refused.")
+        int, number("How many connections may be open; with more, requests are refused.")
     ] = 1024,
-    threads: Annotated[int, typer.Option(metavar="N", min=1, help="How many threads answer each function.")] = 1,
+    threads: Annotated[int, number("How many threads answer each function.")] = 1,
 ) -> int:
     """Answer the DRPC functions of a topology over HTTP, beside the process that runs it, without Spark.
 

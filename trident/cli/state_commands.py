@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trident.cli.arguments import StateName, argument, option
-from trident.cli.commands import TopologyOptions, command
+from trident.cli.commands import StateName, TopologyOptions, argument, command, option
 from trident.cli.console import problems, say
 from trident.naming import counted
 

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from trident.cli.console import INTERRUPTED, print_json, problems, say
-from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.client.topology_overviews import TopologyOverview
+from trident.cli.console import INTERRUPTED, print_json, problems, say, wrong_use
+from trident.cluster.client import ClusterClient
 from trident.cluster.code.package_archive import unpack_into
-from trident.cluster.code.package_manifest import load_package
-from trident.cluster.code.topology_package import TopologyPackage, make_package, settings_of
-from trident.cluster.topology_of_cluster import first_line
+from trident.cluster.code.topology_package import TopologyPackage, load_package, make_package, settings_of
+from trident.cluster.topology_overviews import TopologyOverview, first_line
 from trident.cluster_errors import ClusterError, NameTaken
 from trident.config import Config, settings_of_environment
 from trident.coordination.log_address import open_reader
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 NOT_YET = 4
 """The exit code if a topology was submitted or upgraded, and did not run within the time."""
 
-_LOOK_S = 0.3
-
 
 @dataclass(frozen=True)
 class Code:
@@ -50,11 +46,9 @@ class Code:
 
     def package(self, name: str = "") -> TopologyPackage:
         """Make the package; what is wrong with the target or the settings is a wrong use of the command."""
-        try:
+        with wrong_use(NoSuchTarget, ConfigError):
             made = make_package(self.target, self.include, self.requirements)
             settings_of(made.manifest.kind, name or made.manifest.name, self.settings(made))
-        except (NoSuchTarget, ConfigError) as error:
-            raise typer.BadParameter(str(error)) from None
         return made
 
     def settings(self, package: TopologyPackage) -> dict[str, str]:
@@ -198,7 +192,7 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
                 late = f"error: topology {overview.base.storm_name!r} does not run after {wait_s:g} s ({now}); {left}"
                 say(late, "bold red", problems())
                 raise typer.Exit(NOT_YET)
-            time.sleep(_LOOK_S)
+            time.sleep(0.3)
     except KeyboardInterrupt:
         say(f"stopped waiting; {left}", console=problems())
         raise typer.Exit(INTERRUPTED) from None

@@ -8,11 +8,11 @@ from typing import Any
 
 import typer
 
-from trident.cli.arguments import conf_of
+from trident.cli.console import wrong_use
 from trident.config import Config
 from trident.errors import ConfigError
 from trident.runtime.reading import targets
-from trident.runtime.reading.written_keys import parse_key
+from trident.runtime.reading.written_values import parse_key
 from trident.setting_types import gathered
 from trident.spark.shipping import ship_modules_of
 from trident.state.interfaces import Key
@@ -46,17 +46,13 @@ def load_runnable(target: str) -> TridentTopology | StormTopology:
 def parse_keys(topology: TridentTopology, state: str, texts: Sequence[str], part: bool = False) -> list[Key]:
     """Return keys of a state; what cannot be one is a wrong use of the command. `part`: the first fields of a key will do."""
     fields = topology.graph().state(state).key_fields
-    try:
+    with wrong_use(ValueError):
         return [parse_key(text, fields, state, part=part) for text in texts]
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def _load(target: str, kinds: tuple[type, ...]) -> Any:
-    try:
+    with wrong_use(targets.NoSuchTarget):
         topology = targets.load_one_of(target, kinds)
-    except targets.NoSuchTarget as error:
-        raise typer.BadParameter(str(error)) from None
     ship_modules_of(targets.folder_of(target))
     return topology
 
@@ -66,10 +62,8 @@ def storm_settings(target: str, conf: Sequence[str], given: Mapping[str, Any]) -
     module = target.rpartition(":")[0]
     name = Path(module).stem if module.endswith(".py") else module.rpartition(".")[2]
     values = {"name": name, **_values(conf, given)}
-    try:
+    with wrong_use(ConfigError):
         return StormConfig.of(values)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def settings(conf: Sequence[str], given: Mapping[str, Any], topology: TridentTopology | None = None) -> Config:
@@ -79,11 +73,18 @@ def settings(conf: Sequence[str], given: Mapping[str, Any], topology: TridentTop
 
     Raises `typer.BadParameter`: an unknown key or an impossible value; the message lists what there is.
     """
-    try:
+    with wrong_use(ConfigError):
         values = _values(conf, given)
         return Config.of(values) if topology is None else topology.settings(values, origin="command line")
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
+
+
+def conf_of(given: Sequence[str]) -> dict[str, str]:
+    """Return the settings of `--conf key=value`, names and texts."""
+    pairs = [each.partition("=") for each in given]
+    for name, equals, value in pairs:
+        if not (name and equals):
+            raise typer.BadParameter(f"--conf {name + equals + value!r}: expected key=value, as in max_spout_pending=5")
+    return {name: value for name, _, value in pairs}
 
 
 def _values(conf: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,6 @@ def log_of(cluster_address: str, name: str, daemon_dir: Path | None = None) -> s
 
 
 def log_of_base(cluster_address: str, base: StormBase) -> str:
-    """Return the log of a topology by its record."""
     return base.conf.get("log_dir") or base.log_dir or log_of(cluster_address, base.storm_name)
 
 

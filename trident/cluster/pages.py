@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from trident import __version__
-from trident.cluster.nimbus.leadership import hosts_of, leader_of
-from trident.cluster.nimbus.submissions import TopologyNames
-from trident.cluster.state.beat_records import WorkerHeartbeat, machine_names
 from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import ErrorInfo, StatusKind, WorkerHeartbeat, machine_names
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_of_cluster import (
-    Acting,
-    ClusterTopologyPages,
-    facts,
-    reasons,
-    why_waiting,
-)
-from trident.cluster_errors import ClusterError, NoLeader
+from trident.cluster.topology_overviews import TopologyOverview, find_topology, overview_of, overviews
+from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
+from trident.errors import TridentError
 from trident.observe.topology_status import pretty_seconds
-from trident.observe.verdict import verdict
+from trident.redaction import redacted, shown_configuration
 from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages, topology_row
 from trident.ui.http_pages import HttpTopologyPages
+
+Acting = Callable[[str, Action, Mapping[str, Any]], Page]
+"""Does something to a topology, by its id."""
+
+_ACTIONS: Mapping[StatusKind, list[Action]] = {
+    "active": ["deactivate", "rebalance", "kill"],
+    "inactive": ["activate", "rebalance", "kill"],
+    "failed": ["activate", "kill"],
+    "killed": [],
+}
+"""What can be done to a topology, by the status of its record."""
 
 
 class ClusterOverview:
@@ -37,7 +41,6 @@ class ClusterOverview:
     def __init__(self, cluster: StormClusterState, token: str | None, act: Acting | None = None) -> None:
         self.read_only = act is None
         self._cluster, self._token, self._act = cluster, token, act
-        self._names = TopologyNames(cluster)
         self._drivers: dict[str, HttpTopologyPages] = {}
 
     def cluster_summary(self) -> Page:
@@ -56,7 +59,7 @@ class ClusterOverview:
         }
 
     def nimbus_summary(self) -> Page:
-        leader, now = leader_of(self._cluster.state), time.time()
+        leader, now = self._cluster.leader(), time.time()
         return {
             "nimbuses": [
                 {
@@ -68,7 +71,7 @@ class ClusterOverview:
                     "nimbusUpTime": pretty_seconds(now - each["since-secs"]),
                     "nimbusUpTimeSeconds": now - each["since-secs"],
                 }
-                for each in hosts_of(self._cluster.state)
+                for each in self._cluster.nimbuses()
             ]
         }
 
@@ -117,7 +120,7 @@ class ClusterOverview:
 
         Raises `NoSuchTopology`: there is none; the message lists those that there are.
         """
-        return self._names.find(topology)[0]
+        return find_topology(self._cluster.all_bases(), topology)[0]
 
     def driver_of(self, beat: WorkerHeartbeat) -> HttpTopologyPages | None:
         """Return what the driver of a heartbeat serves, None if it serves nothing."""
@@ -139,22 +142,8 @@ class ClusterOverview:
         return runs
 
     def _rows(self) -> list[Page]:
-        bases, assignments = self._cluster.all_bases(), self._cluster.all_assignments()
-        beats = self._cluster.all_heartbeats(list(bases))
-        why = why_waiting(self._cluster, assignments) if set(bases) - set(assignments) else ""
-        rows = []
-        for storm_id, base in sorted(bases.items(), key=lambda item: (item[1].launch_time_secs, item[0])):
-            assignment = assignments.get(storm_id)
-            beat = None
-            if assignment is not None:
-                beat = beats.get(storm_id, {}).get(f"{assignment.slot.node}-{assignment.slot.port}")
-                if beat is not None and beat.start_time_secs != assignment.start_time_secs:
-                    beat = None
-            found = facts(storm_id, base, assignment, beat)
-            page = {**({} if beat is None else beat.stats), **found}
-            judged = verdict({**page, **reasons(self._cluster, found, why if found["status"] == "WAITING" else "")})
-            rows.append({**topology_row(page), **found, "verdict": judged})
-        return sorted(rows, key=_urgency)
+        judged = [(each, each.judged(each.stats)) for each in overviews(self._cluster)]
+        return sorted(({**topology_row(page), **each.facts()} for each, page in judged), key=_urgency)
 
 
 def _urgency(row: Page) -> tuple[int, int]:
@@ -166,16 +155,115 @@ def _urgency(row: Page) -> tuple[int, int]:
     )
 
 
+class ClusterTopologyPages:
+    """`TopologyPages` of a topology of the cluster: its driver's, or what its last heartbeat says."""
+
+    def __init__(
+        self,
+        cluster: StormClusterState,
+        storm_id: str,
+        driver_of: Callable[[WorkerHeartbeat], HttpTopologyPages | None],
+        act: Acting | None,
+    ) -> None:
+        self._cluster, self._id, self._driver_of, self._act = cluster, storm_id, driver_of, act
+
+    def topology(self, window_s: int = 0) -> Page:
+        """Return what the driver says, else what its last heartbeat said; `note` says so when it is the latter."""
+        seen = self._seen()
+        driver, page, base = self._driver_of_seen(seen), seen.stats, seen.base
+        note, served = seen.why_no_driver if driver is None else "", False
+        try:
+            if driver is not None:
+                page, served = driver.topology(window_s), True
+        except (TridentError, KeyError) as error:
+            note = f"the driver does not answer, so this is what it said last: {error}"
+        recent = [
+            {"component": component, **_error(each)}
+            for component, errors in self._cluster.all_errors(self._id).items()
+            for each in errors
+        ]
+        settings = {"configuration": shown_configuration(base.conf), "configurationSet": sorted(base.conf)}
+        known = {
+            "topologyErrors": sorted(recent, key=lambda each: -each["errorTime"]) or page.get("errors", []),
+            "note": note,
+            "actions": _ACTIONS[base.status.kind],
+            "isServed": served,
+            "logs": ["driver", "output"],
+        }
+        return seen.judged({**settings, **page, **known})
+
+    def component(self, component: str, window_s: int = 0) -> Page:
+        page = self._driver().component(component, window_s)
+        recent = [_error(each) for each in self._cluster.errors(self._id, component)]
+        return {**page, "componentErrors": recent or page.get("componentErrors", [])}
+
+    def visualization(self, window_s: int = 0) -> Page:
+        """Return the picture; an empty one while there is no driver."""
+        driver = self._driver_now()
+        return {"nodes": [], "edges": []} if driver is None else driver.visualization(window_s)
+
+    def series(self, window_s: int = 0) -> Page:
+        driver = self._driver_now()
+        return {} if driver is None else driver.series(window_s)
+
+    def batches(self) -> Sequence[Page]:
+        """Return the last batches; none while there is no driver."""
+        driver = self._driver_now()
+        return [] if driver is None else driver.batches()
+
+    def lookup(self, state: str, key: Sequence[Any]) -> Page:
+        return self._driver().lookup(state, key)
+
+    def dead_letters(self) -> Page:
+        """Return the dead letters that wait; none while there is no driver."""
+        driver = self._driver_now()
+        return {"deadLetters": []} if driver is None else driver.dead_letters()
+
+    def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
+        if self._act is None:
+            raise ClusterError("this server can only be read")
+        return self._act(self._id, action, parameters)
+
+    def _seen(self) -> TopologyOverview:
+        base = self._cluster.storm_base(self._id)
+        if base is None:
+            raise NoSuchTopology(f"the topology {self._id} has ended")
+        return overview_of(self._cluster, self._id, base)
+
+    def _driver_of_seen(self, seen: TopologyOverview) -> HttpTopologyPages | None:
+        return None if seen.heartbeat is None else self._driver_of(seen.heartbeat)
+
+    def _driver_now(self) -> HttpTopologyPages | None:
+        return self._driver_of_seen(self._seen())
+
+    def _driver(self) -> HttpTopologyPages:
+        seen = self._seen()
+        driver = self._driver_of_seen(seen)
+        if driver is None:
+            raise NotRunning(f"the topology {self._id} does not run: {seen.why_no_driver}")
+        return driver
+
+
+def _error(info: ErrorInfo) -> dict[str, Any]:
+    return {
+        "errorTime": info.time_secs,
+        "error": redacted(info.error),
+        "errorHost": info.host,
+        "errorPort": info.port,
+        "errorLapsedSecs": max(0.0, time.time() - info.time_secs),
+    }
+
+
 @contextmanager
-def open_cluster_pages(address: str, token: str | None, session_timeout_s: float = 10.0) -> Iterator[ClusterOverview]:
+def open_cluster_pages(address: str, token: str | None) -> Iterator[ClusterOverview]:
     """Open the pages of a cluster, which change nothing themselves: what is asked for is passed on to the leading Nimbus.
 
     `token`: of the cluster. Without it nothing can be changed, and drivers show nothing beyond their heartbeats.
     """
-    cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
+    cluster = StormClusterState(open_cluster_state(address))
 
     def forward(storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
-        leader = leader_of(cluster.state)
+        leader = cluster.leader()
         if leader is None:
             raise NoLeader("no Nimbus leads the cluster just now; try again")
         with HttpTopologyPages(leader["url"], token, storm_id) as nimbus:

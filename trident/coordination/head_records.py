@@ -27,8 +27,7 @@ from typing import Any, NamedTuple
 from trident.coordination.framing import decode, encode, frame, read_frames
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_state import CommittedUpTo
-from trident.coordination.patience import Patience
-from trident.coordination.record_store import Head, LogEnd, RecordStore
+from trident.coordination.record_store import Head, LogEnd, Patience, RecordStore
 from trident.errors import CorruptLogError, LogError
 from trident.servers.nodes import StoredNode
 from trident.state.kinds import LaterWrite
@@ -61,7 +60,6 @@ class HeadBody(Head):
     records: tuple[bytes, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """Return the head as frames."""
         (segment, count), about = self.position, vars(self) | {"format": FORMAT, "version": VERSION}
         del about["records"], about["tag"]
         return _framed([encode({**about, "position": [*segment, count]}), *self.records])
@@ -218,9 +216,6 @@ class HeadRecords(RecordStore):
 
     def carry(self, timeout_s: float) -> None:
         raise NotImplementedError(f"{self.patience.server} has no transactions with writes of states")
-
-    def stop(self) -> None:
-        self.patience.stop()
 
     def _keep(self, body: HeadBody, tag: Any) -> bool:
         """Note the head that is there now, if it is; whether it is."""

@@ -20,13 +20,14 @@ import json
 import os
 import re
 import secrets
+import socket
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from trident.coordination import holders
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
-from trident.servers.local_processes import is_locked
+from trident.servers import local_processes
 
 _SEGMENT = re.compile(r"(\d{8,})-(\d{4,})\.log$")
 _CLAIM = re.compile(r"epoch-(\d{8,})$")
@@ -44,7 +45,6 @@ class SegmentName(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The name of the segment's file."""
         return f"{self.epoch:08d}-{self.seq:04d}.log"
 
 
@@ -166,7 +166,7 @@ def _file_of(status: os.stat_result) -> _File:
 
 def held_by(directory: Path, epoch: int) -> str | None:
     """Say who holds the claim of `epoch`; None if its holder has ended, or was replaced and swept away."""
-    return _describe(directory, epoch) if is_locked(_claim_path(directory, epoch)) else None
+    return _describe(directory, epoch) if local_processes.is_locked(_claim_path(directory, epoch)) else None
 
 
 def _claim_path(directory: Path, epoch: int) -> Path:
@@ -179,7 +179,7 @@ def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(fd, json.dumps(holders.about(epoch, clock)).encode())
+        os.write(fd, holder_facts(epoch, clock).encode())
         # Unlike an exclusive open, a link makes the name appear once, with its contents and its lock.
         os.link(temporary, _claim_path(directory, epoch))
     except FileExistsError:
@@ -196,7 +196,53 @@ def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
 def _describe(directory: Path, epoch: int) -> str:
     """Return a phrase that names the holder of a claim, as far as it is known."""
     try:
-        about = holders.read(_claim_path(directory, epoch).read_bytes())
+        facts = _claim_path(directory, epoch).read_bytes()
     except OSError:
-        about = {}
-    return holders.described(about, epoch)
+        facts = b""
+    return holder_text(facts, epoch)
+
+
+# What a claim says of its holder, wherever the log is, as JSON; and whether that process runs on this machine.
+
+
+def holder_facts(epoch: int, clock: Callable[[], float]) -> str:
+    """Return what a claim says about its holder, this process."""
+    since = datetime.fromtimestamp(clock(), UTC).isoformat(timespec="seconds")
+    facts = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "epoch": epoch}
+    return json.dumps({**facts, "machine": local_processes.machine(), "started": _started(os.getpid())})
+
+
+def holder_text(facts: str | bytes, epoch: int) -> str:
+    """Return a phrase that names the holder of a claim, as far as it is known."""
+    about = _read(facts)
+    try:
+        return f"process {about['pid']} on {about['host']} (epoch {epoch}, since {about['since']})"
+    except KeyError:
+        return f"an unknown process (epoch {epoch})"
+
+
+def is_running(facts: str) -> bool | None:
+    """Whether the process that a claim tells of is running; None if it is one of another machine.
+
+    A claim of this very process that it does not know to be its own is of one that had its number before.
+    """
+    about = _read(facts)
+    if about.get("machine") is None or about.get("machine") != local_processes.machine():
+        return None
+    started = _started(about["pid"])
+    return started is not None and started == about["started"] and about["pid"] != os.getpid()
+
+
+def _read(facts: str | bytes) -> dict[str, Any]:
+    """Return what a claim says, as far as it can be read."""
+    try:
+        about = json.loads(facts)
+    except ValueError:
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def _started(pid: int) -> str | None:
+    """Return the time at which a process of this machine began, None if there is none."""
+    stat = local_processes.stat_of(pid)
+    return None if stat is None or stat[0] == "Z" else stat[19]

@@ -17,13 +17,17 @@ from trident.coordination.memory_log import TransactionLog, TransactionLogReader
 from trident.coordination.object_records import ObjectRecords
 from trident.coordination.postgres_records import PostgresRecords
 from trident.coordination.record_store import RecordStore
-from trident.coordination.stored_log import StoredLog
-from trident.coordination.stored_reader import StoredReader
+from trident.coordination.stored_log import StoredLog, StoredReader
 from trident.coordination.transaction_log import FileLog
 from trident.coordination.zookeeper_records import ZooKeeperRecords
 from trident.retention import Retention
-from trident.servers.log_addresses import ObjectAddress, PostgresAddress, is_log_address, is_postgres
-from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
+from trident.servers.log_addresses import (
+    ObjectAddress,
+    PostgresAddress,
+    ZooKeeperAddress,
+    is_log_address,
+    log_address_of,
+)
 
 
 def open_log(
@@ -48,11 +52,10 @@ def open_reader(log_dir: str | os.PathLike[str]) -> TransactionLogReader:
 
 def store_at(address: str) -> tuple[RecordStore, str]:
     """Return what keeps the log at an address, and the address as messages have it."""
-    if is_zookeeper(address):
-        ensemble = ZooKeeperAddress.of(address)
-        return ZooKeeperRecords(ensemble), str(ensemble)
-    if is_postgres(address):
-        database = PostgresAddress.of(address)
-        return PostgresRecords(database), str(database)
-    prefix = ObjectAddress.of(address)
-    return ObjectRecords(prefix), str(prefix)
+    match place := log_address_of(address):
+        case ZooKeeperAddress():
+            return ZooKeeperRecords(place), str(place)
+        case PostgresAddress():
+            return PostgresRecords(place), str(place)
+        case ObjectAddress():
+            return ObjectRecords(place), str(place)

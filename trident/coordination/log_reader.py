@@ -14,6 +14,7 @@ from typing import Any
 from trident.coordination.framing import HEAD_BYTES, Frame, decode, length_of, read_frames
 from trident.coordination.lock import Listing, SegmentName, held_by, list_log, os_error_text
 from trident.coordination.log_state import LogState
+from trident.coordination.memory_log import TransactionLogReader
 from trident.coordination.records import record_from_data
 from trident.errors import CorruptLogError, LogError
 
@@ -32,7 +33,7 @@ def exists(path: str | os.PathLike[str]) -> bool:
         raise LogError(f"cannot look for a transaction log in {path}: {os_error_text(error)}") from error
 
 
-class LogReader:
+class LogReader(TransactionLogReader):
     """Follows the log in the directory `path`; never writes. For one thread.
 
     Attributes
@@ -44,8 +45,6 @@ class LogReader:
     torn
         Bytes of an unfinished last record that the latest `refresh` passed over.
     """
-
-    exists = staticmethod(exists)
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -60,9 +59,6 @@ class LogReader:
     def holder(self) -> str | None:
         claims = self._list().claims
         return held_by(self.path, claims[-1]) if claims else None
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
     def segments(self) -> list[SegmentName]:
         return self._list().segments
@@ -202,7 +198,6 @@ def header_state(payload: bytes, segment: SegmentName, where: str) -> LogState:
 
 
 def header_of(segment: SegmentName, state: LogState) -> dict[str, Any]:
-    """Return the header of a segment as plain data."""
     return {
         "format": FORMAT,
         "version": VERSION,

@@ -54,7 +54,6 @@ class Writers(NamedTuple):
     runs: Mapping[int, str]
 
     def of(self, txid: int) -> tuple[int, str] | None:
-        """Return who committed a batch."""
         attempt = self.winners.winner(txid) if self.winners.adopted < txid <= self.txid else None
         return None if attempt is None else (attempt, self.runs.get(epoch_of(attempt), ""))
 
@@ -126,7 +125,6 @@ class LogState:
         self.fold(record)
 
     def fold(self, record: Record) -> None:
-        """Fold one checked record in."""
         match record:
             case DefineRecord():
                 self.definitions.setdefault(record.txid, {})[record.spout] = record.definition
@@ -273,7 +271,6 @@ class LogState:
         self.txid = txid
 
     def to_data(self) -> dict[str, Any]:
-        """Return the state as plain data."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["winners"] = list(self.winners.ranges)
         values["history"] = [record.to_data() for record in self.history]

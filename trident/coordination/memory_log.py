@@ -46,6 +46,7 @@ class TransactionLog(Protocol):
 
     def stop_waiting(self) -> None:
         """Let calls that wait for the log's servers end soon, with `LogError`. For any thread: the driver is to stop."""
+        return  # no call of a log without servers waits
 
     def close(self) -> None:
         """Release the log."""
@@ -82,10 +83,11 @@ class TransactionLogReader(Protocol):
         """Say who writes the log; None if no driver does."""
 
     def close(self) -> None:
-        """Release what reading needs."""
+        """Release what reading needs, if it needs something."""
+        return
 
 
-class MemoryLog:
+class MemoryLog(TransactionLog):
     """A log in this process, for topologies whose states are in memory as well.
 
     Parameters
@@ -130,9 +132,6 @@ class MemoryLog:
         if self.state.epoch != self.epoch:
             what = f"transaction log of topology {self.state.topology!r} in memory"
             raise FencedError(what, f"epoch {self.epoch}", f"epoch {self.state.epoch}")
-
-    def stop_waiting(self) -> None:
-        """Do nothing: no call waits."""
 
     def close(self) -> None:
         """Refuse further records, and let the next writer in."""

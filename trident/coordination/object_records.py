@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecords
-from trident.coordination.patience import Patience
-from trident.coordination.record_store import Head
+from trident.coordination.record_store import Head, Patience
 from trident.errors import LogError
 from trident.extras import needs_package
 from trident.object_stores import is_unanswered, short
@@ -70,12 +69,6 @@ class ObjectRecords(HeadRecords):
             self._keep(released, self._swap(released))
         except LogError as error:
             logger.warning("transaction log %s: cannot say that its driver has ended: %s", self._address, error)
-
-    def close(self) -> None:
-        """Do nothing: connections end by themselves."""
-
-    def abandon(self) -> None:
-        """Do nothing: a forked child sends no requests."""
 
     def _prepare(self) -> None:
         """Raise `LogError` unless the store refuses what its conditions forbid."""

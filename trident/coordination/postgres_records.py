@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_state import CommittedUpTo
-from trident.coordination.patience import STOP_S, Patience
-from trident.coordination.record_store import Head, LogEnd, NotWrittenError
+from trident.coordination.record_store import STOP_S, Head, LogEnd, NotWrittenError, Patience, RecordStore
 from trident.errors import ConfigError, CorruptLogError, LogError, TridentError
 from trident.extras import needs_package
 from trident.servers.log_addresses import PostgresAddress
@@ -106,7 +105,7 @@ _SWEEP = (
 )
 
 
-class PostgresRecords:
+class PostgresRecords(RecordStore):
     """The log at an address, on one connection that is opened again when it breaks."""
 
     def __init__(self, address: PostgresAddress) -> None:
@@ -148,9 +147,6 @@ class PostgresRecords:
 
     def is_held(self, claim: Head, wait: bool = False) -> bool:
         return bool(self._ask(_HELD, {"key": _key(claim.id)}))
-
-    def release(self, claim: Head) -> None:
-        """Do nothing: the lock ends with the connection."""
 
     def write(
         self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo,
@@ -220,9 +216,6 @@ class PostgresRecords:
         found = self._ask(_READ, {**_named(segment), "first": first, "count": length})
         return [record for (record,) in found] if len(found) == length - first else None
 
-    def keep(self) -> None:
-        """Do nothing: the rows of a segment say themselves what they are of."""
-
     def segments(self, before: SegmentName, most: int | None = None) -> list[SegmentName]:
         return [SegmentName(*each) for each in self._ask(_SEGMENTS, {**_named(before), "most": most})]
 
@@ -288,7 +281,10 @@ class PostgresRecords:
             self.close()
             if self._away(error) is not None:
                 raise
-            raise self._refused(error) from error
+            raise LogError(
+                f"PostgreSQL refuses {self._address}: {self._driver.text_of(error)}. Check user, password and database, the "
+                "server's pg_hba.conf, and whether the user may create tables in the first schema of its search_path"
+            ) from error
         except BaseException:
             self.close()  # the answer to what was asked may still come, and would be taken for the next one
             raise
@@ -327,12 +323,6 @@ class PostgresRecords:
         if isinstance(error, self._psycopg.Error) and self._driver.passes(error):
             return self._driver.text_of(error)
         return None
-
-    def _refused(self, error: Any) -> LogError:
-        return LogError(
-            f"PostgreSQL refuses {self._address}: {self._driver.text_of(error)}. Check user, password and database, the "
-            "server's pg_hba.conf, and whether the user may create tables in the first schema of its search_path"
-        )
 
 
 def _refusing(beside: Sequence[LaterWrite], connection: PostgresConnection) -> LaterWrite | None:

@@ -21,7 +21,6 @@ class Record:
     ] = ()  # fields that are not written while they are empty: former versions read the log
 
     def to_data(self) -> dict[str, Any]:
-        """Return the record as plain data."""
         data = {"record": self.tag, **vars(self)}
         for name in self.later:
             if not data[name]:
@@ -103,7 +102,6 @@ class StartRecord(Record):
 
     @classmethod
     def now(cls, epoch: int, executors: Sequence[str]) -> StartRecord:
-        """Return the record of a driver that starts now."""
         return cls(epoch, executors, secrets.token_hex(4))
 
 
@@ -231,7 +229,6 @@ Ranges = Mapping[int, Sequence[Sequence[int]]]
 
 
 def numbers_of(ranges: Iterable[Sequence[int]]) -> list[int]:
-    """Return the numbers in ranges."""
     return [number for first, end in ranges for number in range(first, end)]
 
 

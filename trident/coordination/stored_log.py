@@ -1,32 +1,34 @@
-"""A log in a `RecordStore`: the rules are those of the log in files; the store says what is kept where."""
+"""A log in a `RecordStore`, written and read: the rules are those of the log in files; the store says what is kept where."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, Self
 
-from trident.coordination import holders
-from trident.coordination.durable_log import DurableLog, claimed
-from trident.coordination.framing import encode
-from trident.coordination.kept_segments import AT_ONCE, first_kept
-from trident.coordination.lock import SegmentName
-from trident.coordination.log_reader import header_of
+from trident.coordination.durable_log import AT_ONCE, DurableLog, claimed, first_kept
+from trident.coordination.framing import decode, encode
+from trident.coordination.lock import SegmentName, holder_facts, holder_text, is_running
+from trident.coordination.log_reader import header_of, state_of
 from trident.coordination.log_state import CommittedUpTo, LogState
 from trident.coordination.record_store import Head, LogEnd, NotWrittenError, RecordStore
-from trident.coordination.records import Record
-from trident.coordination.stored_reader import StoredReader, held_here, holder_of
-from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
+from trident.coordination.records import Record, record_from_data
+from trident.errors import AlreadyRunningError, CorruptLogError, FencedError, LogError, LogHeldError
 from trident.retention import Retention
+from trident.roles import Closes
 from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
 _RECORDS = 1000
+_TRIES = 20
+
+held_here: set[str] = set()
+"""The ids of the claims of this process."""
 
 
 class StoredClaim:
@@ -47,10 +49,10 @@ class StoredClaim:
         if before is not None and not takeover and (holder := holder_of(store, before, wait=True)) is not None:
             raise (AlreadyRunningError if before.id in held_here else LogHeldError)(str(place), holder)
         epoch = 1 if before is None else before.epoch + 1
-        head = store.claim(before, epoch, secrets.token_hex(8), json.dumps(holders.about(epoch, clock)))
+        head = store.claim(before, epoch, secrets.token_hex(8), holder_facts(epoch, clock))
         if head is None:
             now = store.look()
-            other = "another driver" if now is None else holders.described(holders.read(now.about), now.epoch)
+            other = "another driver" if now is None else holder_text(now.about, now.epoch)
             raise LogHeldError(str(place), other)
         return cls(store, place, head)
 
@@ -62,7 +64,7 @@ class StoredClaim:
     def fenced(self, now: Head | None) -> FencedError:
         """Return the error that tells who has taken over."""
         if now is not None and now.epoch > self.epoch:
-            successor = holders.described(holders.read(now.about), now.epoch)
+            successor = holder_text(now.about, now.epoch)
         else:
             successor = f"an unknown driver: the claim {self.head.name} is gone (was the log removed?)"
         return FencedError(f"transaction log {self._place}", f"epoch {self.epoch}", successor)
@@ -265,3 +267,108 @@ class StoredLog(DurableLog):
             f"{self.server} answers again. Start again then: the topology continues from there"
         )
         raise self._dead from error
+
+
+class StoredReader(Closes):
+    """Follows a log; never writes. For one thread. An append is valid or does not happen, so nothing is ever torn.
+
+    `closes`: whether the store is this reader's own.
+    """
+
+    torn = 0
+
+    def __init__(self, address: object, store: RecordStore, closes: bool = True) -> None:
+        self.address, self._store = address, store
+        self._end = weakref.finalize(self, store.close if closes else lambda: None)  # for those that forget to close it
+        self._state: LogState | None = None
+        self._claim = (0, "")  # that was there when the state was read, and from which segment
+        self._segment = SegmentName(0, 0)
+        self._number = 0
+
+    @property
+    def segment(self) -> SegmentName | None:
+        """The segment that the state was read from; None before the first `refresh`."""
+        return self._segment if self._number else None
+
+    def is_there(self) -> bool:
+        return _is_begun(self._store.look())
+
+    def holder(self) -> str | None:
+        head = self._store.look()
+        return None if head is None else holder_of(self._store, head)
+
+    def refresh(self) -> LogState:
+        state = self.state_if_there()
+        if state is None:
+            raise LogError(f"there is no transaction log at {self.address}; a topology's first start makes one")
+        return state
+
+    def state_if_there(self) -> LogState | None:
+        """Return what `refresh` does; None if there is no log."""
+        for _ in range(_TRIES):
+            head = self._store.look()
+            if head is None or not _is_begun(head):
+                return None
+            segment, count = head.position
+            # Another one of the same name, of a log that was removed and begun again, is read from its header on.
+            is_same = (head.epoch, head.id) == self._claim or head.epoch > self._claim[0]
+            if segment != self._segment or count < self._number or not is_same:
+                self._segment, self._number, self._state = segment, 0, None
+            self._claim = head.epoch, head.id
+            if self._read(head):
+                return self._state
+        raise LogError(
+            f"cannot read the transaction log {self.address}: records of its newest segment were missing {_TRIES} times. If "
+            "its writer compacts it all the time, try again; otherwise they were removed"
+        )
+
+    def segments(self) -> list[SegmentName]:
+        head = self._store.look()
+        if head is None or not _is_begun(head):
+            return []
+        return [*self._store.segments(head.position.segment), head.position.segment]
+
+    def read_segment(self, segment: SegmentName, header_only: bool = False) -> Iterator[bytes]:
+        if segment != self._segment:  # the one that `refresh` has read
+            return self._store.read_old(segment, header_only)
+        head = self._store.look()
+        if head is None or head.position.segment == segment:
+            return iter((head and self._store.read(head, 0)) or ())
+        self._store.segments(head.position.segment)  # a newer one has begun meanwhile
+        return self._store.read_old(segment, header_only)
+
+    def close(self) -> None:
+        self._end()
+
+    def _read(self, head: Head) -> bool:
+        """Fold the records up to the position of the head; False if some are gone, as when a newer segment has replaced it."""
+        if head.position.length == self._number:
+            return True
+        payloads = self._store.read(head, self._number)
+        for payload in payloads or ():
+            self._fold(head.position.segment, payload)
+            self._number += 1
+        return payloads is not None
+
+    def _fold(self, segment: SegmentName, payload: bytes) -> None:
+        try:
+            content = decode(payload)
+            if self._state is None:
+                self._state = state_of(content, segment, f"{self.address}, segment {segment.file}")
+            else:
+                self._state.apply(record_from_data(content))
+        except (ValueError, KeyError) as error:
+            where, self._segment = f"{self.address}, segment {segment.file}, record {self._number}", SegmentName(0, 0)
+            raise CorruptLogError(where, 0, str(error)) from error
+
+
+def _is_begun(head: Head | None) -> bool:
+    return head is not None and head.position.segment.seq > 0
+
+
+def holder_of(store: RecordStore, head: Head, wait: bool = False) -> str | None:
+    """Say who holds a claim; None if its holder has ended. `wait`: see `RecordStore.is_held`, of another machine."""
+    runs = head.id in held_here or is_running(head.about)
+    if runs is False or not store.is_held(head, wait and runs is None):
+        return None
+    return holder_text(head.about, head.epoch)

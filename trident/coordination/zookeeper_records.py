@@ -23,15 +23,13 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from trident.coordination import holders
 from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecords
-from trident.coordination.lock import SegmentName
-from trident.coordination.patience import Patience
-from trident.coordination.record_store import Head
+from trident.coordination.lock import SegmentName, holder_text
+from trident.coordination.record_store import Head, Patience
 from trident.errors import LogError
-from trident.servers.nodes import Check, Create, Delete, Put, Refusal, Step, StoredNode
-from trident.servers.zookeeper_address import ZooKeeperAddress
-from trident.servers.zookeeper_nodes import AUTH, SessionChange, ZooKeeperNodes
+from trident.servers.log_addresses import ZooKeeperAddress
+from trident.servers.nodes import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode
+from trident.servers.zookeeper_nodes import AUTH, ZooKeeperNodes
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +53,13 @@ class LogNodes(ZooKeeperNodes):
     def __init__(self, address: ZooKeeperAddress, patience: Patience, on_connection: Callable[[], None]) -> None:
         self.address, self.has_fired = address, threading.Event()
         self._patience, self._on_connection = patience, on_connection
-        super().__init__(address.hosts, address.path, SESSION_S, f"the connection to {address}")
+        super().__init__(address.hosts, address.path, SESSION_S, f"the connection to {address}", self._told)
 
-    def changed(self, change: SessionChange) -> None:
-        if change != "suspended":
+    def _told(self, event: NodeEvent) -> None:
+        if event.kind == "changed":
+            self.has_fired.set()
+        elif event.kind != "suspended":
             self._client.handler.spawn(self._on_connection)
-
-    def fired(self, path: str) -> None:
-        self.has_fired.set()
 
     def check_patience(self, since: float) -> None:
         self._patience.check(since)
@@ -117,7 +114,7 @@ class ZooKeeperRecords(HeadRecords):
             return True
         logger.warning(
             "transaction log %s was written by %s; waiting up to %g seconds for the end of its session",
-            self._address, holders.described(holders.read(claim.about), claim.epoch), SESSION_S,
+            self._address, holder_text(claim.about, claim.epoch), SESSION_S,
         )  # fmt: skip
         return not self._nodes.has_fired.wait(SESSION_S + 1)
 
@@ -134,9 +131,6 @@ class ZooKeeperRecords(HeadRecords):
 
     def close(self) -> None:
         self._nodes.close()
-
-    def abandon(self) -> None:
-        """Do nothing: the threads of the session do not exist in a forked child."""
 
     def _prepare(self) -> None:
         for path in (_CLAIM, _ALIVE, f"/{CHUNKS}"):

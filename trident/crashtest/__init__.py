@@ -2,25 +2,15 @@
 
 Begin with `crash_test.py`: an undisturbed run, then a run for each kill of `kill_points.py`. `job_run.py` copies the job's
 folder, starts a run in the copy and hears what it does; `injected/sitecustomize.py` is in the job's own process and kills
-it. `table_rows.py` reads the table, `row_differences.py` compares.
+it. `table_rows.py` reads the table, and compares.
 """
 
 from trident.crashtest.crash_test import CrashReport, CrashTest, Trial, TrialOutcome
 from trident.crashtest.job_run import TimeLimits
 from trident.crashtest.kill_points import USUAL, KillMoment
-from trident.crashtest.row_differences import Comparison, RowDifference
-from trident.crashtest.table_rows import Table, table_named
+from trident.crashtest.table_rows import Comparison, RowDifference, Table, table_named
 
 __all__ = [
-    "USUAL",
-    "Comparison",
-    "CrashReport",
-    "CrashTest",
-    "KillMoment",
-    "RowDifference",
-    "Table",
-    "TimeLimits",
-    "Trial",
-    "TrialOutcome",
-    "table_named",
-]
+    "USUAL", "Comparison", "CrashReport", "CrashTest", "KillMoment", "RowDifference", "Table", "TimeLimits", "Trial",
+    "TrialOutcome", "table_named",
+]  # fmt: skip

@@ -14,49 +14,30 @@ from pathlib import Path
 
 from trident.crashtest.job_run import JobCopy, JobRun, TimeLimits, copy_folder
 from trident.crashtest.kill_points import USUAL, FunctionCall, KillMoment, KillPoint, choose
-from trident.crashtest.row_differences import Comparison, RowDifference
-from trident.crashtest.table_rows import Row, Table
+from trident.crashtest.table_rows import Comparison, Row, RowDifference, Table
 from trident.errors import ConfigError, TridentError
 from trident.naming import counted
-
-__all__ = ["CrashReport", "CrashTest", "Trial", "TrialOutcome"]
 
 
 class TrialOutcome(StrEnum):
     """What became of a run that was killed."""
 
-    exact = "exact"
-    """Its table is that of the undisturbed run."""
-
-    wrong = "wrong"
-    """It is not."""
-
-    stopped = "stopped"
-    """It ends with an error each time that it is started again."""
-
-    refused = "refused"
-    """It ends with an error instead of going on with an older checkpoint, which is right."""
-
-    missed = "missed"
-    """It ended before it came to the kill."""
+    exact = "exact"  # its table is that of the undisturbed run
+    wrong = "wrong"  # it is not
+    stopped = "stopped"  # it ends with an error each time that it is started again
+    refused = "refused"  # it ends with an error instead of going on with an older checkpoint, which is right
+    missed = "missed"  # it ended before it came to the kill
 
 
 @dataclass(frozen=True)
 class Trial:
     """A run that was killed, and started again.
 
-    Parameters
-    ----------
-    number
-        From 1.
-    point
-        Where it should be killed.
-    where
-        Where it was, in words.
-    differences
-        Its table and that of the undisturbed run.
-    problem
-        What it said when it did not go on.
+    `number`: from 1.
+    `point`: where it should be killed.
+    `where`: where it was, in words.
+    `differences`: its table and that of the undisturbed run.
+    `problem`: what it said when it did not go on.
     """
 
     number: int
@@ -90,26 +71,15 @@ class CrashReport:
 class CrashTest:
     """A test of a job that writes a table by `foreachBatch`.
 
-    Parameters
-    ----------
-    command
-        The job. Each of its runs has a new copy of `folder` as its working directory.
-    folder
-        The job with its inputs; it is only read.
-    table
-        What the job writes.
-    comparison
-        How tables are compared.
-    reset
-        A command of the shell, run in the copy before each first run: empties what is not in the copy. Empty: none.
-    copy
-        The database of `table`, or the function: says that what it names is a copy, which may be emptied.
-    kills, moments, seed
-        How many runs are killed, when, and what chooses batches, lines and times.
-    most_bytes
-        How large `folder` may be.
-    on_progress, on_trial
-        Told what is done, and of each trial.
+    `command`: the job. Each of its runs has a new copy of `folder` as its working directory.
+    `folder`: the job with its inputs; it is only read.
+    `table`: what the job writes.
+    `comparison`: how tables are compared.
+    `reset`: a command of the shell, run in the copy before each first run: empties what is not in the copy. Empty: none.
+    `copy`: the database of `table`, or the function: says that what it names is a copy, which may be emptied.
+    `kills`, `moments`, `seed`: how many runs are killed, when, and what chooses batches, lines and times.
+    `most_bytes`: how large `folder` may be.
+    `on_progress`, `on_trial`: told what is done, and of each trial.
     """
 
     command: Sequence[str]
@@ -129,12 +99,9 @@ class CrashTest:
     def run(self) -> CrashReport:
         """Run the test.
 
-        Raises
-        ------
-        ConfigError
-            The table is not said to be a copy, or the key is not in it. Nothing has run, or only the undisturbed run.
-        TridentError
-            The job cannot be tested, or not so.
+        Raises `ConfigError`: the table is not said to be a copy, or the key is not in it. Nothing has run, or only the
+        undisturbed run.
+        Raises `TridentError`: the job cannot be tested, or not so.
         """
         self._check_copy()
         with tempfile.TemporaryDirectory(prefix="trident-crashtest-", ignore_cleanup_errors=True) as place:

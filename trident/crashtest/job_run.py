@@ -22,36 +22,21 @@ from trident.crashtest.kill_points import FunctionCall
 from trident.errors import TridentError
 from trident.servers.local_processes import kill_job
 
-__all__ = ["LEFT_OUT", "JobCopy", "JobRun", "TimeLimits", "copy_folder"]
-
 LEFT_OUT = (".git", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 """Folders that no job reads or writes."""
 
-_LOOK_S = 0.02
 _MOST_FILES = 100_000
 _SAY_EACH = 100 * 1_000_000
-_LAST_LINES = 15
 _PATIENCE = 4  # times what the undisturbed run took
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*", re.MULTILINE)
-_LONGEST_CAUSE = 600
-_QUICK_JAVA = "-XX:TieredStopAtLevel=1"  # a run is short, and would spend most of its time on compiling Spark
-_LONGEST_SOCKET_FOLDER = 60  # the path of a socket, which Spark has there, is of a limited length
 
 
 def copy_folder(folder: Path, copy: Path, most_bytes: int, on_progress: Callable[[str], None]) -> None:
     """Copy a folder. What a link leads to is copied too, so that nothing of the copy leads back to the original.
 
-    Parameters
-    ----------
-    most_bytes
-        The size that it may have.
-    on_progress
-        Told of each 100 MB.
-
-    Raises
-    ------
-    TridentError
-        It is larger, or has too many files.
+    `most_bytes`: the size that it may have.
+    `on_progress`: told of each 100 MB.
+    Raises `TridentError`: it is larger, or has too many files.
     """
     copied, files = 0, 0
 
@@ -109,8 +94,9 @@ class JobCopy:
         first = str(Path(next(iter(injected.__path__))).absolute())
         path = os.pathsep.join([first, *filter(None, [os.environ.get("PYTHONPATH")])])
         place = {"TMPDIR": str(self.scratch), "SPARK_LOCAL_DIRS": str(self.scratch)}
-        java = [_QUICK_JAVA, os.environ.get("JAVA_TOOL_OPTIONS", "")]
-        if len(str(self.scratch)) <= _LONGEST_SOCKET_FOLDER:
+        # A run is short, and would spend most of its time on compiling Spark.
+        java = ["-XX:TieredStopAtLevel=1", os.environ.get("JAVA_TOOL_OPTIONS", "")]
+        if len(str(self.scratch)) <= 60:  # the path of a socket, which Spark has there, is of a limited length
             java.append(f"-Djava.io.tmpdir={self.scratch}")
         place["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, java))
         return {**os.environ, **place, "PYTHONPATH": path, "TRIDENT_CRASHTEST": json.dumps(asked)}
@@ -129,7 +115,6 @@ class Told:
     refused: str | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Take an event."""
         match event["event"]:
             case "loaded":
                 self.is_pyspark = True
@@ -154,25 +139,13 @@ class JobRun:
 
     If this process is killed itself, the job ends too: it reads from a pipe whose other end is here.
 
-    Parameters
-    ----------
-    job
-        What runs, and where.
-    kill
-        Where it dies, as `KillPoint.asked` says it; None: nowhere.
-    measure
-        Whether it tells which lines its function runs.
-
-    Attributes
-    ----------
-    told
-        What it has told.
-    problem
-        What it said last, if it ended with an error; None while it runs and if it did not.
-    ended
-        Whether it has ended by itself, without an error.
-    seconds, longest_wait_s
-        How long it took, and the longest time in which no batch ran, from the start of its query on.
+    `job`: what runs, and where.
+    `kill`: where it dies, as `KillPoint.asked` says it; None: nowhere.
+    `measure`: whether it tells which lines its function runs.
+    `told`: what it has told.
+    `problem`: what it said last, if it ended with an error; None while it runs and if it did not.
+    `ended`: whether it has ended by itself, without an error.
+    `seconds`, `longest_wait_s`: how long it took, and the longest time in which no batch ran, from the start of its query on.
     """
 
     def __init__(self, job: JobCopy, kill: Mapping[str, Any] | None = None, measure: bool = False) -> None:
@@ -216,15 +189,8 @@ class JobRun:
     def wait(self, limits: TimeLimits, is_done: Callable[[], bool]) -> None:
         """Wait until the job has ended, was killed where it should be, or has nothing more to do.
 
-        Parameters
-        ----------
-        is_done
-            Asked while no batch runs: whether the job, which may not end by itself, has done all.
-
-        Raises
-        ------
-        TridentError
-            It cannot be tested.
+        `is_done`: asked while no batch runs: whether the job, which may not end by itself, has done all.
+        Raises `TridentError`: it cannot be tested.
         """
         begun = heard = time.monotonic()
         while True:
@@ -250,7 +216,7 @@ class JobRun:
             if now > begun + limits.timeout_s:
                 self.problem = f"no end within {limits.timeout_s:g} s (--timeout): {self._last_lines()}"
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(0.02)
 
     @property
     def _waits(self) -> bool:
@@ -268,12 +234,10 @@ class JobRun:
     def _cause(self) -> str:
         """Return the last exception that the output names, which is the innermost one; else the last lines."""
         found = _EXCEPTION.findall(self._said())
-        return found[-1][:_LONGEST_CAUSE] if found else self._last_lines()
+        return found[-1][:600] if found else self._last_lines()
 
     def _last_lines(self) -> str:
-        return (
-            "\n".join([line for line in self._said().splitlines() if line.strip()][-_LAST_LINES:]) or "it said nothing"
-        )
+        return "\n".join([line for line in self._said().splitlines() if line.strip()][-15:]) or "it said nothing"
 
     def _said(self) -> str:
         return Path(self._output.name).read_text(encoding="utf-8", errors="replace")

@@ -10,8 +10,6 @@ from enum import StrEnum
 from itertools import cycle, islice
 from typing import Any
 
-__all__ = ["FunctionCall", "KillMoment", "KillPoint", "choose"]
-
 
 class KillMoment(StrEnum):
     """A bad moment for a kill.
@@ -36,16 +34,10 @@ USUAL = tuple(moment for moment in KillMoment if moment is not KillMoment.older)
 class FunctionCall:
     """What an undisturbed call of the job's function was.
 
-    Parameters
-    ----------
-    query, batch
-        Which query of the job, in the order of their calls of `foreachBatch`, and Spark's number of the batch.
-    seconds
-        How long it took.
-    lines
-        The lines of the job's own code that it ran, in order, as `job.py:14`.
-    name
-        The name of the function.
+    `query`, `batch`: which query of the job, in the order of their calls of `foreachBatch`, and Spark's number of the batch.
+    `seconds`: how long it took.
+    `lines`: the lines of the job's own code that it ran, in order, as `job.py:14`.
+    `name`: the name of the function.
     """
 
     query: int
@@ -59,12 +51,8 @@ class FunctionCall:
 class KillPoint:
     """One point: the moment, and where it is in which call.
 
-    Parameters
-    ----------
-    line
-        Before which line that the call runs, counted from 0; None: at no line.
-    after_s, of_s
-        After so many seconds of a call that takes `of_s`.
+    `line`: before which line that the call runs, counted from 0; None: at no line.
+    `after_s`, `of_s`: after so many seconds of a call that takes `of_s`.
     """
 
     moment: KillMoment
@@ -85,12 +73,8 @@ def choose(calls: Sequence[FunctionCall], kills: int, moments: Sequence[KillMome
 
     No point, and no line, comes twice, as long as there are others.
 
-    Parameters
-    ----------
-    calls
-        The calls of the undisturbed run.
-    kills
-        How many points; fewer only if no call has one of the moments.
+    `calls`: the calls of the undisturbed run.
+    `kills`: how many points; fewer only if no call has one of the moments.
     """
     chance = random.Random(seed)
     points: list[KillPoint] = []

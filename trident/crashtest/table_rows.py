@@ -1,4 +1,4 @@
-"""Reads the table that a job writes: a folder or file, SQLite, PostgreSQL, or what a function of the user's returns."""
+"""Reads the table that a job writes (files, SQLite, PostgreSQL, what a function returns), and compares two as multisets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,12 +21,9 @@ from trident.errors import ConfigError, TridentError, describe
 from trident.extras import needs_package
 from trident.redaction import redacted
 
-__all__ = ["Row", "Table", "table_named"]
-
 Row = Mapping[str, Any]
 """A row: its columns by name."""
 
-_SERVERS = ("postgresql", "postgres")
 _KINDS = (
     "a folder or file of Parquet, CSV, JSON or Delta below the job's folder, sqlite:///counts.db?table=counts, "
     "postgresql://host/database?table=counts, or module:function that returns rows"
@@ -36,18 +34,11 @@ _KINDS = (
 class Table:
     """A table, as the command line names it; nothing is opened before `read`.
 
-    Parameters
-    ----------
-    name
-        How it is shown, without secrets.
-    kind
-        `path`, `sqlite`, `postgres` or `function`.
-    place
-        The relative path, the URL without its query, or `module:function`.
-    select
-        Of a database: what is read.
-    options
-        Of a path: `header=true`, if the first line of each CSV file has the names of the columns.
+    `name`: how it is shown, without secrets.
+    `kind`: `path`, `sqlite`, `postgres` or `function`.
+    `place`: the relative path, the URL without its query, or `module:function`.
+    `select`: of a database: what is read.
+    `options`: of a path: `header=true`, if the first line of each CSV file has the names of the columns.
     """
 
     name: str
@@ -66,15 +57,8 @@ class Table:
     def read(self, folder: Path) -> list[Row]:
         """Return all rows, in no order; none if the table does not exist (yet).
 
-        Parameters
-        ----------
-        folder
-            The copy that the job runs in.
-
-        Raises
-        ------
-        TridentError
-            It is there and cannot be read.
+        `folder`: the copy that the job runs in.
+        Raises `TridentError`: it is there and cannot be read.
         """
         return list(_READ[self.kind](self, folder))
 
@@ -82,13 +66,10 @@ class Table:
 def table_named(text: str) -> Table:
     """Return the table that a text names.
 
-    Raises
-    ------
-    ConfigError
-        It names none, or one that is not in the copy of the folder.
+    Raises `ConfigError`: it names none, or one that is not in the copy of the folder.
     """
     url = urlsplit(text)
-    if url.scheme in ("sqlite", *_SERVERS):
+    if url.scheme in ("sqlite", "postgresql", "postgres"):
         return _database(text, url)
     if url.scheme in ("", "file") or not all(part.replace(".", "").isidentifier() for part in text.split(":")):
         path, _, query = text.partition("?")
@@ -257,3 +238,73 @@ def _rows_of_function(table: Table, folder: Path) -> list[Row]:
 _READ: Mapping[str, Callable[[Table, Path], Iterable[Row]]] = {
     "path": _rows_of_path, "sqlite": _rows_of_sqlite, "postgres": _rows_of_postgres, "function": _rows_of_function,
 }  # fmt: skip
+
+
+# ---- comparing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """A key whose rows differ, and what was expected and found of it, as text."""
+
+    key: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How two tables are compared.
+
+    `key`: the columns of the key; none: the whole row is one, and its copies are counted.
+    `ignored`: columns that differ from run to run, such as the time of writing.
+    """
+
+    key: Sequence[str] = ()
+    ignored: Sequence[str] = ()
+
+    def differences(
+        self, expected: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
+    ) -> list[RowDifference]:
+        """Return the keys that differ, in order.
+
+        Raises `ConfigError`: a column of the key is not in the table.
+        """
+        one, other = self._grouped(expected), self._grouped(found)
+        return [
+            RowDifference(key, self._shown(one[key]), self._shown(other[key]))
+            for key in sorted({*one, *other})
+            if one[key] != other[key]
+        ]
+
+    def _grouped(self, rows: Sequence[Mapping[str, Any]]) -> defaultdict[str, Counter[str]]:
+        grouped: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for row in rows:
+            if missing := [name for name in self.key if name not in row]:
+                raise ConfigError(f"--key {missing[0]} is not a column of the table; it has {', '.join(row)}")
+            kept = {name: value for name, value in row.items() if name not in self.ignored}
+            names = self.key or list(kept)
+            rest = {name: value for name, value in kept.items() if name not in names}
+            grouped[_text({name: row[name] for name in names}, bare=len(self.key) == 1)][_text(rest)] += 1
+        return grouped
+
+    def _shown(self, rows: Counter[str]) -> str:
+        if not rows:
+            return "no row"
+        if not self.key or set(rows) == {""}:
+            return f"{rows.total()} ×"
+        return "; ".join(row if count == 1 else f"{count} × {row}" for row, count in sorted(rows.items()))
+
+
+def _text(row: Mapping[str, Any], bare: bool = False) -> str:
+    """Return columns as text; `bare`: of the only one without its name."""
+    values = {name: _value(row[name]) for name in sorted(row)}
+    return next(iter(values.values())) if bare else ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return format(value, ".12g")  # the order in which a sum of doubles was added up is no difference
+    if isinstance(value, dict | list | tuple):
+        return json.dumps(value, sort_keys=True, default=str)
+    return "NULL" if value is None else str(value)

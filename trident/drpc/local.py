@@ -8,8 +8,16 @@ from typing import Any, Protocol
 import cloudpickle
 
 from trident.config import Config
-from trident.drpc.batching import Answer, DRPCFunction, RequestExecutor, unknown_function
-from trident.drpc.queried_states import CommittedLog, LogOfOthers, OwnLog, QueriedTopology
+from trident.drpc.batching import (
+    Answer,
+    CommittedLog,
+    DRPCFunction,
+    LogOfOthers,
+    OwnLog,
+    QueriedTopology,
+    RequestExecutor,
+    unknown_function,
+)
 from trident.errors import ConfigError, TopologyError, describe
 from trident.graph import Graph
 from trident.planner import RequestPlan, make_request_plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -33,20 +33,11 @@ from trident.planner import Exchange, RequestPlan, Sink, Step
 from trident.runtime.engine.fragment_runs import run_step
 from trident.runtime.engine.routing import route
 from trident.runtime.steps.failures import failing_at
-from trident.runtime.steps.in_batch import aggregate
-from trident.runtime.steps.joins import join, multi_reduce
+from trident.runtime.steps.in_batch import aggregate, join, multi_reduce
 from trident.runtime.steps.rows import StepRun
 
 _REQUEST = ""  # no field has this name
 _NUMBER = Fields.of([_REQUEST], ["bigint"])
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A step as declared, and as it runs over rows with the number of their request."""
-
-    node: Node
-    carrying: Step
 
 
 class RequestSteps:
@@ -54,22 +45,19 @@ class RequestSteps:
 
     def __init__(self, plan: RequestPlan) -> None:
         self._entry, *nodes = plan.nodes
-        self._steps = [_Step(node, _carrying(node)) for node in nodes]
+        self._steps = [(node, _carrying(node)) for node in nodes]  # as declared, and as it runs over numbered rows
         self._answer = plan.nodes[-1]
 
     def answers(self, args: Sequence[str], run: StepRun) -> list[list[list[Any]]]:
         """Return the answer of each request, in order: the rows of the last step.
 
-        Raises
-        ------
-        StepFailed
-            A step failed; it is not known for which request.
+        Raises `StepFailed`: a step failed; it is not known for which request.
         """
         numbers = pa.array(range(len(args)), pa.int64())
         tables = {self._entry.id: pa.table([strict_array(args, pa.string()), numbers], [*self._entry.fields, _REQUEST])}
-        for step in self._steps:
-            with failing_at(step.node.id):
-                tables[step.node.id] = _apply(step, [tables[id_] for id_ in step.node.parents], len(args), run)
+        for node, carrying in self._steps:
+            with failing_at(node.id):
+                tables[node.id] = _apply(node, carrying, [tables[id_] for id_ in node.parents], len(args), run)
         return _by_request(tables[self._answer.id], self._answer.fields, len(args))
 
 
@@ -103,16 +91,15 @@ def _carrying(node: Node) -> Step:
     return Step(node.id, node.parents, node, tuple(dict.fromkeys([*node.fields.names, _REQUEST])))
 
 
-def _apply(step: _Step, sources: list[pa.Table], requests: int, run: StepRun) -> pa.Table:
-    node = step.node
+def _apply(node: Node, carrying: Step, sources: list[pa.Table], requests: int, run: StepRun) -> pa.Table:
     if isinstance(node, JoinNode) and not node.preserve:
-        return join(step.carrying.node, sources, run.on_error.bounds)
+        return join(carrying.node, sources, run.on_error.bounds)
     from_unknown_rows = isinstance(node, MapNode) and isinstance(node.function, ArrowFunction)
     if from_unknown_rows or isinstance(node, (JoinNode, MultiReduceNode)):
         return _one_by_one(node, sources, requests, run)
     if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
         return _routed(node, sources[0], run)
-    done = run_step(step.carrying, sources, run)
+    done = run_step(carrying, sources, run)
     if isinstance(node, AggregateNode) and not node.grouped and not node.partial:
         return _with_aggregates_of_nothing(node, done, sources[0], requests, run)
     return done

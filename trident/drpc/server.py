@@ -19,10 +19,9 @@ from starlette.types import ASGIApp, Scope
 from trident.drpc.batching import DRPCFunction
 from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, TridentError, describe
-from trident.http.guard import Guard, Rules
+from trident.http.guard import Guard
 from trident.http.plain_json import to_json
-from trident.http.server_thread import ServerThread
-from trident.http.strangers import is_loopback
+from trident.http.server_thread import ServerThread, is_loopback
 
 DEFAULT_PORT = 3774
 """Storm's port for DRPC over HTTP."""
@@ -41,7 +40,7 @@ class DRPCServer(ServerThread):
         Where to listen; port 0 takes a free one (see `port`).
     token
         Required of every request as `Authorization: Bearer <token>`, before its body is read; None: any client may ask, but no
-        page of another site (see `trident.http.strangers`). Use one on any host but this one. Not needed for `GET /health`,
+        page of another site (see `trident.http.server_thread`). Use one on any host but this one. Not needed for `GET /health`,
         which gives the topology's name, its last committed batch and, where that cannot be read, the error; nor for what is
         refused in any case: bad requests (400, 404 and 405 of other pages) and too many connections (503).
     timeout_s
@@ -82,11 +81,8 @@ class DRPCServer(ServerThread):
         if token is None and not is_loopback(host):
             logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
 
-        def app() -> Any:
-
-            return make_app(drpc, token, is_loopback(host), timeout_s, max_request_bytes, max_concurrency)
-
-        super().__init__(app, host, port, max_connections)
+        limits = timeout_s, max_request_bytes, max_concurrency
+        super().__init__(lambda: make_app(drpc, token, is_loopback(host), *limits), host, port, max_connections)
 
     def stop(self) -> None:
         """Take no more requests, wait a few seconds for those in flight, and close."""
@@ -120,7 +116,7 @@ def make_app(
 
     return Starlette(
         routes=[*asking, Route("/health", service.health, methods=["GET"])],
-        middleware=[Middleware(Guard, Rules(token, loopback, needs_token, _refusal))],
+        middleware=[Middleware(Guard, token, loopback, needs_token, _refusal)],
         exception_handlers={HTTPException: _no_such_page},
     )
 
@@ -155,19 +151,19 @@ class _Service:
             return _problem(error)
         except ClientDisconnect:
             return Response(status_code=400)  # the client does not read it
-        return _json(to_json(answer, str))
+        return Response(to_json(answer, str), media_type="application/json")
 
     async def functions(self, request: Request) -> Response:
-        return _json(json.dumps({"topology": self._drpc.name, "functions": self._drpc.functions}))
+        return _json({"topology": self._drpc.name, "functions": self._drpc.functions})
 
     async def health(self, request: Request) -> Response:
         try:
             txid = await run_in_threadpool(lambda: self._drpc.txid)
         except TridentError as error:
-            return _json(json.dumps({"status": "failing", "cause": describe(error)}), 503)
+            return _json({"status": "failing", "cause": describe(error)}, 503)
         if self._drpc.closed:
-            return _json(json.dumps({"status": "stopped"}), 503)
-        return _json(json.dumps({"status": "ok", "topology": self._drpc.name, "txid": txid}))
+            return _json({"status": "stopped"}, 503)
+        return _json({"status": "ok", "topology": self._drpc.name, "txid": txid})
 
     async def _answer(self, function: DRPCFunction, request: Request) -> list[list[Any]]:
         answer = function.submit(_args_of(function.name, request, await self._body(function.name, request)))
@@ -210,15 +206,15 @@ def _args_of(function: str, request: Request, body: bytes) -> str:
 
 def _problem(error: DRPCExecutionException) -> Response:
     problem = {"function": error.function, "reason": error.reason, "step": error.step, "cause": error.cause}
-    return _json(json.dumps({"error": problem}), _STATUS.get(error.reason, 500), _HEADERS.get(error.reason))
+    return _json({"error": problem}, _STATUS.get(error.reason, 500), _HEADERS.get(error.reason))
 
 
 async def _no_such_page(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     cause = f"{request.method} {request.url.path}: this server has POST /drpc/FUNCTION, GET /drpc and GET /health"
     problem = {"function": "*", "reason": "unknown", "step": None, "cause": cause}
-    return _json(json.dumps({"error": problem}), status)
+    return _json({"error": problem}, status)
 
 
-def _json(text: str | bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(text, status, headers, "application/json")
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(json.dumps(value), status, headers, "application/json")

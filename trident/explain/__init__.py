@@ -1,11 +1,10 @@
 """Describes a topology before it runs: as text, as a drawing, and state by state.
 
-Begin with `text.py` (`explain`); `drawing.py` draws, `descriptions.py` has the states and their guarantees.
-All read the plan that would run; `labels.py` has the line for each kind of step.
+Begin with `text.py` (`explain`, and `describe` of the states and their guarantees); `drawing.py` draws.
+All read the plan that would run.
 """
 
-from trident.explain.descriptions import describe
 from trident.explain.drawing import to_dot, to_mermaid
-from trident.explain.text import Explanation, explain
+from trident.explain.text import Explanation, describe, explain
 
 __all__ = ["Explanation", "describe", "explain", "to_dot", "to_mermaid"]

@@ -1,20 +1,48 @@
-"""`explain`: the stages of a batch, their steps, how each step runs, and the states."""
+"""`explain`: the stages of a batch, a line for each step, how it runs, and the states; `describe`: the states as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from trident.config import Config
-from trident.explain.descriptions import describe
-from trident.explain.labels import Stage, names_of, routing_text, stages_of, what
-from trident.graph import Graph, Node, PersistNode, RepartitionNode, SpoutNode
+from trident.fields import Fields
+from trident.graph import (
+    AggregateNode,
+    DrpcNode,
+    EachNode,
+    FilterNode,
+    Graph,
+    JoinNode,
+    JoinWithinNode,
+    MapNode,
+    Member,
+    MergeNode,
+    MultiReduceNode,
+    Node,
+    PeekNode,
+    PersistNode,
+    ProjectNode,
+    QueryNode,
+    RepartitionNode,
+    Routing,
+    SelectNode,
+    SpoutNode,
+    WindowNode,
+)
 from trident.naming import counted
+from trident.operations.expressions import Expression, col
+from trident.operations.names import operation_name
 from trident.planner import Fragment, Plan, Sink, make_plan
-from trident.planner.guarantees import spout_type_of
-from trident.planner.placing import misplaced, stage_memory
+from trident.planner.guarantees import early_reads, is_exact, lack_text, spout_type_of
+from trident.planner.placing import Stage, misplaced, stage_memory, stages_of
 from trident.redaction import shown_configuration
+from trident.spout.interfaces import SpoutType
+from trident.state.interfaces import StateSpec, StateType
+from trident.state.map_state import MapStateFactory
+
+_ROUTINGS = {"shuffle": "in turn", "broadcast": "to all", "global": "into one", "identity": "stays"}
 
 
 class Explanation(str):
@@ -91,7 +119,7 @@ def _stage(graph: Graph, plan: Plan, stage: Stage) -> Iterator[str]:
         node, fragment = graph.node(entry), plan.fragments[entry]
         yield f"  {f'{number}. ' if stage.driver else ''}{entry}: {_entry(plan, node)}"
         if fragment.steps or fragment.sinks:
-            yield f"      gives {names_of(fragment.fields) or 'nothing'}"
+            yield f"      gives {', '.join(fragment.fields) or 'nothing'}"
         yield from _fragment(graph, fragment)
 
 
@@ -102,32 +130,34 @@ def _entry(plan: Plan, node: Node) -> str:
         return f"{what(node)} ({spout_type_of(node.spout).value}){f', about {hint} tasks' if hint else ''}"
     if node.id in plan.exchanges:
         width = plan.exchanges[node.id].partitions
-        partitions = "as many partitions as the engine works on at once" if width is None else _partitions(width)
+        partitions = (
+            "as many partitions as the engine works on at once" if width is None else counted(width, "partition")
+        )
         runs = "" if isinstance(node, RepartitionNode) else f" [{_runs(node)}]"
         return f"{what(node)}; {partitions}{runs}"
     if isinstance(node, PersistNode):
-        return f"{what(node)}; {_partitions(plan.partitions[node.state])}"
+        return f"{what(node)}; {counted(plan.partitions[node.state], 'partition')}"
     return f"{what(node)} [{_runs(node)}]"
 
 
 def _fragment(graph: Graph, fragment: Fragment) -> Iterator[str]:
     for step in fragment.steps:
-        keeps = names_of(step.keep) or "nothing"
+        keeps = ", ".join(step.keep) or "nothing"
         yield f"      {_short(step.id, fragment)}: {what(graph.node(step.id))} [{_runs(step.node)}] keeps {keeps}"
     for sink in fragment.sinks:
         yield f"      => {_short(sink.target, fragment)}: {_sink(sink)}"
 
 
 def _sink(sink: Sink) -> str:
-    sent = f"sends {names_of(sink.fields) or 'only how many tuples there are'}"
+    sent = f"sends {', '.join(sink.fields) or 'only how many tuples there are'}"
     if sink.routing is not None:
         return f"{sent}, {routing_text(sink.routing)}"
     if sink.aggregation is not None:
-        from trident.runtime.steps.kernels import aggregation_runs
+        from trident.runtime.steps.applying import aggregation_runs
 
         return f"{sent}; {aggregation_runs(sink.aggregation)}"
     if sink.window is not None:
-        from trident.runtime.steps.kernels import window_runs
+        from trident.runtime.steps.applying import window_runs
 
         return f"{sent}; {window_runs(sink.window)}"
     if sink.join is not None:
@@ -143,16 +173,16 @@ def _short(id_: str, fragment: Fragment) -> str:
 
 
 def _runs(node: Node) -> str:
-    from trident.runtime.steps.kernels import step_runs
+    from trident.runtime.steps.applying import step_runs
 
     return step_runs(node)
 
 
 def _state(state: dict[str, Any]) -> Iterator[str]:
-    kind, store = state["kind"] or "a kind of its own", state["store"]
-    yield f"  {state['state']}: {kind}, {store}, {_partitions(state['partitions'])}{', static' if state['static'] else ''}"
+    of = (state["kind"] or "a kind of its own", state["store"], counted(state["partitions"], "partition"))
+    yield f"  {state['state']}: {', '.join(of)}{', static' if state['static'] else ''}"
     if state["key"] or state["value"]:
-        yield f"      key {names_of(state['key']) or 'none'}; value {names_of(state['value']) or 'as the updater writes it'}"
+        yield f"      key {', '.join(state['key']) or 'none'}; value {', '.join(state['value']) or 'as the updater writes it'}"
     if "window" in state:
         yield f"      {state['window']}"
     if "layout" in state:
@@ -161,5 +191,175 @@ def _state(state: dict[str, Any]) -> Iterator[str]:
         yield f"      {stream}: {pairing['guarantee']} {pairing['cell']}; {pairing['why']}"
 
 
-def _partitions(count: int) -> str:
-    return counted(count, "partition")
+def describe(graph: Graph) -> list[dict[str, Any]]:
+    """Return one mapping for each state, in order of declaration; see `TridentTopology.describe`."""
+    plan = make_plan(graph)
+    writers = {node.state: node for node in graph.nodes if isinstance(node, PersistNode)}
+    lines = []
+    for state in graph.states:
+        kind, writer = state.spec.kind, writers.get(state.name)
+        asked, layout = state.spec.required_num_partitions or graph.hints.get(state.name, 1), state.spec.facts.layout
+        sources = () if writer is None else graph.sources_of(writer.id)
+        lines.append(
+            {
+                "state": state.name,
+                "kind": None if kind is None else kind.value,
+                "store": store_of(state.spec),
+                "partitions": plan.partitions.get(state.name, asked),
+                "static": state.static,
+                "key": state.key_fields.typed,
+                "value": state.value.typed,
+                "streams": {spout.id: _pairing(graph, plan, spout, writer) for spout in sources if writer is not None},
+                **_window(writer),
+                **({} if layout is None else {"layout": layout(state.conf(graph.name))}),
+            }
+        )
+    return lines
+
+
+def store_of(spec: StateSpec) -> str:
+    """Return what a state's store is called: the class that the user wrote, else the name of the state's factory."""
+    factory = spec.factory.backing_map_factory if isinstance(spec.factory, MapStateFactory) else spec.factory
+    return spec.store or operation_name(factory)
+
+
+def _window(writer: PersistNode | None) -> dict[str, Any]:
+    """Describe the window, or the join over time, that a state holds."""
+    if isinstance(writer, JoinWithinNode):
+        return {"key": writer.sides[0].key.typed, "value": writer.fields.typed, "window": f"join {writer}"}
+    if not isinstance(writer, WindowNode):
+        return {}
+    return {"key": writer.group.typed, "value": writer.value.typed, "window": str(writer.config)}
+
+
+def _pairing(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) -> dict[str, Any]:
+    """Describe one cell of the guarantee matrix, and what else reaches the state on the way from the spout."""
+    promise, spec = spout_type_of(spout.spout), graph.state(writer.state).spec
+    if spec.kind is None:
+        cell, exact = f"({promise.value} spout, state of your own)", None
+        why = "what it does with a replayed batch is up to the state"
+    else:
+        cell = f"({promise.value} spout, {spec.kind.value} state{lack_text(spec.kind, spec.facts.keeps_attempts)})"
+        exact = is_exact(promise, spec.kind, spec.facts.keeps_attempts)
+        why = _why(promise, spec.kind, exact)
+        if exact:
+            exact, why = next(_spoiled(graph, plan, spout, writer), (exact, why))
+    guarantee = {True: "exact", False: "not exact", None: "unknown"}[exact]
+    return {"spout": promise.value, "cell": cell, "exact": exact, "guarantee": guarantee, "why": why}
+
+
+def _spoiled(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) -> Iterator[tuple[bool | None, str]]:
+    """Return what else flows into the state, in addition to the spout's tuples, as `(is it exact, why)`, the worst first."""
+    above = graph.above(writer.id)
+    found: list[tuple[bool | None, str]] = []
+    for read in early_reads(graph, plan.commits):
+        if read.query in above and spout.id in graph.above(read.query):
+            kind = graph.state(read.state).spec.kind
+            why = f"query {read.query!r} may read from state {read.state!r} what a failed attempt wrote, and feeds it"
+            if kind is not StateType.OPAQUE:
+                found.append((None if kind is None else False, why))
+    for node in plan.commits:
+        if isinstance(node, PersistNode) and node.id in above and spout.id in graph.above(node.id):
+            exact = _pairing(graph, plan, spout, node)["exact"]
+            if not exact:
+                found.append((exact, f"the new values of state {node.state!r}, which feed it, may differ in a replay"))
+    yield from sorted(found, key=lambda one: one[0] is None)
+
+
+def _why(promise: SpoutType, kind: StateType, exact: bool) -> str:
+    if kind is StateType.NON_TRANSACTIONAL:
+        return "a replay is applied a second time, because the state does not keep which batch wrote a value"
+    if promise is SpoutType.NON_TRANSACTIONAL:
+        return "a replay may hold tuples twice or not at all, and no state can know"
+    if kind is StateType.TRANSACTIONAL:
+        if promise is SpoutType.OPAQUE:
+            return "a replay may hold other tuples than those that the state has applied"
+        return "a replay holds the same tuples, so what is applied already is left as it is"
+    if not exact:
+        return "what a failed attempt wrote stays where the replay does not write, because no value says which attempt wrote it"
+    return "a replay is applied to the value from before the batch"
+
+
+def routing_text(routing: Routing) -> str:
+    """Return where a routing sends a tuple."""
+    if routing.kind == "hash":
+        return f"by {', '.join(routing.fields)}"
+    if routing.kind == "custom":
+        return f"as {operation_name(routing.function)} says"
+    return _ROUTINGS[routing.kind]
+
+
+def what(node: Node) -> str:
+    return next(text(node) for kind, text in _WHAT if isinstance(node, kind))
+
+
+def _join(node: JoinNode) -> str:
+    keys = " = ".join(f"({', '.join(group)})" for group in node.groups)
+    sides = ", ".join("outer" if outer else "inner" for outer in node.outer)
+    return f"join {keys} ({sides}) -> {', '.join(node.fields)}"
+
+
+def _persisted(node: PersistNode) -> str:
+    aggregation = node.aggregation
+    if aggregation is None:
+        return f"persist {node.state}: {_call(node.updater, node.inputs)}"
+    called = _call(aggregation.aggregator, aggregation.inputs)
+    pairs = zip(node.removals, node.parents[1:], strict=True)
+    removed = "".join(f"; removes {', '.join(key)} of {stream}" for key, stream in pairs)
+    return f"persist {node.state}: {called} -> {', '.join(aggregation.output)}{_by(aggregation.group)}{removed}"
+
+
+def _named(name: str, expression: Expression) -> str:
+    return name if repr(expression) == repr(col(name)) else f"{name} = {expression!r}"
+
+
+def _call(operation: Any, inputs: Fields) -> str:
+    if isinstance(operation, Expression):
+        return repr(operation)
+    return f"{operation_name(operation)}({', '.join(inputs)})"
+
+
+def _member(member: Member) -> str:
+    return f"{_call(member.aggregator, member.inputs)} -> {', '.join(member.outputs)}"
+
+
+def _by(group: Fields) -> str:
+    return f" by {', '.join(group)}" if len(group) else ""
+
+
+_WHAT: Sequence[tuple[type[Node], Callable[[Any], str]]] = (  # the first class that a node is of
+    (DrpcNode, lambda node: f"requests of {node.function}"),
+    (SpoutNode, lambda node: f"spout {operation_name(node.spout)}"),
+    (EachNode, lambda node: f"each {_call(node.function, node.inputs)} -> {node.outputs}"),
+    (FilterNode, lambda node: f"filter {_call(node.filter, node.inputs)}"),
+    (MapNode, lambda node: f"{'flat_map' if node.flat else 'map'} {operation_name(node.function)} -> {node.fields}"),
+    (PeekNode, lambda node: f"peek {operation_name(node.consumer)}"),
+    (ProjectNode, lambda node: f"project {', '.join(node.fields)}"),
+    (SelectNode, lambda node: f"select {', '.join(map(_named, node.fields.names, node.expressions))}"),
+    (MergeNode, lambda node: f"merge {len(node.parents)} streams -> {', '.join(node.fields)}"),
+    (
+        AggregateNode,
+        lambda node: (
+            f"aggregate{' in part' if node.partial else ''}{_by(node.group)}: {', '.join(map(_member, node.members))}"
+        ),
+    ),
+    (
+        QueryNode,
+        lambda node: (
+            f"query {node.state}: {_call(node.function, node.inputs)} -> {node.outputs}"
+            f"{', sees this batch' if node.sees_batch else ''}"
+        ),
+    ),
+    (JoinWithinNode, lambda node: f"join within {node.state}: {node} -> {', '.join(node.fields)}"),
+    (
+        WindowNode,
+        lambda node: f"{node.config.what} {node.state}: {node.config}{_by(node.group)}: {_member(node.member)}",
+    ),
+    (PersistNode, _persisted),
+    (RepartitionNode, lambda node: f"repartition {routing_text(node.routing)}"),
+    (JoinNode, _join),
+    (
+        MultiReduceNode,
+        lambda node: f"multi_reduce {operation_name(node.reducer)} of {len(node.parents)} streams{_by(node.groups[0])}",
+    ),
+)

@@ -11,11 +11,11 @@ from trident.fluent.base import StreamBase
 from trident.graph import AggregateNode, Member, RepartitionNode, Routing, SelectNode
 from trident.naming import TridentNames
 from trident.operations.adapters import aggregate_type, output_fields, refuse_missing_output
-from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
+from trident.operations.builtin import MaxBy, MaxWithComparator, MinBy, MinWithComparator
 from trident.operations.expression_types import type_of
 from trident.operations.expressions import col
 from trident.operations.names import merging_member, step_label
-from trident.operations.several import Several, WideAggregator, results_of, several, value_of
+from trident.operations.several import Several, WideAggregator, result_fields, several, value_of
 from trident.roles import has
 
 if TYPE_CHECKING:
@@ -80,13 +80,11 @@ class Aggregating(StreamBase):
     def _by(self, field: str, aggregator: MinWithComparator) -> Self:
         label = "max_by" if isinstance(aggregator, (MaxBy, MaxWithComparator)) else "min_by"
         if not isinstance(field, str):
-            raise TopologyError(f"stream {self.get_name()!r}: {label} takes the name of one field, got {field!r}")
+            raise self._wrong(f"{label} takes the name of one field, got {field!r}")
         aggregator.field = unquoted(field)
         (type_,) = self.fields.select([aggregator.field], self.get_name()).types
         if isinstance(aggregator, MinBy) and is_nested(type_):
-            raise TopologyError(
-                f"stream {self.get_name()!r}: {label} cannot order {field!r}, which is {type_}; give it a comparator"
-            )
+            raise self._wrong(f"{label} cannot order {field!r}, which is {type_}; give it a comparator")
         return self._keep_one(aggregator, label)
 
     def _keep_one(self, aggregator: MinWithComparator, label: str) -> Self:
@@ -114,19 +112,15 @@ class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
     def chain_end(self) -> S:
         """Return the stream of the results. Combiners are aggregated in part first if all of the chain are combiners."""
         if not self._members:
-            raise TopologyError(
-                f"stream {self._stream.get_name()!r}: chained_agg has no aggregator; add one with aggregate(...) or "
-                "partition_aggregate(...) before chain_end()"
+            raise self._stream._wrong(
+                "chained_agg has no aggregator; add one with aggregate(...) or partition_aggregate(...) before chain_end()"
             )
         members = [member for _, member in self._members]
         return declare(self._stream, self._group, members, full=self._members[0][0])
 
     def _with(self, full: bool, member: Member) -> ChainedAggregatorDeclarer[S]:
         if any(other is not full for other, _ in self._members):
-            raise TopologyError(
-                f"stream {self._stream.get_name()!r}: a chain is made of aggregate calls or of partition_aggregate calls, "
-                "not of both"
-            )
+            raise self._stream._wrong("a chain is made of aggregate calls or of partition_aggregate calls, not of both")
         return ChainedAggregatorDeclarer(self._stream, self._group, [*self._members, (full, member)])
 
 
@@ -154,7 +148,8 @@ def results(stream: S, aggregator: Several, value: str) -> S:
 
     Raises `TopologyError`: a result is called as a field of the key, beside which it is given.
     """
-    columns, given = {name: col(name) for name in stream.fields.names if name != value}, results_of(aggregator, value)
+    columns = {name: col(name) for name in stream.fields.names if name != value}
+    given = {name: col(value).field(name) for name in result_fields(aggregator).names}
     if both := [name for name in columns if name in given]:
         raise TopologyError(
             f"stream {stream.get_name()!r} gives its key ({', '.join(columns)}) and the results of its aggregates, and both "
@@ -172,18 +167,15 @@ def member_of(stream: StreamBase, args: Sequence[Any], call: str) -> Member:
     single = combines or has(aggregator, "reduce")
     refuse_missing_output(call, aggregator, out, stream.get_name())
     if out is None or isinstance(aggregator, type) or not (single or has(aggregator, "complete")):
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: {call} takes ([fields,] aggregator, output fields); got {aggregator!r}, expected "
-            "an object with combine (CombinerAggregator), reduce (ReducerAggregator) or aggregate and complete (Aggregator)"
+        raise stream._wrong(
+            f"{call} takes ([fields,] aggregator, output fields); got {aggregator!r}, expected an object with combine "
+            "(CombinerAggregator), reduce (ReducerAggregator) or aggregate and complete (Aggregator)"
         )
     if not len(out):
-        raise TopologyError(f"stream {stream.get_name()!r}: {call} needs at least one output field")
-    typed = aggregate_type if single else _emitted
-    return Member(inputs, aggregator, typed(aggregator, inputs, out, stream.get_name()), combines)
-
-
-def _emitted(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> Fields:
-    return output_fields(aggregator, out, stream)
+        raise stream._wrong(f"{call} needs at least one output field")
+    name = stream.get_name()
+    typed = aggregate_type(aggregator, inputs, out, name) if single else output_fields(aggregator, out, name)
+    return Member(inputs, aggregator, typed, combines)
 
 
 def declare(stream: S, group: Fields | None, members: Sequence[Member], full: bool, label: str | None = None) -> S:
@@ -208,9 +200,7 @@ def _results(stream: StreamBase, key: Fields, members: Sequence[Member]) -> Fiel
     """Return the fields of the key and of all results; `TopologyError` if two are of one name."""
     names = [name for member in members for name in member.outputs.names]
     if len(set(names)) < len(names):
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: output fields of chained aggregators must be distinct, got {names}"
-        )
+        raise stream._wrong(f"output fields of chained aggregators must be distinct, got {names}")
     for member in members:
         key = key.concat(member.outputs, stream.get_name())
     return key

@@ -37,6 +37,10 @@ class StreamBase(TridentNames):
         """Return the label given by `name`, else the id of the last step."""
         return self._label or self._node.id
 
+    def _wrong(self, what: str) -> TopologyError:
+        """Return the error of a call that is wrong; it names the stream."""
+        return TopologyError(f"stream {self.get_name()!r}: {what}")
+
     def _select(self, fields: FieldsLike) -> Fields:
         return self.fields.select(Fields(fields).names, self.get_name())
 
@@ -44,7 +48,7 @@ class StreamBase(TridentNames):
         return self._topology._child_id(self._node.id, self._label or label)
 
     def _child(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Node:
-        return self._topology._add(kind(self._child_id(label), (self._node.id,), fields, **rest))
+        return child_of([self], label, kind, fields, **rest)
 
     def _then(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Self:
         return type(self)(self._topology, self._child(label, kind, fields, **rest))
@@ -54,9 +58,7 @@ class StreamBase(TridentNames):
         rest = list(args)
         inputs = self._select(rest.pop(0)) if rest and is_fields(rest[0]) else None
         if not rest or len(rest) > 2:
-            raise TopologyError(
-                f"stream {self.get_name()!r}: expected ([fields,] operation[, output fields]), got {args!r}"
-            )
+            raise self._wrong(f"expected ([fields,] operation[, output fields]), got {args!r}")
         out = Fields(rest[1]) if len(rest) == 2 else None
         if inputs is None:
             # as in Storm, an aggregator without input fields sees empty tuples; an updater sees everything
@@ -66,27 +68,48 @@ class StreamBase(TridentNames):
 
 
 def is_fields(value: object) -> bool:
-    """Whether an argument names fields."""
     return isinstance(value, (str, Fields)) or (
         isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
     )
+
+
+def child_of(streams: Sequence[StreamBase], label: str, kind: type[Node], fields: Fields, **rest: Any) -> Node:
+    """Add a node that takes the tuples of streams; its name is made from that of the first."""
+    first = streams[0]
+    return first._topology._add(kind(first._child_id(label), tuple(one._node.id for one in streams), fields, **rest))
 
 
 def key_of(stream: StreamBase, fields: FieldsLike, call: str) -> Fields:
     """Return the named fields of a stream as a key; `TopologyError` if they cannot be one."""
     key = stream.fields.select(Fields(fields).names, stream.get_name())
     if not len(key):
-        raise TopologyError(f"stream {stream.get_name()!r}: {call} needs at least one field")
-    for name, type_ in zip(key.names, key.types, strict=True):
+        raise stream._wrong(f"{call} needs at least one field")
+    for name, type_ in key.pairs:
         if is_nested(type_):
-            raise TopologyError(
-                f"stream {stream.get_name()!r}: cannot {call.replace('_', ' ')} {name!r}, which is {type_}; a key is made "
-                "of plain values. Derive a text or a number from it with each, and use that"
+            raise stream._wrong(
+                f"cannot {call.replace('_', ' ')} {name!r}, which is {type_}; a key is made of plain values. Derive a text or "
+                "a number from it with each, and use that"
             )
     return key
 
 
-def check_apart(call: str, streams: Sequence[StreamBase]) -> None:
+def check_streams(topology: Declaration, call: str, streams: Sequence[Any]) -> list[StreamBase]:
+    """Return the streams; `TopologyError` if there are none, if one is none, or one is of another topology."""
+    if not streams:
+        raise TopologyError(f"topology {topology.name!r}: {call} needs at least one stream")
+    for stream in streams:
+        if not isinstance(stream, StreamBase):
+            raise TopologyError(f"topology {topology.name!r}: {call} takes streams, got {stream!r}")
+        if stream._topology is not topology:
+            raise TopologyError(
+                f"topology {topology.name!r}: {call} got stream {stream.get_name()!r} of another topology "
+                f"({stream._topology.name!r})"
+            )
+    _check_apart(call, streams)
+    return list(streams)
+
+
+def _check_apart(call: str, streams: Sequence[StreamBase]) -> None:
     """Refuse to bring DRPC requests together with anything but themselves.
 
     Raises `TopologyError`: as in Storm: "Cannot join DRPC stream with streams originating from other spouts".
@@ -107,22 +130,24 @@ def check_apart(call: str, streams: Sequence[StreamBase]) -> None:
 
 def refuse_state(stream: StreamBase, call: str) -> None:
     """Refuse to write a state from DRPC requests: they have no txid, so nothing would make the writes exact."""
-    for source in _sources(stream):
-        if isinstance(source, DrpcNode):
-            raise TopologyError(
-                f"stream {stream.get_name()!r}: {call} cannot take the requests of DRPC function {source.function!r}; they "
-                "only read. Feed states from a stream that has a spout"
-            )
+    if function := _function(stream):
+        raise stream._wrong(
+            f"{call} cannot take the requests of DRPC function {function!r}; they only read. Feed states from a stream that "
+            "has a spout"
+        )
 
 
 def refuse_this_batch(stream: StreamBase, state: str) -> None:
     """Refuse to show a DRPC request the values of its batch."""
-    for source in _sources(stream):
-        if isinstance(source, DrpcNode):
-            raise TopologyError(
-                f"stream {stream.get_name()!r}: a request of DRPC function {source.function!r} is in no batch that updates "
-                f"state {state!r}; leave sees out, and it sees the newest committed batch"
-            )
+    if function := _function(stream):
+        raise stream._wrong(
+            f"a request of DRPC function {function!r} is in no batch that updates state {state!r}; leave sees out, and it sees "
+            "the newest committed batch"
+        )
+
+
+def _function(stream: StreamBase) -> str | None:
+    return next((source.function for source in _sources(stream) if isinstance(source, DrpcNode)), None)
 
 
 def _sources(stream: StreamBase) -> list[Node]:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.fluent.base import StreamBase, check_apart, is_fields
+from trident.fluent.base import StreamBase, check_streams, child_of, is_fields
 from trident.fluent.declaration import Declaration
 from trident.graph import MergeNode, MultiReduceNode, Node
 from trident.operations.adapters import output_fields
 from trident.operations.interfaces import GroupedMultiReducer, MultiReducer
 from trident.roles import has
-
-
-@runtime_checkable
-class _Grouped(Protocol):
-    """A grouped stream."""
-
-    def get_group_fields(self) -> Fields:
-        """Return the key."""
-
-    def to_stream(self) -> StreamBase:
-        """Return the stream without its groups."""
 
 
 def merge(topology: Declaration, args: Sequence[Any]) -> Node:
@@ -36,9 +25,7 @@ def merge(topology: Declaration, args: Sequence[Any]) -> Node:
     first = streams[0]
     inputs = tuple(_in_order_of(first, stream, out) for stream in streams)
     fields = first.fields if out is None else named("merge", first.get_name(), out, first.fields)
-    id_ = first._child_id("merge")
-    parents = tuple(stream._node.id for stream in streams)
-    return topology._add(MergeNode(id_, parents, fields, inputs=inputs))
+    return child_of(streams, "merge", MergeNode, fields, inputs=inputs)
 
 
 def _in_order_of(first: StreamBase, stream: StreamBase, out: Fields | None) -> Fields:
@@ -51,7 +38,7 @@ def _in_order_of(first: StreamBase, stream: StreamBase, out: Fields | None) -> F
     what = (
         f"cannot merge stream {stream.get_name()!r} ({stream.fields}) with stream {first.get_name()!r} ({first.fields})"
     )
-    there, here = (list(zip(one.fields.names, one.fields.types, strict=True)) for one in (first, stream))
+    there, here = first.fields.pairs, stream.fields.pairs
     apart = [field for field, other in zip(here, there, strict=False) if field != other and field in there]
     if set(names) == set(own):
         fields = fields.select(names)
@@ -70,11 +57,13 @@ def _in_order_of(first: StreamBase, stream: StreamBase, out: Fields | None) -> F
 
 def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
     """Add a reducer of several streams; see `TridentTopology.multi_reduce`."""
+    from trident.stream import GroupedStream
+
     if len(args) < 3:
         raise TopologyError(f"topology {topology.name!r}: multi_reduce takes (streams, reducer, output fields)")
     *before, reducer, out = args
     given, handles = _inputs_and_streams(before)
-    grouped = [isinstance(handle, _Grouped) for handle in handles]
+    grouped = [isinstance(handle, GroupedStream) for handle in handles]
     if any(grouped) and not all(grouped):
         raise TopologyError("multi_reduce takes streams that are all grouped (group_by) or all ungrouped; got both")
     streams = check_streams(topology, "multi_reduce", [one.to_stream() if any(grouped) else one for one in handles])
@@ -83,17 +72,10 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
     groups = [handle.get_group_fields() for handle in handles] if any(grouped) else [Fields()] * len(streams)
     check_keys("multi_reduce", streams, groups)
     fields = output_fields(reducer, Fields(out), streams[0].get_name())
-    return topology._add(
-        MultiReduceNode(
-            streams[0]._child_id("multi_reduce"),
-            tuple(stream._node.id for stream in streams),
-            fields,
-            tuple(inputs),
-            tuple(groups),
-            any(grouped),
-            reducer,
-        )
-    )
+    return child_of(
+        streams, "multi_reduce", MultiReduceNode, fields, inputs=tuple(inputs), groups=tuple(groups), grouped=any(grouped),
+        reducer=reducer,
+    )  # fmt: skip
 
 
 def _check_reducer(stream: str, reducer: Any, grouped: bool) -> None:
@@ -129,22 +111,6 @@ def _inputs(streams: Sequence[StreamBase], given: Sequence[Fields]) -> list[Fiel
     if not all(len(fields) for fields in inputs):
         raise TopologyError("multi_reduce needs at least one input field of each stream")
     return inputs
-
-
-def check_streams(topology: Declaration, call: str, streams: Sequence[Any]) -> list[StreamBase]:
-    """Return the streams; `TopologyError` if there are none, if one is none, or one is of another topology."""
-    if not streams:
-        raise TopologyError(f"topology {topology.name!r}: {call} needs at least one stream")
-    for stream in streams:
-        if not isinstance(stream, StreamBase):
-            raise TopologyError(f"topology {topology.name!r}: {call} takes streams, got {stream!r}")
-        if stream._topology is not topology:
-            raise TopologyError(
-                f"topology {topology.name!r}: {call} got stream {stream.get_name()!r} of another topology "
-                f"({stream._topology.name!r})"
-            )
-    check_apart(call, streams)
-    return list(streams)
 
 
 def check_keys(call: str, streams: Sequence[StreamBase], keys: Sequence[Fields]) -> None:

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from os import PathLike
 
 from trident.errors import TopologyError
-from trident.fields import Fields
-from trident.graph import Graph, Migrate, Node, StateNode
+from trident.graph import Graph, Node, StateNode
 from trident.naming import TridentNames
 from trident.state.interfaces import StateFactory, StateSpec, is_factory
 
@@ -65,16 +64,8 @@ class Declaration(TridentNames):
             number += 1
         return node_id
 
-    def _add_state(
-        self,
-        name: str,
-        spec: StateSpec,
-        static: bool = False,
-        key_fields: Fields | None = None,
-        value: Fields | None = None,
-        free_keys: bool = False,
-        migrate: Migrate | None = None,
-    ) -> StateNode:
+    def _add_state(self, node: StateNode) -> StateNode:
+        name, spec = node.name, node.spec
         if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a state; use letters, digits, '_', '.' and '-': state_name=...")
         if name in self._states:
@@ -89,7 +80,6 @@ class Declaration(TridentNames):
                     f"topology {self.name!r}: states {other.name!r} and {name!r} are {where}; give each a place of its own, "
                     "beside the other"
                 )
-        node = StateNode(name, spec, static, key_fields or Fields(), value or Fields(), free_keys, migrate)
         if spec.facts.layout is not None:
             spec.facts.layout(node.conf(self.name))  # refuses a layout that the state cannot have
         self._states[name] = node

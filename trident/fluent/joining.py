@@ -9,11 +9,11 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, unquoted
-from trident.fluent.base import StreamBase, is_fields, key_of, refuse_state
-from trident.fluent.combining import check_keys, check_streams, named
+from trident.fluent.base import StreamBase, check_streams, child_of, is_fields, key_of, refuse_state
+from trident.fluent.combining import check_keys, named
 from trident.fluent.declaration import Declaration, spec_of
-from trident.fluent.windowing import event_time_type, keeping
-from trident.graph import JoinNode, JoinSide, JoinWithinNode, Node
+from trident.fluent.windowing import check_own_names, event_time_type, keeping
+from trident.graph import JoinNode, JoinSide, JoinWithinNode, Node, StateNode
 from trident.state.interfaces import StateFactory, StateSpec
 
 
@@ -44,18 +44,11 @@ def join(topology: Declaration, args: Sequence[Any], null_keys_match: bool) -> N
     inputs = [stream.fields for stream in streams]
     check_keys("join", streams, keys)
     fields = named("join", streams[0].get_name(), out, joined_fields(mode, inputs, keys))
-    return topology._add(
-        JoinNode(
-            streams[0]._child_id("join"),
-            tuple(stream._node.id for stream in streams),
-            fields,
-            tuple(inputs),
-            tuple(keys),
-            outer_of(types, len(streams)),
-            mode is JoinOutFieldsMode.PRESERVE,
-            null_keys_match,
-        )
-    )
+    outer, preserve = outer_of(types, len(streams)), mode is JoinOutFieldsMode.PRESERVE
+    return child_of(
+        streams, "join", JoinNode, fields, inputs=tuple(inputs), groups=tuple(keys), outer=outer, preserve=preserve,
+        null_keys_match=null_keys_match,
+    )  # fmt: skip
 
 
 def _trailing(args: list[Any], kind: type[Enum], default: Any) -> tuple[list[Any], Any]:
@@ -86,11 +79,11 @@ def _sides(topology: Declaration, args: list[Any]) -> tuple[list[StreamBase], li
 def joined_fields(mode: JoinOutFieldsMode, inputs: Sequence[Fields], keys: Sequence[Fields]) -> Fields:
     """Return the fields that a join gives; names that come twice get a number, they are only for messages."""
     if mode is JoinOutFieldsMode.PRESERVE:
-        pairs = [pair for fields in inputs for pair in _pairs(fields)]
+        pairs = [pair for fields in inputs for pair in fields.pairs]
     else:
-        pairs = _pairs(keys[0])
+        pairs = keys[0].pairs
         for fields, key in zip(inputs, keys, strict=True):
-            pairs += [pair for pair in _pairs(fields) if pair[0] not in key.names]
+            pairs += [pair for pair in fields.pairs if pair[0] not in key.names]
     names: list[str] = []
     for name, _ in pairs:
         number, unique = 1, name
@@ -99,10 +92,6 @@ def joined_fields(mode: JoinOutFieldsMode, inputs: Sequence[Fields], keys: Seque
             unique = f"{name}{number}"
         names.append(unique)
     return Fields.of(names, [type_ for _, type_ in pairs])
-
-
-def _pairs(fields: Fields) -> list[tuple[str, str | None]]:
-    return list(zip(fields.names, fields.types, strict=True))
 
 
 def outer_of(types: Any, sides: int) -> tuple[bool, ...]:
@@ -137,7 +126,7 @@ def join_within(
     handles = check_streams(topology, "join_within", list(streams))
     for stream in handles:
         refuse_state(stream, "join_within")
-        _check_names(stream)
+        check_own_names(stream, "join_within cannot take", stream.fields.names)
     groups = [key_of(stream, key, "join_within") for stream, key in zip(handles, keys, strict=True)]
     check_keys("join_within", handles, groups)
     sides = _sides_in_time(handles, groups, times, delay, outer_of(join_type, 2))
@@ -150,21 +139,9 @@ def join_within(
     spec = MemoryMapState.opaque() if state is None else spec_of(state)
     # A row is kept until the other side's watermark is beyond the last time that may meet it.
     kept_us = max(0, latest + sides[1].delay_us, sides[0].delay_us - earliest)
-    topology._add_state(name, keeping(handles[0], "join", name, spec, -(-kept_us // 1000)))
-    parents = tuple(stream._node.id for stream in handles)
-    id_ = handles[0]._child_id(f"join_within@{name}")
-    return topology._add(
-        JoinWithinNode(id_, parents, fields, state=name, sides=sides, earliest_us=earliest, latest_us=latest)
-    )
-
-
-def _check_names(stream: StreamBase) -> None:
-    reserved = [name for name in stream.fields.names if name.startswith("$")]
-    if reserved:
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: join_within cannot take {reserved[0]!r}: names that begin with $ are "
-            "reserved; rename the field"
-        )
+    topology._add_state(StateNode(name, keeping(handles[0], "join", name, spec, -(-kept_us // 1000))))
+    within_us = {"earliest_us": earliest, "latest_us": latest}
+    return child_of(handles, f"join_within@{name}", JoinWithinNode, fields, state=name, sides=sides, **within_us)
 
 
 def _sides_in_time(
@@ -182,24 +159,22 @@ def _sides_in_time(
             f"stream {name!r}: join_within got delay={delay!r}; give a timedelta, or one for each side: how far out of order "
             "its tuples may come"
         )
+    names = [unquoted(field) for field in fields]
+    for stream, field in zip(streams, names, strict=True):
+        event_time_type(stream, field)
     return tuple(
-        JoinSide(stream.fields, key, _timed(stream, field), one // _US, missing)
-        for stream, key, field, one, missing in zip(streams, keys, fields, delays, outer, strict=True)
+        JoinSide(stream.fields, key, field, one // _US, missing)
+        for stream, key, field, one, missing in zip(streams, keys, names, delays, outer, strict=True)
     )
-
-
-def _timed(stream: StreamBase, field: str) -> str:
-    event_time_type(stream, field := unquoted(field))
-    return field
 
 
 def _bounds(stream: StreamBase, within: Any) -> tuple[int, int]:
     """Return how much later the right time may be, least and most, in microseconds."""
     found = (-within, within) if isinstance(within, timedelta) else _pair(within, timedelta)
     if found is None or found[0] > found[1] or any(abs(one) > _MOST for one in found):
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: join_within got within={within!r}; give a timedelta that is not negative, or two, "
-            "the least and the most by which the right time may be later than the left one (100 years at most)"
+        raise stream._wrong(
+            f"join_within got within={within!r}; give a timedelta that is not negative, or two, the least and the most by "
+            "which the right time may be later than the left one (100 years at most)"
         )
     return found[0] // _US, found[1] // _US
 

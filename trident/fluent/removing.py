@@ -6,11 +6,9 @@ from dataclasses import replace
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.fluent.base import StreamBase, key_of, refuse_state
-from trident.fluent.combining import check_streams
+from trident.fluent.base import StreamBase, check_streams, key_of, refuse_state
 from trident.fluent.declaration import Declaration
-from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
-from trident.graph.aggregations import REMOVED
+from trident.graph import REMOVED, Graph, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 
 
 def remove(topology: Declaration, state: StateNode, given: object, fields: FieldsLike | None) -> None:
@@ -48,7 +46,6 @@ def _writer(graph: Graph, state: StateNode) -> PersistNode:
 
 
 def _key(stream: StreamBase, state: StateNode, fields: FieldsLike | None) -> Fields:
-    """Return the fields of a stream that name a key of the state."""
     key = key_of(stream, state.key_fields.names if fields is None else fields, "remove")
     if key.types != state.key_fields.types:
         raise TopologyError(

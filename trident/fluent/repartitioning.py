@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Repartitioning(StreamBase):
-    """The calls of `Stream` that change in which partition a tuple is.
+    """The calls of `Stream` that change in which partition a tuple is, or say what memory a step needs.
 
     How many partitions there are then, the largest `parallelism_hint` of the steps up to the next such call says; without
     one there are as many as the engine works on at once.
@@ -59,20 +59,8 @@ class Repartitioning(StreamBase):
         A tuple goes to all that are returned; to none if there are none.
         """
         if not callable(function) or isinstance(function, type):
-            raise TopologyError(
-                f"stream {self.get_name()!r}: partition takes a function of a tuple and the number of partitions; "
-                f"got {function!r}"
-            )
+            raise self._wrong(f"partition takes a function of a tuple and the number of partitions; got {function!r}")
         return self._repartition("partition", Routing("custom", self.fields, function))
-
-    def _repartition(self, label: str, routing: Routing) -> Self:
-        if not len(self.fields):
-            raise TopologyError(f"stream {self.get_name()!r} has no fields, so there is nothing to redistribute")
-        return self._then(label, RepartitionNode, self.fields, routing=routing)
-
-
-class Resourceful(StreamBase):
-    """The call of `Stream` that says what its last step needs."""
 
     def set_memory_load(self, on_heap_mb: float, off_heap_mb: float | None = None) -> Self:
         """Say how many MiB the step takes, on and off the heap.
@@ -85,6 +73,11 @@ class Resourceful(StreamBase):
         """
         self._topology._memory_mb[self._node.id] = memory_load(on_heap_mb, off_heap_mb)
         return self
+
+    def _repartition(self, label: str, routing: Routing) -> Self:
+        if not len(self.fields):
+            raise TopologyError(f"stream {self.get_name()!r} has no fields, so there is nothing to redistribute")
+        return self._then(label, RepartitionNode, self.fields, routing=routing)
 
 
 def memory_load(on_heap_mb: float, off_heap_mb: float | None) -> float:

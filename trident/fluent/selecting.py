@@ -57,15 +57,14 @@ class Selecting(StreamBase):
         columns = {name: col(name) for name in self._named(rest)}
         for name, given in [*texts, *expressions.items()]:
             if name in columns:
-                raise TopologyError(f"stream {self.get_name()!r}: select names field {name!r} twice")
+                raise self._wrong(f"select names field {name!r} twice")
             if not isinstance(given, Expression):
-                raise TopologyError(
-                    f"stream {self.get_name()!r}: {name}={given!r} is not an expression; use col(name) for a field, lit(value) "
-                    "for a value"
+                raise self._wrong(
+                    f"{name}={given!r} is not an expression; use col(name) for a field, lit(value) for a value"
                 )
             columns[name] = given
         if not columns:
-            raise TopologyError(f"stream {self.get_name()!r}: select needs at least one field")
+            raise self._wrong("select needs at least one field")
         types = [self._type_of(name, expression) for name, expression in columns.items()]
         self._explodes_once(columns)
         return self._then("select", SelectNode, Fields.of(list(columns), types), expressions=tuple(columns.values()))
@@ -90,14 +89,13 @@ class Selecting(StreamBase):
         names: list[str] = []
         for one in fields:
             if not is_fields(one):
-                raise TopologyError(
-                    f"stream {self.get_name()!r}: select takes names of fields, and expressions with a name "
-                    f"(select(name={one!r})); got {one!r} without one"
+                raise self._wrong(
+                    f"select takes names of fields, and expressions with a name (select(name={one!r})); got {one!r} without one"
                 )
             names += self.fields.names if one == "*" else self._select(one).names
         double = next((name for at, name in enumerate(names) if name in names[:at]), None)
         if double is not None:
-            raise TopologyError(f"stream {self.get_name()!r}: select names field {double!r} twice")
+            raise self._wrong(f"select names field {double!r} twice")
         return names
 
     def _type_of(self, name: str, expression: Expression) -> str:
@@ -118,4 +116,4 @@ class Selecting(StreamBase):
     def _explodes_once(self, columns: dict[str, Expression]) -> None:
         exploded = [name for name, expression in columns.items() if expression.kind == "explode"]
         if len(exploded) > 1:
-            raise TopologyError(f"stream {self.get_name()!r}: select explodes one column, not {exploded}")
+            raise self._wrong(f"select explodes one column, not {exploded}")

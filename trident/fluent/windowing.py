@@ -1,4 +1,4 @@
-"""Windows over a stream or over each key of it: `window`, `tumbling_window`, `sliding_window`."""
+"""Windows over a stream or over each key of it, `window` and its like, and a user's process over each key: `process`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import by_name, member_of
-from trident.fluent.base import StreamBase, refuse_state
+from trident.fluent.base import StreamBase, is_fields, refuse_state
 from trident.fluent.declaration import spec_of
-from trident.graph import FilterNode, Member, ProjectNode, SelectNode, WindowNode
+from trident.graph import FilterNode, Member, ProjectNode, SelectNode, StateNode, WindowNode
 from trident.naming import TridentNames
+from trident.operations.adapters import output_fields
 from trident.operations.expressions import Expression, col
 from trident.operations.names import step_label
 from trident.operations.several import result_fields
+from trident.operations.timers import TimersConfig
 from trident.operations.windows import (
     LATE,
+    EventTime,
     SessionWindow,
     SlidingCountWindow,
     SlidingDurationWindow,
@@ -27,7 +29,9 @@ from trident.operations.windows import (
     TumblingDurationWindow,
     WindowConfig,
     late_field,
+    milliseconds,
 )
+from trident.roles import has
 from trident.state.interfaces import REPLAY_WINDOW_S, StateSpec, StateType, is_factory
 
 S = TypeVar("S", bound=StreamBase)
@@ -141,9 +145,8 @@ class Windowing(TridentNames, Generic[S]):
         """
         by_time = isinstance(length, timedelta)
         if by_time is not isinstance(slide, timedelta):
-            raise TopologyError(
-                f"stream {self._windowed()[0].get_name()!r}: a window with length {length!r} and slide {slide!r}: give two "
-                "numbers of tuples, or two timedeltas"
+            raise self._windowed()[0]._wrong(
+                f"a window with length {length!r} and slide {slide!r}: give two numbers of tuples, or two timedeltas"
             )
         kind: Any = SlidingDurationWindow if by_time else SlidingCountWindow
         return self.window(kind.of(length, slide), *args, bounds=bounds, state_name=state_name)
@@ -173,9 +176,11 @@ def _declare(
     key.concat(member.outputs, stream.get_name())  # both are kept, so their names must differ
     given = member.outputs if named is None else result_fields(named[1])
     fields = key.concat(limits, stream.get_name()).concat(given, stream.get_name())
-    check_own_names(stream, "a window", (*fields.names, *member.inputs.names, *late.names))
+    check_own_names(stream, "a window cannot take or give", (*fields.names, *member.inputs.names, *late.names))
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
-    stream._topology._add_state(name, keeping(stream, "window", name, spec, config.kept_ms, by_key=len(key) > 0))
+    stream._topology._add_state(
+        StateNode(name, keeping(stream, "window", name, spec, config.kept_ms, by_key=len(key) > 0))
+    )
     label = step_label("window", member.aggregator, name)
     if len(late):
         own = Fields.of([LATE, *map(late_field, late.names)], ["boolean", *late.types])
@@ -191,27 +196,23 @@ def check_own_names(stream: StreamBase, what: str, names: Iterable[str]) -> None
     """Refuse names of fields that begin as those of the rows that are kept."""
     reserved = [name for name in names if name.startswith("$")]
     if reserved:
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: {what} cannot take or give {reserved[0]!r}: names that begin with $ are "
-            "reserved; rename the field"
-        )
+        raise stream._wrong(f"{what} {reserved[0]!r}: names that begin with $ are reserved; rename the field")
 
 
 def _check_config(stream: StreamBase, group: Fields | None, config: WindowConfig, late: Fields) -> None:
     if not isinstance(config, WindowConfig):
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: window takes (config, [state,] [fields,] aggregator, output fields); "
-            f"{config!r} is not a window configuration, as TumblingCountWindow.of(100) is"
+        raise stream._wrong(
+            f"window takes (config, [state,] [fields,] aggregator, output fields); {config!r} is not a window configuration, "
+            "as TumblingCountWindow.of(100) is"
         )
     if isinstance(config, SessionWindow) and not group:
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: a window of {config} needs a key that the sessions belong to: group the "
-            "stream first, group_by('user').window(…)"
+        raise stream._wrong(
+            f"a window of {config} needs a key that the sessions belong to: group the stream first, group_by('user').window(…)"
         )
     if len(late) and config.event_time is None:
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: no tuple is late for a window of {config}: call window, or give a config by event "
-            "time, such as TumblingDurationWindow.of(…).by_event_time('at')"
+        raise stream._wrong(
+            f"no tuple is late for a window of {config}: call window, or give a config by event time, such as "
+            "TumblingDurationWindow.of(…).by_event_time('at')"
         )
 
 
@@ -237,23 +238,22 @@ def keeping(
     """
     kind = spec.kind
     if kind is not None and kind is not StateType.OPAQUE:
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: the {what} keeps what it holds in state {name!r}, which is {kind.value}; "
-            f"only an opaque state lets a replay take back what a failed attempt put into a {what}: use the opaque state of "
-            "the same store"
+        raise stream._wrong(
+            f"the {what} keeps what it holds in state {name!r}, which is {kind.value}; only an opaque state lets a replay take "
+            f"back what a failed attempt put into a {what}: use the opaque state of the same store"
         )
     if spec.facts.forgets:
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: the {what} keeps what it holds in state {name!r}, which forgets entries "
-            "that were not used for long: tuples would be missing. Use a state that keeps everything"
+        raise stream._wrong(
+            f"the {what} keeps what it holds in state {name!r}, which forgets entries that were not used for long: tuples "
+            "would be missing. Use a state that keeps everything"
         )
     _check_expiry(stream, what, name, spec.facts.expires_after_s, kept_ms)
     if by_key:
         return spec
     if spec.required_num_partitions not in (None, 1):
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: state {name!r} insists on {spec.required_num_partitions} partitions, but a {what} "
-            "of a whole stream has one, because all of it fires together: group the stream, or leave out num_partitions"
+        raise stream._wrong(
+            f"state {name!r} insists on {spec.required_num_partitions} partitions, but a {what} of a whole stream has one, "
+            "because all of it fires together: group the stream, or leave out num_partitions"
         )
     return replace(spec, required_num_partitions=1)
 
@@ -276,9 +276,9 @@ def _check_expiry(stream: StreamBase, what: str, name: str, ttl_s: float | None,
         also = ", a day of which is for a standstill" if standstill_s else ""
         needed = f"for {timedelta(milliseconds=kept_ms or 0)}: {cure}, or give at least {least_s}{also}"
     kept = "values and timers" if what == "process" else "tuples"
-    raise TopologyError(
-        f"stream {stream.get_name()!r}: the {what} keeps {kept} in state {name!r}, whose values expire {ttl_s:.12g} seconds "
-        f"after they were written (ttl_s), and it needs them {needed}"
+    raise stream._wrong(
+        f"the {what} keeps {kept} in state {name!r}, whose values expire {ttl_s:.12g} seconds after they were written (ttl_s), "
+        f"and it needs them {needed}"
     )
 
 
@@ -291,9 +291,8 @@ def _bounds(stream: StreamBase, config: WindowConfig, bounds: FieldsLike | None)
         return Fields()
     named = Fields(bounds)
     if len(named) != 2 or any(own not in (None, type_) for own in named.types):
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: bounds={bounds!r}: name two fields, for where the window begins and where it ends; "
-            f"here they are {type_}"
+        raise stream._wrong(
+            f"bounds={bounds!r}: name two fields, for where the window begins and where it ends; here they are {type_}"
         )
     return Fields.of(named.names, [type_, type_])
 
@@ -302,8 +301,59 @@ def event_time_type(stream: StreamBase, field: str) -> str:
     """Return the type of a field with the time of the event; `TopologyError` if that is no time."""
     (type_,) = stream.fields.select([field], stream.get_name()).types
     if type_ not in EVENT_TIMES:
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: the event time {field!r} is {type_}; it must be a timestamp, a timestamp_ntz, or a "
-            f"bigint of milliseconds since 1970. The stream has {stream.fields}"
+        raise stream._wrong(
+            f"the event time {field!r} is {type_}; it must be a timestamp, a timestamp_ntz, or a bigint of milliseconds since "
+            f"1970. The stream has {stream.fields}"
         )
     return type_
+
+
+def declare_process(
+    stream: S,
+    group: Fields,
+    args: Sequence[Any],
+    event_time: str | None,
+    delay: timedelta,
+    state_name: str | None,
+) -> S:
+    """Add the node of a process; see `GroupedStream.process`."""
+    refuse_state(stream, "process")
+    spec, rest = spec_and_rest(args)
+    member = _member(stream, rest)
+    config = _config(stream, event_time, delay)
+    fields = group.concat(member.outputs, stream.get_name())
+    check_own_names(stream, "a process cannot take or give", (*fields.names, *member.inputs.names))
+    name = state_name or stream._label or f"{member.outputs.names[0]}-process"
+    stream._topology._add_state(StateNode(name, keeping(stream, config.what, name, spec, config.kept_ms)))
+    node = stream._child(
+        step_label(config.what, member.aggregator, name), WindowNode, fields, state=name, inputs=member.inputs,
+        window=config, group=group, grouped=True, member=member,
+    )  # fmt: skip
+    return type(stream)(stream._topology, node)
+
+
+def _member(stream: StreamBase, args: Sequence[Any]) -> Member:
+    if args and not is_fields(args[0]):
+        args = [stream.fields, *args]
+    inputs, process, out = stream._operation_args(args)
+    if out is None or not len(out) or isinstance(process, type) or not has(process, "process", "on_timer"):
+        raise stream._wrong(
+            f"process takes ([state,] [fields,] process, output fields); got {process!r}, expected an object with "
+            "process(value, tuple, timers, collector) and on_timer(value, time, timers, collector), as a KeyedProcess has "
+            "them, and the fields that it emits, with their types"
+        )
+    return Member(inputs, process, output_fields(process, out, stream.get_name()))
+
+
+def _config(stream: StreamBase, event_time: str | None, delay: timedelta) -> TimersConfig:
+    if event_time is None:
+        if delay:
+            raise stream._wrong(
+                f"process got delay={delay!r}, which is that of an event time: name its field, event_time='at'"
+            )
+        return TimersConfig()
+    (event_time,) = stream._select([event_time]).names
+    type_ = event_time_type(stream, event_time)
+    return TimersConfig(
+        event_time=EventTime(event_time, milliseconds("delay", delay, 0)).of_type(type_), time_type=type_
+    )

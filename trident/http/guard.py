@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trident.http.strangers import stranger
+from trident.http.server_thread import stranger
 
 
 @dataclass(frozen=True)
-class Rules:
-    """Whom a server answers.
+class Guard:
+    """Refuses requests of other sites, and those without the token, before `app` sees them.
 
     `token`: what `Authorization: Bearer …` must have where it is needed; None: what needs it is refused.
     `loopback`: as of `stranger`.
@@ -23,18 +23,12 @@ class Rules:
     `headers`: returns the headers that every answer to a request has, unless it sets them itself.
     """
 
+    app: ASGIApp
     token: str | None
     loopback: bool
     needs_token: Callable[[Scope], bool]
     refusal: Callable[[Scope, int, str], ASGIApp]
     headers: Callable[[Scope], Mapping[str, str]] = lambda scope: {}
-
-
-class Guard:
-    """Refuses requests of other sites, and those without the token."""
-
-    def __init__(self, app: ASGIApp, rules: Rules) -> None:
-        self._app, self._rules = app, rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -44,26 +38,26 @@ class Guard:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in self._rules.headers(scope).items():
+                for name, value in self.headers(scope).items():
                     headers.setdefault(name, value)
             await send(message)
 
         refused = self._refused(scope)
-        app = self._app if refused is None else self._rules.refusal(scope, *refused)
+        app = self.app if refused is None else self.refusal(scope, *refused)
         await app(scope, receive, sending)
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
-        headers, rules = Headers(scope=scope), self._rules
-        cause = stranger(headers.get("host", ""), headers.get("origin"), rules.loopback)
+        headers = Headers(scope=scope)
+        cause = stranger(headers.get("host", ""), headers.get("origin"), self.loopback)
         if cause is not None:
             return 403, cause
-        if not rules.needs_token(scope):
+        if not self.needs_token(scope):
             return None
-        if rules.token is None:
+        if self.token is None:
             return 403, "the server was started without a token, so it can only be read"
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return 401, "this needs the token, as the header Authorization: Bearer TOKEN"
-        if not hmac.compare_digest(token.strip().encode("latin-1", "replace"), rules.token.encode()):
+        if not hmac.compare_digest(token.strip().encode("latin-1", "replace"), self.token.encode()):
             return 401, "the token is wrong"
         return None

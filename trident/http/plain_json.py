@@ -1,11 +1,14 @@
-"""`to_json`: any value as JSON; `plain`: as what JSON has."""
+"""`to_json`: any value as JSON; `plain`: as what JSON has; `json_answer`: as the answer to a request (needs starlette)."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
 
 
 def to_json(value: Any, not_finite: Callable[[float], Any] = lambda number: None) -> bytes:
@@ -15,6 +18,12 @@ def to_json(value: Any, not_finite: Callable[[float], Any] = lambda number: None
     except (TypeError, ValueError):
         text = json.dumps(plain(value, not_finite), ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", errors="replace")
+
+
+def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    from starlette.responses import Response
+
+    return Response(to_json(value), status, headers, "application/json")
 
 
 def plain(value: Any, not_finite: Callable[[float], Any] = lambda number: number) -> Any:

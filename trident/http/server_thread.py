@@ -1,13 +1,20 @@
-"""`ServerThread`: serves an application over HTTP from a thread of its own."""
+"""`ServerThread`: serves an application over HTTP from a thread of its own; `stranger`: whose requests every server refuses.
+
+Every HTTP server of this package asks whether a request comes from a page of another site, which a user's browser was made to
+send, whether or not it wants a token: a browser on this machine reaches what listens on this machine, no matter who wrote the
+page that it shows.
+"""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import socket
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
+from urllib.parse import SplitResult, urlsplit
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
@@ -15,42 +22,21 @@ from trident.roles import Closes
 
 logger = logging.getLogger(__name__)
 
-_KEEP_ALIVE_S = 75
-_BACKLOG = 1024
-_MOST_HEAD_BYTES = 16 << 10
-
 
 class ServerThread(Closes):
     """A server that listens and answers, from the begin to `close`. A context manager: leaving it closes it.
 
-    Parameters
-    ----------
-    app
-        Makes the ASGI application; imports what that needs.
-    host, port
-        Where to listen; port 0 takes a free one (see `port`).
-    connections
-        How many connections may be open; while there are more, requests are answered 503.
-    listener
-        What `listening` returned for this host, if it listens already; closed with the server.
-
-    Attributes
-    ----------
-    what, cannot
-        What is served, and how the error begins that says that it cannot listen at an address.
-    extra
-        The optional dependencies that have its packages.
-    grace_s
-        How long requests in flight have at the end.
-    server
-        That of uvicorn.
-
-    Raises
-    ------
-    ConfigError
-        The address cannot be listened on.
-    EnvironmentProblem
-        The packages of the server are missing.
+    `app`: makes the ASGI application; imports what that needs.
+    `host`, `port`: where to listen; port 0 takes a free one (see `port`).
+    `connections`: how many connections may be open; while there are more, requests are answered 503.
+    `listener`: what `listening` returned for this host, if it listens already; closed with the server.
+    `what`, `cannot`: what is served, and how the error begins that says that it cannot listen at an address.
+    `extra`: the optional dependencies that have its packages.
+    `grace_s`: how long requests in flight have at the end.
+    `server`: that of uvicorn.
+    `url`: the address for clients.
+    Raises `ConfigError`: the address cannot be listened on.
+    Raises `EnvironmentProblem`: the packages of the server are missing.
     """
 
     what: ClassVar[str]
@@ -59,12 +45,7 @@ class ServerThread(Closes):
     grace_s: ClassVar[int]
 
     def __init__(
-        self,
-        app: Callable[[], Any],
-        host: str,
-        port: int,
-        connections: int,
-        listener: socket.socket | None = None,
+        self, app: Callable[[], Any], host: str, port: int, connections: int, listener: socket.socket | None = None
     ) -> None:
         with needs_package(self.what, self.extra):
             import uvicorn
@@ -77,24 +58,20 @@ class ServerThread(Closes):
                 lifespan="off",
                 ws="none",
                 http="h11",  # it bounds the head of a request, as httptools does not
-                h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+                h11_max_incomplete_event_size=16 << 10,
                 proxy_headers=False,
                 server_header=False,
                 limit_concurrency=connections + 1,  # uvicorn refuses at as many, not beyond
-                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_keep_alive=75,
                 timeout_graceful_shutdown=self.grace_s,
             )
         self.server = uvicorn.Server(config)
         self._socket = listener or listening(self.cannot, host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]
+        self.url = url_of(host, self.port)
         self._thread = threading.Thread(target=self._run, name=f"trident-{self.extra}-{self.port}", daemon=True)
         self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """The address for clients."""
-        return url_of(self.host, self.port)
 
     def close(self) -> None:
         """Take no more requests, wait a little for those in flight, and end."""
@@ -114,7 +91,6 @@ class ServerThread(Closes):
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the address of a server for clients."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -126,7 +102,7 @@ def listening(cannot: str, host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(_BACKLOG)
+            listener.listen(1024)
         except BaseException:
             listener.close()
             raise
@@ -134,3 +110,32 @@ def listening(cannot: str, host: str, port: int) -> socket.socket:
         hint = "; another program has the port, choose another one" if error.errno == errno.EADDRINUSE else ""
         raise ConfigError(f"{cannot} {host}:{port}: {error.strerror or error}{hint}") from error
     return listener
+
+
+def stranger(host: str, origin: str | None, loopback: bool) -> str | None:
+    """Return why a request is one of another site, None if it is not.
+
+    `host`, `origin`: the request's headers; browsers send the second with all that may change something.
+    `loopback`: whether the server listens on this machine only. Then a request must name this machine: a page of another site
+    whose name was made to lead here (DNS rebinding) names that site.
+    """
+    if loopback and not is_loopback(_split(f"//{host}").hostname or ""):
+        return f"this server is for its own machine, and the request names the host {host!r}"
+    if origin is not None and _split(origin).netloc != host:
+        return f"a page of {origin!r} may not ask this server"
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by itself: its name is `localhost`, or its address begins with 127 or is `::1`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")

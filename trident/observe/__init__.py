@@ -1,9 +1,8 @@
 """What a topology says about itself: events, listeners, log records, statistics, pages and metrics, as functions of values.
 
 Begin with `events.py` and `batch_committed.py`. `monitoring.py` passes events on: to the log, to the metrics
-(`open_metrics.py`, served by `metrics_server.py`), to each listener through a queue. What
-components did in windows (`rolling_totals.py`) is in `component_statistics.py`; `topology_status.py` makes pages of it, and
-`verdict.py` judges it.
+(`open_metrics.py`), to each listener through a queue. What components did in windows (`time_series.py`) is in
+`component_statistics.py`; `topology_status.py` makes pages of it, and `verdict.py` judges it.
 """
 
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read
@@ -19,16 +18,6 @@ from trident.observe.events import (
 from trident.state.key_counts import KeyCounts
 
 __all__ = [
-    "AttemptFailed",
-    "BatchCommitted",
-    "JsonFormatter",
-    "KeyCounts",
-    "Phases",
-    "Placement",
-    "Read",
-    "ReplayDiffered",
-    "TopologyEvent",
-    "TopologyListener",
-    "TopologyStarted",
-    "TopologyTerminated",
-]
+    "AttemptFailed", "BatchCommitted", "JsonFormatter", "KeyCounts", "Phases", "Placement", "Read", "ReplayDiffered",
+    "TopologyEvent", "TopologyListener", "TopologyStarted", "TopologyTerminated",
+]  # fmt: skip

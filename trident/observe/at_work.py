@@ -85,25 +85,19 @@ class AtWork:
     calls: tuple[RunningCall, ...] = ()
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return it as plain data."""
         return asdict(self)
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None) -> Self:
         """Read plain data; keys that this version does not know are ignored."""
-        if not data:
-            return cls()
-        batch = data.get("batch")
-        return cls(
-            **_known(cls, {**data, "batch": None, "calls": ()})
-            | {
-                "batch": RunningBatch(**_known(RunningBatch, batch)) if batch else None,
-                "calls": tuple(
-                    RunningCall(**_known(RunningCall, {**each, "tasks": tuple(each.get("tasks", ()))}))
-                    for each in data.get("calls", ())
-                ),
-            }
+        data = data or {}
+        batch, calls = (
+            data.get("batch"),
+            [{**each, "tasks": tuple(each.get("tasks", ()))} for each in data.get("calls", ())],
         )
+        running = RunningBatch(**_known(RunningBatch, batch)) if batch else None
+        called = tuple(RunningCall(**_known(RunningCall, each)) for each in calls)
+        return cls(**{**_known(cls, data), "batch": running, "calls": called})
 
 
 class Stall(NamedTuple):

@@ -1,19 +1,21 @@
-"""What the components of a topology did, as typed values: for each window figures of the topology, its components and edges.
+"""What the components of a topology did, as typed values: for each window figures of it, its components and edges; its picture.
 
 A component is an operation of Trident, or a spout, a bolt or the ackers of a topology of spouts and bolts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from trident.observe.rolling_totals import ALL_TIME
+from trident.naming import page_entry
+from trident.observe.time_series import ALL_TIME
 
 ComponentKind = Literal["spout", "step", "exchange", "state", "query", "bolt", "acker"]
 
-_SHORTEST_S = 1e-3
+
+Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,36 +58,23 @@ class Edge:
 class Figures:
     """What was counted within a window. A latency is None if nothing was measured; what cannot be counted is 0.
 
-    Attributes
-    ----------
-    emitted
-        Tuples that were emitted. By a state: the new values that steps behind it read.
-    transferred
-        What was sent on of them: copies to tasks, rows on the edges of an operation. A combiner sends partial sums, so these
-        are fewer.
-    executed
-        Tuples that it was given, ticks left out.
-    acked, failed
-        By a bolt: tuples that it answered. Of a spout: its messages; `failed` contains those that timed out. Of an operation:
-        what was committed, and attempts at batches that ended in it.
-    execute_latency_ms
-        The mean time for a tuple. What runs in one kernel is timed together.
-    process_latency_ms
-        The mean time from the call of `execute` to the ack, of one tuple in about twenty.
-    complete_latency_ms
-        The mean time from a spout's emit to the ack of the whole tree, or from the definition of a batch to its record.
-    capacity
-        The share of the last ten minutes in which an executor was busy, or the slots of an operation: near 1 it cannot do more.
-        A component has the capacity of its busiest executor.
-    busy_s
-        Seconds that an operation worked, summed over all tasks.
-    dead_letters
-        Tuples that an operation raised on and that were left out.
-    keys, commits, commit_latency_ms
-        Of a state: keys that were updated, commits, and how long one takes.
-    batches, tuples, retries, phases_ms
-        Of a topology of Trident: batches that were committed, tuples of all sources, attempts that these batches took beyond
-        the first, and the mean time of each phase.
+    `emitted`: tuples that were emitted. By a state: the new values that steps behind it read.
+    `transferred`: what was sent on of them: copies to tasks, rows on the edges of an operation. A combiner sends partial
+    sums, so these are fewer.
+    `executed`: tuples that it was given, ticks left out.
+    `acked`, `failed`: by a bolt: tuples that it answered. Of a spout: its messages; `failed` contains those that timed out.
+    Of an operation: what was committed, and attempts at batches that ended in it.
+    `execute_latency_ms`: the mean time for a tuple. What runs in one kernel is timed together.
+    `process_latency_ms`: the mean time from the call of `execute` to the ack, of one tuple in about twenty.
+    `complete_latency_ms`: the mean time from a spout's emit to the ack of the whole tree, or from the definition of a batch
+    to its record.
+    `capacity`: the share of the last ten minutes in which an executor was busy, or the slots of an operation: near 1 it
+    cannot do more. A component has the capacity of its busiest executor.
+    `busy_s`: seconds that an operation worked, summed over all tasks.
+    `dead_letters`: tuples that an operation raised on and that were left out.
+    `keys`, `commits`, `commit_latency_ms`: of a state: keys that were updated, commits, and how long one takes.
+    `batches`, `tuples`, `retries`, `phases_ms`: of a topology of Trident: batches that were committed, tuples of all sources,
+    attempts that these batches took beyond the first, and the mean time of each phase.
     """
 
     emitted: int = 0
@@ -117,12 +106,10 @@ class EdgeStatistics:
 
     @property
     def component(self) -> str:
-        """Where it comes from."""
         return self.edge.source
 
     @property
     def stream(self) -> str:
-        """The name of its stream."""
         return self.edge.stream
 
     @property
@@ -181,12 +168,11 @@ class WindowStatistics:
 
     @property
     def edges(self) -> list[EdgeStatistics]:
-        """All edges between components."""
         return [edge for each in self.components.values() for edge in each.inputs]
 
     def per_second(self, amount: float) -> float:
         """Return how much that is per second of the window."""
-        return amount / max(self.seconds, _SHORTEST_S)
+        return amount / max(self.seconds, 1e-3)
 
 
 @dataclass(frozen=True)
@@ -201,3 +187,73 @@ class TopologyStatistics:
             if each.window_s == window_s:
                 return each
         raise KeyError(f"no window of {window_s} seconds; there are {[each.window_s for each in self.windows]}")
+
+
+def picture(window: WindowStatistics, states: Sequence[Mapping[str, Any]] = ()) -> Entry:
+    """Return stages, nodes and edges, with the rates of a window; `states` as `TopologyStatus.as_mapping` has them."""
+    components = [each for each in window.components.values() if each.described.kind != "acker"]
+    stages = {each.described.stage: each.described.stage_title for each in components}
+    return {
+        "stages": [{"number": number, "title": title} for number, title in stages.items() if number is not None],
+        "nodes": [*(_node(window, each) for each in components), *(_state(window, each) for each in states)],
+        "edges": [
+            *(_edge(window, each) for each in window.edges),
+            *(_update(window, each) for each in states if each["component"] is not None),
+        ],
+    }
+
+
+def state_node(state: str) -> str:
+    return f"state {state}"
+
+
+def _node(window: WindowStatistics, component: ComponentStatistics) -> Entry:
+    described, figures = component.described, component.figures
+    latencies = (figures.process_latency_ms, figures.execute_latency_ms, figures.complete_latency_ms)
+    return {
+        **page_entry(described, "id", "label", "detail", "stage", "tasks"),
+        **page_entry(figures, "emitted", "executed", "failed", "capacity"),
+        "kind": "persist" if described.kind == "state" else described.kind,
+        "executors": len(component.executors) or component.tasks,
+        "latencyMs": next((each for each in latencies if each is not None), None),
+        "perSecond": window.per_second(figures.emitted if described.kind == "spout" else figures.executed),
+        "unit": "tuples",
+    }
+
+
+def _state(window: WindowStatistics, state: Mapping[str, Any]) -> Entry:
+    return {
+        "id": state_node(state["state"]),
+        "label": state["state"],
+        "kind": "state",
+        "detail": f"{state['kind'] or 'own kind'} in {state['store']}",
+        "guarantee": state["guarantee"],
+        "stage": None,
+        "perSecond": window.per_second(state["keysUpdated"]),
+        "unit": "keys",
+        "isState": True,
+    }
+
+
+def _edge(window: WindowStatistics, statistics: EdgeStatistics) -> Entry:
+    edge = statistics.edge
+    return {
+        **page_entry(edge, "source", "target", "stream", "grouping"),
+        "kind": "reads" if edge.reads else "tuples",
+        "tuples": statistics.tuples,
+        "tuplesPerSecond": None if edge.reads else window.per_second(statistics.tuples),
+        "unit": "keys" if edge.reads else "tuples",
+    }
+
+
+def _update(window: WindowStatistics, state: Mapping[str, Any]) -> Entry:
+    return {
+        "source": state["component"],
+        "target": state_node(state["state"]),
+        "stream": "default",
+        "grouping": "",
+        "kind": "tuples",
+        "tuples": state["keysUpdated"],
+        "tuplesPerSecond": window.per_second(state["keysUpdated"]),
+        "unit": "keys",
+    }

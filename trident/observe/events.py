@@ -1,24 +1,38 @@
-"""What happens to a topology, as typed values, as log records, and as calls of a `TopologyListener`.
+"""What happens to a topology, as typed values, as log records, as calls of a `TopologyListener`; the last errors.
 
 `recent_progress`, log records, metrics and listeners all show these events. What an event says is worked out when it is asked
 for, because a batch of one row takes hardly longer than the words about it.
 
-Events as log records, and log records as lines of JSON.
-
-The message of a record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures, and your
-own handler finds the typed value as `record.msg`.
+The message of a log record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures, and
+your own handler finds the typed value as `record.msg`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from trident.observe.batch_committed import BatchCommitted, Placement, event_entry
 from trident.spout.interfaces import TransactionAttempt
+
+event_logger = logging.getLogger("trident.events")
+"""The logger of events: INFO; WARNING for a batch that left tuples out, an attempt that failed (but for a tuple that is then
+left out) and a replay that differed; ERROR for an end by an error."""
+
+WHOLE_TOPOLOGY = "__topology"
+"""The component of an error that ended the topology."""
+
+_KEPT = 10
+_MOST_COMPONENTS = 1000
 
 
 class TopologyStarted(NamedTuple):
@@ -233,17 +247,9 @@ class TopologyListener:
         """The topology ended, by `stop` or by an error; the last event."""
 
 
-event_logger = logging.getLogger("trident.events")
-"""The logger of events: INFO; WARNING for a batch that left tuples out, an attempt that failed (but for a tuple that is then
-left out) and a replay that differed; ERROR for an end by an error."""
-
-
 def event_of(record: logging.LogRecord) -> TopologyEvent | None:
     """Return the event that a log record carries, None if it carries none."""
-    message = record.msg
-    if isinstance(message, TopologyStarted | BatchCommitted | AttemptFailed | ReplayDiffered | TopologyTerminated):
-        return message
-    return None
+    return record.msg if isinstance(record.msg, TopologyEvent) else None
 
 
 class JsonFormatter(logging.Formatter):
@@ -270,3 +276,65 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
+
+
+@dataclass(frozen=True)
+class ReportedError:
+    """An error of a component, as status and page show it.
+
+    `task`: 0 if it is that of no task.
+    `time`: seconds since 1970.
+    `text`: the exception with its traceback.
+    `attempt`: the attempt at a batch that it ended, if it did.
+    """
+
+    component: str
+    task: int
+    host: str
+    time: float
+    text: str
+    attempt: AttemptFailed | None = None
+
+    @classmethod
+    def of(cls, component: str, task: int, error: BaseException) -> Self:
+        return cls(component, task, socket.gethostname(), time.time(), "".join(traceback.format_exception(error)))
+
+
+class LastErrors:
+    """The last ten errors of each component. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._errors: dict[str, deque[ReportedError]] = {}
+        self._host = socket.gethostname()
+        self._lock = threading.Lock()
+
+    def add(self, component: str, text: str, at: float, attempt: AttemptFailed | None = None) -> None:
+        with self._lock:
+            if component not in self._errors and len(self._errors) < _MOST_COMPONENTS:
+                self._errors[component] = deque(maxlen=_KEPT)
+            if component in self._errors:
+                self._errors[component].append(ReportedError(component, 0, self._host, at, text, attempt))
+
+    def all(self) -> list[ReportedError]:
+        """Return all of them, oldest first."""
+        with self._lock:
+            errors = [each for of_component in self._errors.values() for each in of_component]
+        return sorted(errors, key=lambda each: each.time)
+
+
+class ErrorFeed:
+    """Returns each error of a running topology once, for a caller that reports errors elsewhere; for one thread.
+
+    Of more than ten errors of a component between two calls, only the last ten are returned.
+    """
+
+    def __init__(self, errors: Callable[[], Sequence[ReportedError]]) -> None:
+        self._errors = errors
+        self._reported: frozenset[ReportedError] = frozenset()
+
+    def new(self) -> list[ReportedError]:
+        """Return the errors since the last call, oldest first."""
+        errors = self._errors()
+        new = [each for each in errors if each not in self._reported]
+        self._reported = frozenset(errors)
+        return new

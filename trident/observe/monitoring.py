@@ -24,8 +24,7 @@ from trident.observe.events import (
     TopologyTerminated,
     event_logger,
 )
-from trident.observe.metrics_server import MetricsServer
-from trident.observe.open_metrics import Metrics
+from trident.observe.open_metrics import Metrics, MetricsServer
 from trident.observe.topology_status import TopologyStatus
 
 logger = logging.getLogger(__name__)
@@ -128,7 +127,6 @@ class Monitoring:
 
 
 def _level_of(event: TopologyEvent) -> int:
-    """Return the level at which an event is logged."""
     is_failure = isinstance(event, AttemptFailed) and not event.leaves_out
     if is_failure or isinstance(event, ReplayDiffered) or (isinstance(event, BatchCommitted) and event.dead_letters):
         return logging.WARNING

@@ -1,19 +1,25 @@
-"""The figures of a topology for OpenMetrics: tables of metrics, which are read when a scrape asks for them."""
+"""The figures of a topology for OpenMetrics: tables of metrics, read when a scrape asks; `MetricsServer` answers."""
 
 from __future__ import annotations
 
+import errno
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from trident.errors import ConfigError
+from trident.extras import needs_package
+from trident.http.server_thread import is_loopback, stranger
 from trident.observe.at_work import is_stalled
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.component_statistics import Figures
 from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
-from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S
+from trident.observe.time_series import ALL_TIME, WINDOWS_S
 from trident.observe.topology_status import TopologyStatus
 
 if TYPE_CHECKING:
@@ -24,7 +30,7 @@ BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 OTHER = "(other)"
 _MOST_COUNTERS = 200  # of operations; a name made of data must not fill the memory of what scrapes them
-_MS_PER_S = 1000
+_CLIENT_S = 10.0  # within which a client sends its request
 
 Values = Mapping[Any, Any]
 """By the values of a metric's labels except the topology's, which all have; for a histogram, buckets and sum."""
@@ -38,6 +44,9 @@ class _Family(NamedTuple):
     text: str
     values: Callable[[Any], Values]
     labels: tuple[str, ...] = ()
+
+
+_counter, _gauge, _histogram = (partial(_Family, kind) for kind in ("counter", "gauge", "histogram"))
 
 
 def _families(topology: str, table: Sequence[_Family], source: Any) -> Iterator[Metric]:
@@ -113,43 +122,24 @@ def _rates(batch: BatchCommitted) -> Values:
 
 
 _OF_BATCHES: Sequence[_Family] = (
-    _Family("counter", "batches_committed", "Batches that were committed.", lambda of: of.total("batches")),
-    _Family("counter", "attempts_failed", "Attempts at batches that failed.", lambda of: of.total("failures")),
-    _Family(
-        "counter", "dead_letters", "Tuples that were left out as dead letters.", lambda of: of.total("dead_letters"),
-    ),
-    _Family(
-        "histogram", "batch_seconds", "How long the phases of a batch took; phase=total: all of it.", _Counts.times,
-        ("phase",),
-    ),
-    _Family("counter", "tuples", "Tuples that a source gave.", lambda of: of.rows, ("source",)),
-    _Family(
-        "counter", "state_keys", "Keys that were read from a store, found in a memory, written.", lambda of: of.keys,
-        ("state", "op"),
-    ),
-    _Family("counter", "shuffled_bytes", "Bytes that Spark's tasks sent each other.", lambda of: of.total("shuffled")),
-    _Family(
-        "counter", "collected_bytes", "Bytes that Spark's tasks returned to the driver.",
-        lambda of: of.total("collected"),
-    ),
-    _Family("counter", "operation_count", "Counters of operations.", lambda of: of.counters, ("counter",)),
-    _Family("gauge", "last_txid", "The last committed batch.", lambda of: {(): of.txid}),
-    _Family(
-        "gauge", "last_commit_timestamp_seconds", "When the last batch was committed, since 1970.",
-        _of_last(lambda last: {(): last.timestamp_ms / 1000}),
-    ),
-    _Family(
-        "gauge", "throttle_ratio", "How much of their limits the sources may read, 1: all.",
-        _of_last(lambda last: {(): last.share}),
-    ),
-    _Family("gauge", "source_lag", "What a source had beyond the last batch.", _of_last(_lags), ("source", "unit")),
-    _Family(
-        "gauge", "source_tuples_per_second", "At which rate the last batch came in.", _of_last(_rates), ("source",),
-    ),
-    _Family(
-        "gauge", "state_placement", "Where a state commits: 1.",
-        _of_last(lambda last: dict.fromkeys(last.placements.items(), 1)), ("state", "placement"),
-    ),
+    _counter("batches_committed", "Batches that were committed.", lambda of: of.total("batches")),
+    _counter("attempts_failed", "Attempts at batches that failed.", lambda of: of.total("failures")),
+    _counter("dead_letters", "Tuples that were left out as dead letters.", lambda of: of.total("dead_letters")),
+    _histogram("batch_seconds", "How long the phases of a batch took; phase=total: all of it.", _Counts.times, ("phase",)),
+    _counter("tuples", "Tuples that a source gave.", lambda of: of.rows, ("source",)),
+    _counter("state_keys", "Keys that were read from a store, found in a memory, written.",
+        lambda of: of.keys, ("state", "op")),
+    _counter("shuffled_bytes", "Bytes that Spark's tasks sent each other.", lambda of: of.total("shuffled")),
+    _counter("collected_bytes", "Bytes that Spark's tasks returned to the driver.", lambda of: of.total("collected")),
+    _counter("operation_count", "Counters of operations.", lambda of: of.counters, ("counter",)),
+    _gauge("last_txid", "The last committed batch.", lambda of: {(): of.txid}),
+    _gauge("last_commit_timestamp_seconds", "When the last batch was committed, since 1970.",
+        _of_last(lambda last: {(): last.timestamp_ms / 1000})),
+    _gauge("throttle_ratio", "How much of their limits the sources may read, 1: all.", _of_last(lambda last: {(): last.share})),
+    _gauge("source_lag", "What a source had beyond the last batch.", _of_last(_lags), ("source", "unit")),
+    _gauge("source_tuples_per_second", "At which rate the last batch came in.", _of_last(_rates), ("source",)),
+    _gauge("state_placement", "Where a state commits: 1.",
+        _of_last(lambda last: dict.fromkeys(last.placements.items(), 1)), ("state", "placement")),
 )  # fmt: skip
 
 
@@ -164,15 +154,10 @@ def _of_listeners(figure: str) -> Callable[[Sequence[Mapping[str, Any]]], Values
 
 
 _OF_LISTENERS: Sequence[_Family] = (
-    _Family(
-        "counter",
-        "listener_dropped",
-        "Events that were dropped before they reached a listener.",
-        _of_listeners("dropped"),
-        ("listener",),
-    ),
-    _Family("counter", "listener_errors", "Errors of a listener.", _of_listeners("errors"), ("listener",)),
-)
+    _counter("listener_dropped", "Events that were dropped before they reached a listener.",
+        _of_listeners("dropped"), ("listener",)),
+    _counter("listener_errors", "Errors of a listener.", _of_listeners("errors"), ("listener",)),
+)  # fmt: skip
 
 
 def _by_component(
@@ -191,17 +176,13 @@ def _stalled(status: TopologyStatus) -> Values:
 
 _STALLED = "Whether something has not moved for long, as the page says: 1 or 0."
 _OF_OPERATIONS: Sequence[_Family] = (
-    _Family(
-        "gauge", "running_batch_seconds", "How long the next batch has been running, 0: none is running.",
-        lambda of: {(): 0.0 if of.at_work.batch is None else of.at_work.batch.seconds},
-    ),
-    _Family("gauge", "stalled", _STALLED, _stalled),
-    _Family(
-        "counter", "replays_verified", "Batches that were processed twice; skipped: that failed; differed: of those checked.",
-        lambda of: {(outcome,): count for outcome, count in of.more.get("replays", {}).items()}, ("outcome",),
-    ),
+    _gauge("running_batch_seconds", "How long the next batch has been running, 0: none is running.",
+        lambda of: {(): 0.0 if of.at_work.batch is None else of.at_work.batch.seconds}),
+    _gauge("stalled", _STALLED, _stalled),
+    _counter("replays_verified", "Batches that were processed twice; skipped: that failed; differed: of those checked.",
+        lambda of: {(outcome,): count for outcome, count in of.more.get("replays", {}).items()}, ("outcome",)),
     *(
-        _Family("counter", f"operation_{name}", text, _by_component(of), ("operation",))
+        _counter(f"operation_{name}", text, _by_component(of), ("operation",))
         for name, text, of in (
             ("executed", "Tuples that an operation was given.", lambda figures: figures.executed),
             ("emitted", "Tuples that an operation gave.", lambda figures: figures.emitted),
@@ -209,10 +190,8 @@ _OF_OPERATIONS: Sequence[_Family] = (
             ("busy_seconds", "Seconds that an operation worked, in all tasks.", lambda figures: figures.busy_s),
         )
     ),
-    _Family(
-        "gauge", "operation_capacity_ratio", "Share of ten minutes in which an operation was busy.",
-        _by_component(lambda figures: figures.capacity, WINDOWS_S[0]), ("operation",),
-    ),
+    _gauge("operation_capacity_ratio", "Share of ten minutes in which an operation was busy.",
+        _by_component(lambda figures: figures.capacity, WINDOWS_S[0]), ("operation",)),
 )  # fmt: skip
 
 
@@ -271,7 +250,7 @@ def _by_stream(measure: str) -> Callable[[TopologyStatus], Values]:
 def _seconds(latency: str) -> Callable[[TopologyStatus], Values]:
     def of(figures: Figures) -> float | None:
         latency_ms: float | None = getattr(figures, f"{latency}_latency_ms")
-        return None if latency_ms is None else latency_ms / _MS_PER_S
+        return None if latency_ms is None else latency_ms / 1000
 
     return _by_component(of, WINDOWS_S[0])
 
@@ -285,7 +264,7 @@ def _running_calls(status: TopologyStatus) -> Values:
 
 _OF_BOLTS: Sequence[_Family] = (
     *(
-        _Family("counter", f"storm_{measure}", text, _by_stream(measure), ("component", "source", "stream"))
+        _counter(f"storm_{measure}", text, _by_stream(measure), ("component", "source", "stream"))
         for measure, text in (
             ("emitted", "Tuples that a component emitted, by stream."),
             ("transferred", "Copies of tuples that were sent to tasks, by stream."),
@@ -295,29 +274,23 @@ _OF_BOLTS: Sequence[_Family] = (
         )
     ),
     *(
-        _Family("gauge", f"storm_{latency}_seconds", f"Mean time {text}, over ten minutes.", _seconds(latency), ("component",))
+        _gauge(f"storm_{latency}_seconds", f"Mean time {text}, over ten minutes.", _seconds(latency), ("component",))
         for latency, text in (
             ("execute", "within execute"),
             ("process", "from the call of execute to the ack"),
             ("complete", "from a spout's emit to the ack of its whole tree"),
         )
     ),
-    _Family(
-        "gauge", "storm_capacity_ratio", "Share of ten minutes in which the busiest executor was busy.",
-        _by_component(lambda figures: figures.capacity, WINDOWS_S[0]), ("component",),
-    ),
-    _Family(
-        "gauge", "storm_running_call_seconds", "For how long a call of a component has run, if a second or more.",
-        _running_calls, ("component",),
-    ),
-    _Family("gauge", "storm_stalled", _STALLED, _stalled),
-    _Family(
-        "gauge", "storm_unanswered_seconds", "Seconds since a message was acknowledged, 0: nothing is pending.",
-        lambda of: {(): of.at_work.moved_s if of.at_work.left else 0.0},
-    ),
-    _Family("gauge", "storm_pending_messages", "Messages of spouts that are not answered.", lambda of: {(): of.pending}),
-    _Family("gauge", "storm_workers", "Workers that have been heard from.", lambda of: {(): len(of.workers)}),
-    _Family("gauge", "storm_uptime_seconds", "Seconds since the start.", lambda of: {(): of.uptime_s}),
+    _gauge("storm_capacity_ratio", "Share of ten minutes in which the busiest executor was busy.",
+        _by_component(lambda figures: figures.capacity, WINDOWS_S[0]), ("component",)),
+    _gauge("storm_running_call_seconds", "For how long a call of a component has run, if a second or more.",
+        _running_calls, ("component",)),
+    _gauge("storm_stalled", _STALLED, _stalled),
+    _gauge("storm_unanswered_seconds", "Seconds since a message was acknowledged, 0: nothing is pending.",
+        lambda of: {(): of.at_work.moved_s if of.at_work.left else 0.0}),
+    _gauge("storm_pending_messages", "Messages of spouts that are not answered.", lambda of: {(): of.pending}),
+    _gauge("storm_workers", "Workers that have been heard from.", lambda of: {(): len(of.workers)}),
+    _gauge("storm_uptime_seconds", "Seconds since the start.", lambda of: {(): of.uptime_s}),
 )  # fmt: skip
 
 
@@ -331,3 +304,72 @@ class StormMetrics:
         """Iterate over the metrics, as `prometheus_client` asks for them."""
         status = self._status()
         yield from _families(status.name, _OF_BOLTS, status)
+
+
+# ---- over HTTP, in OpenMetrics or the older text format, as the request asks -----------------------------------------
+
+
+class MetricsServer:
+    """Serves the metrics of one topology, and of this process (memory, processor time, open files).
+
+    `host`, `port`: where to listen; port 0 takes a free one. `url`: the address of the metrics.
+    Raises `ConfigError`: the address cannot be listened on.
+    Raises `EnvironmentProblem`: the package `prometheus-client` is missing.
+    """
+
+    def __init__(self, topology: str, metrics: Metrics | StormMetrics, host: str, port: int) -> None:
+        with needs_package("metrics_port", "metrics", "prometheus-client", "prometheus_client"):
+            import prometheus_client as prometheus
+        registry = prometheus.CollectorRegistry()  # one of its own: two topologies of a process have two ports
+        try:
+            self._server, self._thread = prometheus.start_http_server(port, host, registry)
+        except OSError as error:
+            hint = "; another program or topology has the port, choose another one, or 0 for a free one"
+            in_use = hint if error.errno == errno.EADDRINUSE else ""
+            raise ConfigError(
+                f"metrics cannot be served at {host}:{port}: {error.strerror or error}{in_use}"
+            ) from error
+        self._thread.name = f"trident-{topology}-metrics"
+        self._server.RequestHandlerClass = _patient(self._server.RequestHandlerClass)
+        self._server.set_app(_guarded(self._server.get_app(), is_loopback(host)))
+        for collector in (prometheus.GCCollector, prometheus.PlatformCollector, prometheus.ProcessCollector):
+            collector(registry=registry)
+        registry.register(metrics)  # after the guard, so that nothing is served without it
+        self.host, self.port = host, int(self._server.server_address[1])
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _patient(handler: Any) -> Any:
+    """Return a handler that waits some seconds for a request, and says nothing of a client that sends half of one."""
+
+    class Handler(handler):  # type: ignore[misc]
+        timeout = _CLIENT_S
+
+        def handle(self) -> None:
+            with suppress(OSError):
+                super().handle()
+
+        def finish(self) -> None:
+            with suppress(OSError):
+                super().finish()
+
+    return Handler
+
+
+def _guarded(app: Any, loopback: bool) -> Any:
+    """Return the application behind the guard of every server of this package."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        cause = stranger(environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN"), loopback)
+        if cause is None:
+            answered: Iterable[bytes] = app(environ, start)
+            return answered
+        start("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+        return [cause.encode()]
+
+    return answer

@@ -1,8 +1,11 @@
-"""`TimeSeries`: throughput, latency, lag and failures over time, in memory of a fixed size, whoever looks.
+"""What a topology did over time, in memory of a fixed size: `Windows`, totals of ten minutes, hours and a day; `TimeSeries`.
 
-There are four lines of at most 120 spans: of 5 seconds (ten minutes), 90 seconds (three hours), 12 minutes (a day), and for all
-time of 12 minutes, which become twice as long whenever a line is full. A span is
-eight figures; all of them take about 200 KiB.
+A window has twenty buckets, as in Storm. Here they are not summed up: at the beginning of each bucket the totals are noted,
+and a window is the difference from the note at its beginning. So it reaches back by its length and at most one bucket more.
+
+A series has throughput, latency, lag and failures, whoever looks, in four lines of at most 120 spans: of 5 seconds (ten
+minutes), 90 seconds (three hours), 12 minutes (a day), and for all time of 12 minutes, which become twice as long whenever a
+line is full. A span is eight figures; all of them take about 200 KiB.
 """
 
 from __future__ import annotations
@@ -10,11 +13,10 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S
+from types import MappingProxyType
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 SPANS = 120
 """How many spans a line has at most."""
@@ -23,11 +25,72 @@ LagTrend = Literal["grows", "shrinks", "steady"]
 FailureTrend = Literal["rising", "falling", "steady"]
 
 _MS_PER_S = 1000.0
-_RATE_S = 10.0
 _LAG_S, _LAG_SHORTEST_S = 180.0, 15.0
 _SHARE, _AMOUNT = 0.2, 100  # by which a lag must have changed, so that it is no accident
-_FEWEST = 4  # spans that can have a trend
-_CHANCE = 2.0  # standard deviations: what differs less may be chance
+
+BUCKETS = 20
+WINDOWS_S = (600, 10_800, 86_400)
+"""Ten minutes, three hours, one day."""
+ALL_TIME = 0
+"""The window that begins with the topology."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Difference(NamedTuple, Generic[K]):
+    """What was added within a window, and how many seconds that really covers."""
+
+    seconds: float
+    added: Mapping[K, float]
+
+
+class _Note(NamedTuple, Generic[K]):
+    """The totals as they were at the beginning of a bucket. Buckets in which nothing was added have no note."""
+
+    bucket: int
+    totals: Mapping[K, float]
+
+
+class Windows(Generic[K]):
+    """Totals by key, with their windows.
+
+    `now`: when counting began, on the clock that all calls use.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._totals: dict[K, float] = {}
+        self._notes: dict[int, deque[_Note[K]]] = {
+            window: deque([_Note(0, MappingProxyType({}))], BUCKETS + 1) for window in WINDOWS_S
+        }
+
+    def add(self, amounts: Mapping[K, float], now: float) -> None:
+        """Add to the totals."""
+        self._turn(now)
+        for key, amount in amounts.items():
+            self._totals[key] = self._totals.get(key, 0) + amount
+
+    def over(self, window: int, now: float) -> Difference[K]:
+        """Return what was added in one of `WINDOWS_S`, or in `ALL_TIME`."""
+        if window == ALL_TIME:
+            return Difference(now - self._began, dict(self._totals))
+        self._turn(now)
+        first = max(self._bucket(window, now) - BUCKETS, 0)
+        note = next(note for note in self._notes[window] if note.bucket >= first)
+        added = {key: total - note.totals.get(key, 0) for key, total in self._totals.items()}
+        return Difference(now - self._began - first * window / BUCKETS, added)
+
+    def _turn(self, now: float) -> None:
+        """Note the totals if a bucket has begun since the last note."""
+        totals: Mapping[K, float] | None = None
+        for window, notes in self._notes.items():
+            bucket = self._bucket(window, now)
+            if bucket > notes[-1].bucket:
+                totals = dict(self._totals) if totals is None else totals  # one copy for all windows
+                notes.append(_Note(bucket, totals))
+
+    def _bucket(self, window: int, now: float) -> int:
+        return int((now - self._began) * BUCKETS // window)
 
 
 @dataclass(slots=True)
@@ -71,7 +134,6 @@ class _Line:
         self.spans: deque[TimeSpan] = deque(maxlen=SPANS)
 
     def add(self, happened: TimeSpan, age_s: float) -> None:
-        """Add what happened now."""
         self.widen(age_s)
         number = int(age_s // self.width_s)
         if not self.spans or self.spans[-1].number < number:
@@ -139,7 +201,7 @@ class TimeSeries:
         """Return how many tuples there were by second, in the last seconds."""
         with self._guard:
             line, age_s = self._lines[0], now - self._began
-            spans = line.between(age_s - _RATE_S, age_s)
+            spans = line.between(age_s - 10.0, age_s)
         return sum(each.tuples for each in spans) / max(age_s - spans[0].number * line.width_s, 1.0)
 
     def failures(self, window_s: int, now: float) -> FailureTrend | None:
@@ -147,9 +209,9 @@ class TimeSeries:
         _, spans = self._over(window_s, now)
         half = len(spans) // 2
         before, after = _failed(spans[:half]), _failed(spans[len(spans) - half :])
-        if len(spans) < _FEWEST or not _failed(spans):
+        if len(spans) < 4 or not _failed(spans):  # fewer have no trend
             return None
-        by_chance = _CHANCE * math.sqrt(before + after)
+        by_chance = 2.0 * math.sqrt(before + after)  # standard deviations: what differs less may be chance
         return "rising" if after - before > by_chance else "falling" if before - after > by_chance else "steady"
 
     def lag(self, now: float) -> LagTrend | None:

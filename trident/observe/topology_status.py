@@ -2,10 +2,13 @@
 
 An operation of Trident is a bolt there, a source is a spout. Latencies and capacities are texts with three digits after the
 point there, and so they are here. Beside them stand numbers: a tuple takes less than a thousandth of a millisecond here.
+
+The heartbeat of a driver contains such a page, cut to a few kilobytes whatever the topology has.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,16 +23,28 @@ from trident.observe.component_statistics import (
     Figures,
     TopologyStatistics,
     WindowStatistics,
+    picture,
 )
-from trident.observe.picture import picture
-from trident.observe.reported_errors import ReportedError
-from trident.observe.rolling_totals import ALL_TIME
-from trident.observe.time_series import TimeSeries
+from trident.observe.events import ReportedError
+from trident.observe.time_series import ALL_TIME, TimeSeries
 from trident.redaction import redacted
 
 Entry = dict[str, Any]
-_OF_HEAD = ("txid", "share", "engine", "deactivated")
 _OF_LAST = ("errorTask", "errorHost", "errorTime", "errorLapsedSecs")
+
+HEARTBEAT_BYTES = 6000
+"""About how many bytes of JSON it has at most."""
+
+_OF_TOPOLOGY = (
+    "id", "name", "kind", "status", "message", "uptime", "uptimeSeconds", "window", "windowHint", "windowSeconds",
+    "workersTotal", "executorsTotal", "tasksTotal", "rates", "lags", "lagTrend", "atWork",
+    "health", "txid", "engine", "share", "pending", "replays",
+)  # fmt: skip
+_OF_COMPONENT = (
+    "spoutId", "boltId", "kind", "state", "executors", "tasks", "emitted", "executed", "acked", "failed", "completeLatency",
+    "executeLatency", "capacity", "lag",
+)  # fmt: skip
+_LONGEST_TEXT, _MOST_ENTRIES = 200, 10
 
 
 @dataclass(frozen=True)
@@ -119,7 +134,7 @@ class TopologyStatus:
         counted = window.components.get(component)
         return {
             **self._head(id_, window),
-            **{key: self.more[key] for key in _OF_HEAD if key in self.more},
+            **{key: self.more[key] for key in ("txid", "share", "engine", "deactivated") if key in self.more},
             **(self._counted(window, counted) if counted is not None else {"componentType": "state"}),
             **nodes[component],
             "topologyId": id_,
@@ -287,7 +302,6 @@ def pretty_seconds(seconds: float) -> str:
 
 
 def window_names(window_s: int) -> dict[str, Any]:
-    """Return the names of a window."""
     if window_s == ALL_TIME:
         return {"window": ":all-time", "windowPretty": "All time"}
     return {"window": str(window_s), "windowPretty": pretty_seconds(window_s)}
@@ -299,7 +313,6 @@ def number_text(value: float | None) -> str:
 
 
 def last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any]:
-    """Return the last error of a component."""
     last = None
     for each in errors:
         last = each if each.component == component else last
@@ -312,7 +325,6 @@ def last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any
 
 
 def error_entry(error: ReportedError) -> dict[str, Any]:
-    """Return an error as an entry of a page."""
     attempt, place = error.attempt, Entry()
     if attempt is not None:
         place = page_entry(attempt, "row", "txid", "attempt", "will_retry")
@@ -326,3 +338,45 @@ def error_entry(error: ReportedError) -> dict[str, Any]:
         "errorTime": int(error.time),
         "errorLapsedSecs": max(0, int(time.time() - error.time)),
     }
+
+
+def heartbeat_of(page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the heartbeat that carries a topology's page, of either kind.
+
+    Components are included as long as there is room: first spouts, in half of it at most, then the busiest bolts. `omitted`
+    says how many were left out.
+    """
+    beat: dict[str, Any] = {key: _short(page[key]) for key in _OF_TOPOLOGY if key in page}
+    beat["topologyStats"] = [
+        {key: value for key, value in each.items() if not isinstance(value, dict)}  # without the means of each phase
+        for each in page.get("topologyStats", ())
+    ]
+    beat.update(spouts=[], bolts=[], omitted=0)
+    room = HEARTBEAT_BYTES - _size(beat)
+    busiest = sorted(page.get("bolts", ()), key=lambda each: -float(each.get("capacity") or 0.0))
+    left = room / 2
+    for kind, components in (("spouts", page.get("spouts", ())), ("bolts", busiest)):
+        for each in components:
+            entry = {key: _short(each[key]) for key in _OF_COMPONENT if each.get(key) is not None}
+            size = _size(entry) + 1
+            if size > left:
+                beat["omitted"] += 1
+            else:
+                beat[kind].append(entry)
+                left, room = left - size, room - size
+        left = room
+    return beat
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    if isinstance(value, dict):
+        return {key: _short(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_short(each) for each in value[:_MOST_ENTRIES]]
+    return value
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())

@@ -15,13 +15,8 @@ from trident.spout.interfaces import REST
 
 Line = tuple[Tone, str]
 
-_ORDER: Sequence[Tone] = ("good", "quiet", "warn", "bad")
-_FULL = 0.9
 _RECENT_S = 600
-_SILENT_S = 10
-_MOST_FULL = 3
 _LONGEST_ERROR, _LONGEST_CAUSE = 600, 300
-_MOVES = ("ACTIVE", "INACTIVE", "KILLED")
 
 
 def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,14 +27,14 @@ def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
     `page`: as of `TopologyPages.topology`, or a heartbeat of it. A missing key means that the figure is unknown, not that it is
     0.
     """
-    still = stalls(AtWork.of(page.get("atWork"))) if page.get("status") in _MOVES else []
+    still = stalls(AtWork.of(page.get("atWork"))) if page.get("status") in ("ACTIVE", "INACTIVE", "KILLED") else []
     if _away(page):  # which is why its batch does not move
         still = [each for each in still if each.about[0] != "batch"]
     lines = [*_ended(page), *((each.tone, each.text) for each in still), *_unwell(page), *_busy(page, still)]
     lines += _behind(page, still)
     if all(tone in ("good", "quiet") for tone, _ in lines):
         lines.insert(0, _calm(page, still))
-    worst = max((tone for tone, _ in lines), key=_ORDER.index)
+    worst = max((tone for tone, _ in lines), key=("good", "quiet", "warn", "bad").index)
     sentences = [{"tone": tone, "text": text} for tone, text in lines]
     return {"tone": worst, "lines": sentences, "recentFailures": _recent_failures(page)}
 
@@ -73,7 +68,7 @@ def _calm(page: Mapping[str, Any], still: Sequence[Stall]) -> Line:
 
 def _ended(page: Mapping[str, Any]) -> Iterator[Line]:
     health, status, reason = _health(page), page.get("status"), page.get("statusReason")
-    if (silent := page.get("heardSecondsAgo") or 0) >= _SILENT_S:
+    if (silent := page.get("heardSecondsAgo") or 0) >= 10:
         yield "warn", f"Its driver has not been heard from for {duration(silent)}: the figures here are that old."
     if health.get("fenced"):
         yield "bad", "Fenced: another driver has taken this topology over; this one writes nothing more."
@@ -115,19 +110,15 @@ def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
     if differed := (page.get("replays") or {}).get("differed"):
         checked = f"({differed:,} of the batches checked differed)"
         yield "warn", f"A replay may give other totals: see the errors of its steps {checked}."
-    yield from _left_out(health)
-    if deaths := health.get("workerDeaths"):
-        times = "once" if deaths == 1 else f"{deaths:,} times"
-        yield "warn" if _is_recent(page) else "quiet", f"Workers have died {times} and were started again."
-
-
-def _left_out(health: Mapping[str, Any]) -> Iterator[Line]:
     for each in health.get("leftOut") or ():
         yield (
             "warn",
             f"{each['tuples']:,} of the last {each['of']:,} tuples were left out of {each['state']!r}: they came too late, or "
             "have no time that it can use. Its errors and its counters say more.",
         )
+    if deaths := health.get("workerDeaths"):
+        times = "once" if deaths == 1 else f"{deaths:,} times"
+        yield "warn" if _is_recent(page) else "quiet", f"Workers have died {times} and were started again."
 
 
 def _failed(page: Mapping[str, Any], failures: int) -> Line:
@@ -167,11 +158,11 @@ def _busy(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
     full = [
         f"{each.get('label') or each['boltId']} works at {float(each['capacity']):.0%} of its capacity"
         for each in page.get("bolts") or ()
-        if float(each.get("capacity") or 0) >= _FULL and each.get("boltId") not in stuck
+        if float(each.get("capacity") or 0) >= 0.9 and each.get("boltId") not in stuck
     ]
     if full:
         more = " More executors help (rebalance)." if page.get("kind") == "bolts" else ""
-        yield "warn", f"{', '.join(full[:_MOST_FULL])}.{more}"
+        yield "warn", f"{', '.join(full[:3])}.{more}"
 
 
 def _behind(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:

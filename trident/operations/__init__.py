@@ -8,6 +8,7 @@ is in `trident.runtime.steps`.
 from trident.operations.assemblies import Assembly, FirstN
 from trident.operations.builtin import (
     Count,
+    CountAsAggregator,
     Debug,
     Equals,
     FilterNull,
@@ -15,14 +16,18 @@ from trident.operations.builtin import (
     Last,
     MapGet,
     Max,
+    MaxWithComparator,
     Min,
+    MinWithComparator,
     Negate,
     SnapshotGet,
     Split,
+    StringLength,
     Sum,
+    TrueFilter,
     TupleCollectionGet,
+    TuplifyArgs,
 )
-from trident.operations.comparators import MaxWithComparator, MinWithComparator
 from trident.operations.expressions import Expression, coalesce, col, concat, greatest, if_else, least, lit
 from trident.operations.interfaces import (
     Aggregator,
@@ -48,7 +53,6 @@ from trident.operations.interfaces import (
 from trident.operations.metrics import Counter
 from trident.operations.several import ArgMax, ArgMin, Avg, Collect, CountDistinct, StdDev, TopN
 from trident.operations.sql import sql
-from trident.operations.testing import CountAsAggregator, StringLength, TrueFilter, TuplifyArgs
 from trident.operations.timers import KeyedProcess, Timers
 from trident.operations.vectorised import ArrowFilter, ArrowFunction, arrow_filter, arrow_function
 from trident.operations.windows import (

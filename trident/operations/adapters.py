@@ -3,6 +3,8 @@
 A plain function given with input fields (`each("line", f, "word")`, `filter("n", f)`) gets their values as arguments; one
 given without (`map(f)`, `flat_map(f)`, `peek(f)`, `filter(f)`) gets the whole `TridentTuple`. A generator emits what it
 yields; any other function emits exactly what it returns, None included.
+
+Which types built-in operations take and give is checked here, too, at the declaration.
 """
 
 from __future__ import annotations
@@ -12,12 +14,23 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from trident.errors import TopologyError
-from trident.fields import Fields, type_of_hint, widens, written
-from trident.operations.built_in_types import built_in_type
-from trident.operations.builtin import MapGet, SnapshotGet, TupleCollectionGet
+from trident.fields import Fields, is_nested, struct_type, type_of_hint, widens, written
+from trident.operations.builtin import (
+    Count,
+    First,
+    Last,
+    MapGet,
+    Max,
+    Min,
+    SnapshotGet,
+    Split,
+    StringLength,
+    Sum,
+    TupleCollectionGet,
+)
 from trident.operations.expressions import Expression
 from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Function, MapFunction, Operation
 from trident.operations.names import function_name
@@ -25,12 +38,19 @@ from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.roles import has
 from trident.state.interfaces import StateSpec, StateType
 from trident.tuples import TridentCollector, TridentTuple
+from trident.types import family_of, total_type
 
 _ITERABLES = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator)
 
 
 class _Plain(Operation):
-    """A plain function; `spread` if it takes the values as arguments."""
+    """A plain function; `spread` if it takes the values as arguments.
+
+    `METHOD`, `VECTORISED`: the method, and the vectorised operation, that may be given in its place.
+    """
+
+    METHOD: ClassVar[str] = "execute"
+    VECTORISED: ClassVar[tuple[type[Operation], ...]] = (ArrowFunction,)
 
     def __init__(self, function: Callable[..., Any], spread: bool) -> None:
         self.function, self.spread = function, spread
@@ -38,7 +58,6 @@ class _Plain(Operation):
 
     @property
     def yields(self) -> bool:
-        """Whether the function is a generator."""
         return inspect.isgeneratorfunction(self.function)
 
     @property
@@ -65,6 +84,9 @@ class PlainFunction(_Plain, Function):
 class PlainFilter(_Plain, Filter):
     """A predicate."""
 
+    METHOD = "is_keep"
+    VECTORISED = (ArrowFilter,)
+
     def is_keep(self, tuple: TridentTuple) -> bool:
         return bool(self(tuple))
 
@@ -88,30 +110,17 @@ class PlainFlatMap(_Plain, FlatMapFunction):
 class PlainConsumer(_Plain, Consumer):
     """A function used in `peek`."""
 
+    METHOD = "accept"
+    VECTORISED = ()
+
     def accept(self, tuple: TridentTuple) -> None:
         self(tuple)
 
 
-_METHODS: dict[type[_Plain], str] = {
-    PlainFunction: "execute",
-    PlainFilter: "is_keep",
-    PlainMap: "execute",
-    PlainFlatMap: "execute",
-    PlainConsumer: "accept",
-}
-
-_VECTORISED: dict[type[_Plain], type[Operation]] = {
-    PlainFunction: ArrowFunction,
-    PlainFilter: ArrowFilter,
-    PlainMap: ArrowFunction,
-    PlainFlatMap: ArrowFunction,
-}
-
-
 def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any:
     """Return `operation` itself if it is vectorised or has the one method, else the plain function wrapped."""
-    method, vectorised = _METHODS[plain], _VECTORISED.get(plain)
-    if vectorised is not None and isinstance(operation, vectorised):
+    method = plain.METHOD
+    if isinstance(operation, plain.VECTORISED):
         return _vectorised(operation, stream)
     if inspect.isclass(operation) and has(operation, method):
         raise TopologyError(
@@ -198,7 +207,6 @@ def refuse_migration(migrate: Any, spec: StateSpec, value: Fields, state: str) -
 
 
 def aggregate_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> Fields:
-    """Return the single output field of an aggregate with its type."""
     if len(out) != 1:
         raise TopologyError(f"stream {stream!r}: an aggregate has one output field, not {list(out.names)}")
     own = built_in_type(aggregator, inputs, out, stream)
@@ -243,3 +251,106 @@ def _hinted(function: Any, yields: bool) -> Sequence[str] | None:
     parts = typing.get_args(hint) if typing.get_origin(hint) is tuple else (hint,)
     types = [type_of_hint(part) for part in parts]
     return None if not types or None in types else typing.cast("list[str]", types)
+
+
+def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> str | None:
+    """Return the type of the output field of a built-in aggregator; None for any other aggregator.
+
+    Raises `TopologyError`: another number of input fields than it takes, a type that it cannot take, or an output that it
+    cannot give.
+    """
+    if isinstance(aggregator, (Sum, Min)) and len(inputs) != 1:
+        raise TopologyError(
+            f"stream {stream!r}: {type(aggregator).__name__} takes one input field, not {list(inputs.names)}"
+        )
+    if isinstance(aggregator, Min) and is_nested(inputs.types[0]):
+        raise TopologyError(
+            f"stream {stream!r}: {type(aggregator).__name__} cannot order field {inputs.names[0]!r}, which is {inputs.types[0]}"
+        )
+    if isinstance(aggregator, Last):
+        _check_last(aggregator, inputs, stream)
+    own = _type_of(aggregator, inputs, stream)
+    if own is None or out.types[0] is None:
+        return own
+    if type(aggregator) in (Count, Sum, Min, Max, First, Last) and _family(out.types[0]) != _family(own):
+        raise TopologyError(
+            f"stream {stream!r}: {type(aggregator).__name__} gives {own}, but its output field {out.names[0]!r} is declared "
+            f"{out.types[0]}; leave the type out, or change it behind the aggregate with select or map"
+        )
+    return out.types[0]
+
+
+def _check_last(aggregator: Last, inputs: Fields, stream: str) -> None:
+    name, by = type(aggregator).__name__, aggregator.by
+    if not len(inputs):
+        raise TopologyError(f"stream {stream!r}: {name} takes the fields to keep; name at least one before it")
+    if by is None:
+        return
+    if by not in inputs:
+        raise TopologyError(
+            f"stream {stream!r}: {name}(by={by!r}) keeps ({inputs}), which has no field {by!r}; name it among the input "
+            "fields, because it is kept beside the others"
+        )
+    if len(inputs) == 1:
+        raise TopologyError(
+            f"stream {stream!r}: {name}(by={by!r}) keeps nothing but its order; name the fields to keep beside {by!r}, or use "
+            f"{'Min' if isinstance(aggregator, First) else 'Max'}()"
+        )
+    if is_nested(inputs.type_of(by)):
+        raise TopologyError(f"stream {stream!r}: {name} cannot order by {by!r}, which is {inputs.type_of(by)}")
+
+
+def _type_of(aggregator: Any, inputs: Fields, stream: str) -> str | None:
+    if isinstance(aggregator, Sum):
+        total = total_type(inputs.types[0])
+        if total is None:
+            raise TopologyError(
+                f"stream {stream!r}: Sum needs a number, but field {inputs.names[0]!r} is {inputs.types[0]}"
+            )
+        return total
+    if isinstance(aggregator, Min):
+        return inputs.types[0]
+    if isinstance(aggregator, Last):
+        single = aggregator.by is None and len(inputs) == 1
+        return inputs.types[0] if single else struct_type(inputs.names, [type_ or "" for type_ in inputs.types])
+    return "bigint" if type(aggregator) is Count else None
+
+
+def _family(type_: str) -> str:
+    """Return the family of a type.
+
+    Types of one family hold each other's values if they are wide enough; all numbers are one family.
+    """
+    return "number" if family_of(type_) == "decimal" else family_of(type_)
+
+
+def check_texts(operation: Any, inputs: Fields, stream: str) -> None:
+    """Refuse a field that is not a text for the built-ins that take one; a subclass of them may take something else."""
+    if type(operation) in (Split, StringLength) and inputs.types != ("string",):
+        raise TopologyError(
+            f"stream {stream!r}: {type(operation).__name__} takes one field of type string, but got ({inputs}); name one, "
+            "and make it text with each or select if it is not"
+        )
+
+
+def check_query(function: Any, inputs: Fields, key: Fields, value: Fields, state: str, stream: str) -> None:
+    """Refuse a built-in query that cannot find anything in a state made by `persistent_aggregate`."""
+    if not len(value):  # the queries of a state of another kind are unknown
+        return
+    if isinstance(function, SnapshotGet) and len(key):
+        raise TopologyError(
+            f"stream {stream!r}: SnapshotGet reads a single value, but state {state!r} has one per key ({key}); use MapGet "
+            "with the fields that hold the key"
+        )
+    if not isinstance(function, MapGet):
+        return
+    if not len(key):
+        raise TopologyError(
+            f"stream {stream!r}: MapGet looks up keys, but state {state!r} is a single value; use SnapshotGet"
+        )
+    families = [[_family(type_ or "") for type_ in fields.types] for fields in (inputs, key)]
+    if families[0] != families[1]:
+        raise TopologyError(
+            f"stream {stream!r}: state {state!r} has the key ({key}), but the query looks up ({inputs}); name as many fields, "
+            "of the same types in the same order"
+        )

@@ -1,20 +1,20 @@
 """The built-in operations.
 
 Most also have an Arrow kernel that gives equal results (`trident.runtime.steps.applying`, `trident.runtime.steps.aggregates`).
-
-Filters over the values of a tuple: `Equals`, and `Negate` of another filter.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from operator import add
 from typing import Any
 
 from trident.fields import unquoted
 from trident.operations.interfaces import (
+    Aggregator,
     BaseQueryFunction,
     CombinerAggregator,
     Filter,
@@ -26,6 +26,8 @@ from trident.tuples import TridentCollector, TridentTuple
 
 logger = logging.getLogger(__name__)
 
+Comparator = Callable[[Any, Any], int]
+Kept = tuple[Any, TridentTuple] | None
 
 # Python's default context rounds to 28 digits; a decimal has up to 38.
 _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
@@ -212,6 +214,68 @@ class First(Last):
         return val1 if self.by is None or val1[self.by] <= val2[self.by] else val2
 
 
+class MinWithComparator(Aggregator[Kept]):
+    """Emits the least tuple by a comparator, nothing where there is none; of equal ones the last, as in Storm.
+
+    A null of the compared field is skipped.
+
+    Parameters
+    ----------
+    comparator
+        `comparator(a, b)` is negative, zero or positive, as `a` is less than, equal to or greater than `b`.
+    field
+        The field whose values it compares; None: it compares whole tuples.
+    """
+
+    def __init__(self, comparator: Comparator, field: str | None = None) -> None:
+        if not callable(comparator):
+            raise TypeError(
+                f"{type(self).__name__} takes a function of two values that returns a number; got {comparator!r}"
+            )
+        self.comparator, self.field = comparator, field
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> Kept:
+        return None
+
+    def aggregate(self, val: Kept, tuple: TridentTuple, collector: TridentCollector) -> Kept:
+        """Return the tuple to keep, and its value."""
+        value = tuple if self.field is None else tuple[self.field]
+        if value is None:
+            return val
+        return (value, tuple) if val is None or self._replaces(value, val[0]) else val
+
+    def complete(self, val: Kept, collector: TridentCollector) -> None:
+        if val is not None:
+            collector.emit(val[1].values)
+
+    def _replaces(self, value: Any, current: Any) -> bool:
+        return self.comparator(value, current) <= 0
+
+
+class MaxWithComparator(MinWithComparator):
+    """Emits the greatest tuple by a comparator, nothing where there is none; parameters as for `MinWithComparator`."""
+
+    def _replaces(self, value: Any, current: Any) -> bool:
+        return self.comparator(value, current) >= 0
+
+
+class MinBy(MinWithComparator):
+    """Emits the tuple with the least value of a field. A NaN is greater than any number."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def _replaces(self, value: Any, current: Any) -> bool:
+        return at_least(current, value)
+
+
+class MaxBy(MinBy):
+    """Emits the tuple with the greatest value of a field. A NaN is greater than any number."""
+
+    def _replaces(self, value: Any, current: Any) -> bool:
+        return at_least(value, current)
+
+
 class MapGet(BaseQueryFunction[Any, Any]):
     """Looks the input fields up as a key of a map state; emits the value, None where the key is absent."""
 
@@ -278,3 +342,51 @@ class Negate(Filter):
 
     def is_keep(self, tuple: TridentTuple) -> bool:
         return not self.filter.is_keep(tuple)
+
+
+class StringLength(Function):
+    """The number of characters of a text.
+
+    Different from Storm: null gives null (Storm fails on it), and characters beyond U+FFFF count once, not twice.
+    """
+
+    output_types = ("int",)
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit([None if tuple[0] is None else len(tuple[0])])
+
+
+class TrueFilter(Filter):
+    """Keeps every tuple."""
+
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        return True
+
+
+class TuplifyArgs(Function):
+    """Reads a text as JSON, a list of lists, and emits each of them: `[["a", 1], ["b", 2]]`.
+
+    The output fields declare the types: `each("args", TuplifyArgs(), "word: string, n: int")`.
+    """
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        lists: Any = json.loads(tuple[0])
+        if not isinstance(lists, list) or not all(isinstance(values, list) for values in lists):
+            raise ValueError(f"{tuple[0]!r} is not a JSON list of lists")
+        for values in lists:
+            collector.emit(values)
+
+
+class CountAsAggregator(Aggregator[int]):
+    """`Count` as an `Aggregator`: emits the number of tuples, 0 for an empty batch."""
+
+    output_types = ("bigint",)
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> int:
+        return 0
+
+    def aggregate(self, val: int, tuple: TridentTuple, collector: TridentCollector) -> int:
+        return val + 1
+
+    def complete(self, val: int, collector: TridentCollector) -> None:
+        collector.emit([val])

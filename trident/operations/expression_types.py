@@ -57,6 +57,25 @@ def exact_type(operand: Expression, type_: str) -> str:
 
 Types = Sequence[str]
 Options = tuple[Any, ...]
+Rule = Callable[[Types, Options], str]
+"""Returns the type of the result, of the operands' types and the options; raises `_MistypedError`."""
+
+_NUMBER = (lambda type_: family_of(type_) in _NUMBERS, "a number")
+_TEXT = ("string".__eq__, "a string")
+_MOMENT = ("timestamp".__eq__, "a timestamp, which is a moment; a {0} is not")
+_BOOLEANS = ("boolean".__eq__, "booleans, each comparison in parentheses")
+
+
+def _takes(name: str, taken: tuple[Callable[[str], Any], str], result: str | None = None) -> Rule:
+    """Return the rule of what takes one kind of operands and gives a type, that of the first unless it is said."""
+
+    def rule(types: Types, options: Options) -> str:
+        fits, said = taken
+        if not all(map(fits, types)):
+            raise _MistypedError(f"{name} takes {said.format(types[0])}")
+        return result or types[0]
+
+    return rule
 
 
 def _lit(types: Types, options: Options) -> str:
@@ -88,7 +107,7 @@ def _number(types: Types) -> str:
     return "bigint" if all(class_of(type_) is int for type_ in types) else "double"
 
 
-def _arithmetic(symbol: str, count: str) -> Callable[[Types, Options], str]:
+def _arithmetic(symbol: str, count: str) -> Rule:
     def rule(types: Types, options: Options) -> str:
         families = set(map(family_of, types))
         if not families <= _NUMBERS:
@@ -126,7 +145,7 @@ def digits_of(type_: str) -> tuple[int, int]:
 
 
 def _round(types: Types, options: Options) -> str:
-    type_ = _of_numbers("round")(types, options)
+    type_ = _takes("round", _NUMBER)(types, options)
     if not _is_decimal(type_):
         return type_
     (precision, scale), (digits,) = digits_of(type_), options
@@ -134,9 +153,9 @@ def _round(types: Types, options: Options) -> str:
     return f"decimal({min(38, max(whole, 1 - digits) + kept)},{kept})"
 
 
-def _to_whole(name: str) -> Callable[[Types, Options], str]:
+def _to_whole(name: str) -> Rule:
     def rule(types: Types, options: Options) -> str:
-        type_ = _of_numbers(name)(types, options)
+        type_ = _takes(name, _NUMBER)(types, options)
         if not _is_decimal(type_):
             return "bigint"
         precision, scale = digits_of(type_)
@@ -151,16 +170,7 @@ def _isin(types: Types, options: Options) -> str:
     return "boolean"
 
 
-def _of_numbers(name: str) -> Callable[[Types, Options], str]:
-    def rule(types: Types, options: Options) -> str:
-        if family_of(types[0]) not in _NUMBERS:
-            raise _MistypedError(f"{name} takes a number")
-        return types[0]
-
-    return rule
-
-
-def _of_time(name: str, result: str | None = None) -> Callable[[Types, Options], str]:
+def _of_time(name: str, result: str | None = None) -> Rule:
     def rule(types: Types, options: Options) -> str:
         has_time = types[0] in ("timestamp", "timestamp_ntz")
         if not has_time and types[0] != "date":
@@ -172,22 +182,13 @@ def _of_time(name: str, result: str | None = None) -> Callable[[Types, Options],
     return rule
 
 
-def _of_moment(name: str, result: str) -> Callable[[Types, Options], str]:
-    def rule(types: Types, options: Options) -> str:
-        if types[0] != "timestamp":
-            raise _MistypedError(f"{name} takes a timestamp, which is a moment; a {types[0]} is not")
-        return result
-
-    return rule
-
-
 def _date_trunc(types: Types, options: Options) -> str:
     if options[1] is not None:
-        return _of_moment("date_trunc with a zone", "timestamp")(types, options)
+        return _takes("date_trunc with a zone", _MOMENT)(types, options)
     return _of_time("date_trunc")(types, options)
 
 
-def _extreme(name: str) -> Callable[[Types, Options], str]:
+def _extreme(name: str) -> Rule:
     def rule(types: Types, options: Options) -> str:
         if not all(map(simple_type, types)):
             raise _MistypedError(f"{name} takes values that have an order")
@@ -200,7 +201,7 @@ def _is_decimal(type_: str) -> bool:
     return family_of(type_) == "decimal"
 
 
-def _comparison(symbol: str) -> Callable[[Types, Options], str]:
+def _comparison(symbol: str) -> Rule:
     def rule(types: Types, options: Options) -> str:
         left, right = types
         families = {family_of(left), family_of(right)}
@@ -209,30 +210,6 @@ def _comparison(symbol: str) -> Callable[[Types, Options], str]:
         return "boolean"
 
     return rule
-
-
-def _logic(symbol: str) -> Callable[[Types, Options], str]:
-    def rule(types: Types, options: Options) -> str:
-        if any(type_ != "boolean" for type_ in types):
-            raise _MistypedError(f"{symbol} takes booleans, each comparison in parentheses")
-        return "boolean"
-
-    return rule
-
-
-def _of_text(name: str, result: str) -> Callable[[Types, Options], str]:
-    def rule(types: Types, options: Options) -> str:
-        if types[0] != "string":
-            raise _MistypedError(f"{name} takes a string")
-        return result
-
-    return rule
-
-
-def _texts(types: Types) -> str:
-    if set(types) != {"string"}:
-        raise _MistypedError("concat takes strings")
-    return "string"
 
 
 def _cast(types: Types, options: Options) -> str:
@@ -281,31 +258,31 @@ def _if_else(types: Types, options: Options) -> str:
     return _common("if_else", types[1:])
 
 
-_RULES: dict[str, Callable[[Types, Options], str]] = {
+_RULES: dict[str, Rule] = {
     "lit": _lit,
     **{symbol: _arithmetic(symbol, "two numbers") for symbol in ("+", "-", "*", "/", "%")},
     "negate": _arithmetic("-", "a number"),
     **{symbol: _comparison(symbol) for symbol in ("==", "!=", "<", "<=", ">", ">=")},
-    **{symbol: _logic(symbol) for symbol in ("&", "|")},
-    "not": _logic("~"),
+    **{symbol: _takes(symbol, _BOOLEANS) for symbol in ("&", "|")},
+    "not": _takes("~", _BOOLEANS),
     **{name: lambda types, options: "boolean" for name in ("is_null", "is_not_null")},
-    **{name: _of_text(name, "string") for name in ("upper", "lower", "trim", "substring")},
-    **{name: _of_text(name, "boolean") for name in ("contains", "starts_with", "ends_with", "like", "rlike")},
-    **{name: _of_text(name, "string") for name in ("regexp_extract", "regexp_replace", "replace", "json")},
-    "to_date": _of_text("to_date", "date"),
-    "to_timestamp": _of_text("to_timestamp", "timestamp"),
+    **{name: _takes(name, _TEXT, "string") for name in ("upper", "lower", "trim", "substring")},
+    **{name: _takes(name, _TEXT, "boolean") for name in ("contains", "starts_with", "ends_with", "like", "rlike")},
+    **{name: _takes(name, _TEXT, "string") for name in ("regexp_extract", "regexp_replace", "replace", "json")},
+    "to_date": _takes("to_date", _TEXT, "date"),
+    "to_timestamp": _takes("to_timestamp", _TEXT, "timestamp"),
     "isin": _isin,
-    "abs": _of_numbers("abs"),
+    "abs": _takes("abs", _NUMBER),
     "round": _round,
     **{name: _to_whole(name) for name in ("floor", "ceil")},
     "date_part": _of_time("date_part", "int"),
     "date_trunc": _date_trunc,
-    "in_zone": _of_moment("in_zone", "timestamp_ntz"),
-    **{name: _of_moment(name, "timestamp") for name in ("from_utc_timestamp", "to_utc_timestamp")},
-    "concat": lambda types, options: _texts(types),
+    "in_zone": _takes("in_zone", _MOMENT, "timestamp_ntz"),
+    **{name: _takes(name, _MOMENT, "timestamp") for name in ("from_utc_timestamp", "to_utc_timestamp")},
+    "concat": _takes("concat", ("string".__eq__, "strings")),
     **{name: _extreme(name) for name in ("greatest", "least")},
-    "length": _of_text("length", "bigint"),
-    "split": _of_text("split", "array<string>"),
+    "length": _takes("length", _TEXT, "bigint"),
+    "split": _takes("split", _TEXT, "array<string>"),
     "cast": _cast,
     "explode": _explode,
     "field": _field,

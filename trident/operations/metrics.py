@@ -41,7 +41,6 @@ class counting:  # noqa: N801 - used as a function
     __slots__ = ("_before",)
 
     def __enter__(self) -> dict[str, int]:
-        """Begin, with nothing counted."""
         self._before = _here.counts
         counts: dict[str, int] = {}
         _here.counts = counts
@@ -74,6 +73,5 @@ def take_remarks(counts: dict[str, int]) -> list[tuple[str, str, str]]:
 
 
 def add_counts(total: dict[str, int], more: Mapping[str, int]) -> None:
-    """Add counts by name."""
     for name, count in more.items():
         total[name] = total.get(name, 0) + count

@@ -19,12 +19,11 @@ from typing import Any
 from trident.errors import TopologyError
 from trident.extras import needs_package
 from trident.fields import Fields, is_nested, struct_type, unquoted
-from trident.operations.built_in_types import total_type
 from trident.operations.builtin import Count, Min, Sum, at_least, sums
-from trident.operations.expressions import Expression, col
 from trident.operations.interfaces import CombinerAggregator
 from trident.roles import has
 from trident.tuples import TridentTuple
+from trident.types import total_type
 
 Values = Sequence[Any]
 
@@ -413,7 +412,8 @@ class Several(CombinerAggregator[dict[str, Any]]):
     @property
     def name(self) -> str:
         """What it is called where people read it."""
-        return ", ".join(_shown(part.aggregator, part.inputs) for part in self.parts)
+        shown = ((type(part.aggregator).__name__, ", ".join(part.inputs.names)) for part in self.parts)
+        return ", ".join(f"{name}({of})" if of else name for name, of in shown)
 
     def init(self, tuple: TridentTuple) -> dict[str, Any]:
         return self._joined(
@@ -456,11 +456,6 @@ class Several(CombinerAggregator[dict[str, Any]]):
 def structs(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     """Return values that are structs, of a column for each field."""
     return list(map(dict, map(zip, repeat(names), zip(*columns, strict=True))))
-
-
-def _shown(aggregator: Any, inputs: Fields) -> str:
-    of = f"({', '.join(inputs.names)})" if len(inputs) else ""
-    return f"{type(aggregator).__name__}{of}"
 
 
 def several(aggregates: Mapping[str, Any], fields: Fields, stream: str, typed: Callable[..., Fields]) -> Several:
@@ -525,9 +520,8 @@ def refuse_other_fields(aggregator: Any, inputs: Fields, stream: str) -> None:
 
 
 def value_of(several: Several, name: str) -> Fields:
-    """Return the field of its value, with the type."""
     outputs = [part.outputs for part in several.parts]
-    typed = [(field, type_ or "") for one in outputs for field, type_ in zip(one.names, one.types, strict=True)]
+    typed = [(field, type_ or "") for one in outputs for field, type_ in one.pairs]
     return Fields.of([name], [struct_type([field for field, _ in typed], [type_ for _, type_ in typed])])
 
 
@@ -535,8 +529,3 @@ def result_fields(several: Several) -> Fields:
     """Return the fields of the results, without what is remembered."""
     firsts = [part.outputs for part in several.parts]
     return Fields.of([one.names[0] for one in firsts], [one.types[0] for one in firsts])
-
-
-def results_of(several: Several, value: str) -> dict[str, Expression]:
-    """Return the results, without what is remembered, each as a column of its own."""
-    return {name: col(value).field(name) for name in result_fields(several).names}

@@ -2,6 +2,8 @@
 
 sqlglot knows more of SQL than there are expressions for, and the words of other dialects. So a text is read only if each of its
 functions is one that is compared with Spark, and each part of each node was asked for by the rule of that node.
+
+Of regular expressions Spark has Java's, we RE2's: what the two read differently is written again or refused, too.
 """
 
 from __future__ import annotations
@@ -45,7 +47,6 @@ class SqlNode:
         return self.inner(found)
 
     def nodes(self, name: str = "expressions") -> list[SqlNode]:
-        """Return the nodes that a part is a list of."""
         return [self.inner(one) for one in self.take(name) or ()]
 
     def has(self, name: str) -> bool:
@@ -53,7 +54,6 @@ class SqlNode:
         return name in self._waiting
 
     def inner(self, part: Any) -> SqlNode:
-        """Return a part that was taken, to be read."""
         return SqlNode(part, self._rules)
 
     def undated(self, name: str) -> Expression:
@@ -62,11 +62,9 @@ class SqlNode:
         return made.of("this") if made.kind == "TsOrDsToDate" and not made.has("safe") else made.expression()
 
     def of(self, name: str) -> Expression:
-        """Return the expression that a part is."""
         return self.node(name).expression()
 
     def all_of(self, name: str = "expressions") -> list[Expression]:
-        """Return the expressions that a part is a list of."""
         return [one.expression() for one in self.nodes(name)]
 
     def literal(self, name: str, otherwise: Any = None) -> Any:
@@ -76,14 +74,12 @@ class SqlNode:
         return self.node(name).plain()
 
     def plain(self) -> Any:
-        """Return the plain value that this is."""
         made = self.expression()
         if made.kind != "lit":
             raise SqlError(f"{self} has to be a plain value")
         return made.options[0]
 
     def expression(self) -> Expression:
-        """Return the expression that this is."""
         rule = self._rules.get(self.kind)
         if rule is None:
             raise SqlError(f"there is no expression for {self} here")
@@ -119,7 +115,6 @@ def check_words(text: str, tokens: list[Any], functions: Collection[str]) -> Non
 
 
 def no_such(name: str, functions: Collection[str]) -> str:
-    """Say that there is no such function, and which there are."""
     near = difflib.get_close_matches(name, functions, n=1, cutoff=0.75)
     hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(functions)}"
     return f"there is no function {name} here{hint}"
@@ -132,3 +127,56 @@ _NO_FUNCTIONS = frozenset({
     "when",
 })  # fmt: skip
 """Words before a parenthesis that are no functions."""
+
+
+def spark_pattern(pattern: str) -> str:
+    """Return a pattern of RE2 that finds what Java's does; `SqlError` if it has what RE2 lacks or reads differently."""
+    if not isinstance(pattern, str):
+        raise SqlError(f"a regular expression is a text, not {pattern!r}")
+    made, at = [], 0
+    while at < len(pattern):
+        unit = _UNIT.match(pattern, at)
+        times = unit and _TIMES.match(pattern, unit.end())
+        if not unit or not times or (unit[0] == "(?i)" and at):
+            raise SqlError(
+                f"{pattern!r} is not a regular expression that means the same in RE2, from character {at + 1} on"
+            )
+        made.append(_written(unit[0]) + times[0])
+        at = times.end()
+    return "".join(made)
+
+
+def _written(unit: str) -> str:
+    if unit.startswith("["):
+        return unit.replace(r"\s", _SPACES)
+    return {".": f"[^{_LINE_ENDS}]", r"\s": f"[{_SPACES}]", r"\S": f"[^{_SPACES}]"}.get(unit, unit)
+
+
+def spark_replacement(pattern: str, replacement: str) -> str:
+    r"""Return the replacement of RE2, with `\1`, for one of Java's, with `$1`; `SqlError` if Spark replaces in its own way."""
+    if not isinstance(replacement, str):
+        raise SqlError(f"a replacement is a text, not {replacement!r}")
+    if re.search(pattern, "") is not None:
+        raise SqlError(f"the regular expression {pattern!r} matches an empty text, which cannot be replaced")
+    groups = re.compile(pattern).groups
+    if _REPLACEMENT.fullmatch(replacement) is None or any(int(n) > groups for n in re.findall(r"\$(\d)", replacement)):
+        raise SqlError(f"the replacement {replacement!r} has an unknown group, or a $ or \\ without a meaning")
+    return _ESCAPED.sub(lambda found: _in_re2(found[0]), replacement)
+
+
+def _in_re2(found: str) -> str:
+    if found[0] == "$":
+        return f"\\{found[1]}"
+    return "\\\\" if found[1] == "\\" else found[1]
+
+
+_SPACES = r"\t-\r "
+_LINE_ENDS = "\n\r\x85\u2028\u2029"
+_ESCAPE = r"\\[dDwWtnrf^$|?*+()\[\]{}\\/.,:;'\"#@&%!=<>~-]"
+_UNIT = re.compile(
+    rf"{_ESCAPE}|\\[sSbB]|[.|^$)]|\((?!\?)|\(\?(?::|i\))|\[\^?(?:[^\[\]\\^&]|(?<!\[)\^|&(?!&)|{_ESCAPE}|\\s)+\]|[^\\.*+?()\[\]{{}}|^$]"
+)
+_TIMES = re.compile(r"(?:(?:[*+?]|\{\d{1,3}(?:,\d{0,3})?\})\??)?(?![*+?{])")
+"""A piece of a pattern that Java and RE2 read alike, but for white space and what `.` stands for, and how often it is found."""
+_ESCAPED = re.compile(r"\$\d|\\.", re.DOTALL)
+_REPLACEMENT = re.compile(r"(?:[^$\\]|\$\d(?!\d)|\\[$\\])*", re.DOTALL)

@@ -67,40 +67,31 @@ class ArrowFilter(Operation):
         raise NotImplementedError
 
 
-class _PlainArrowFunction(ArrowFunction):
-    """A decorated function."""
+class _Decorated(Operation):
+    """A decorated function, which may still be called as if it were not."""
 
+    function: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        return function_name(self.function)
+
+    def __call__(self, *columns: Any) -> Any:
+        return self.function(*columns)
+
+
+class _PlainArrowFunction(_Decorated, ArrowFunction):
     def __init__(self, function: Callable[..., Any], output: Fields, flat: bool) -> None:
         self.function, self.output, self.flat = function, output, flat
 
-    @property
-    def name(self) -> str:
-        return function_name(self.function)
-
-    def apply(self, *columns: Any) -> Any:
-        return self.function(*columns)
-
-    def __call__(self, *columns: Any) -> Any:
-        """Call the function itself, as if it were not decorated."""
-        return self.function(*columns)
+    apply = _Decorated.__call__
 
 
-class _PlainArrowFilter(ArrowFilter):
-    """A decorated function."""
-
+class _PlainArrowFilter(_Decorated, ArrowFilter):
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
-    @property
-    def name(self) -> str:
-        return function_name(self.function)
-
-    def mask(self, *columns: Any) -> Any:
-        return self.function(*columns)
-
-    def __call__(self, *columns: Any) -> Any:
-        """Call the function itself, as if it were not decorated."""
-        return self.function(*columns)
+    mask = _Decorated.__call__
 
 
 def arrow_function(output: FieldsLike, flat: bool = False) -> Callable[[Callable[..., Any]], ArrowFunction]:

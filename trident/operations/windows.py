@@ -54,11 +54,9 @@ class EventTime:
 
     @property
     def delay(self) -> int:
-        """The delay in ordinates."""
         return self.delay_ms * self.per_ms
 
     def of_type(self, type_: str) -> EventTime:
-        """Return it for a field of a type."""
         return self if type_ == "bigint" else replace(self, per_ms=1000)
 
 

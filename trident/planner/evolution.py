@@ -105,8 +105,11 @@ class Evolving:
         known = list(map(_padded, self._known.get(FORMER, ())))
         if self._migrates:
             return [*([until, type_, None] for until, type_, _ in known), [attempt, type_of(self._known), None]]
-        former = [[until, type_, _composed(self._names, names)] for until, type_, names in known]
+        former = [[until, type_, None if of is None else self._composed(of)] for until, type_, of in known]
         return [*former, [attempt, type_of(self._known), self._names]] if self._changes_values() else former
+
+    def _composed(self, of: Mapping[str, str | None]) -> dict[str, str | None]:
+        return {new: None if old is None else of.get(old) for new, old in self._names.items()}
 
     def _changes_values(self) -> bool:
         """Whether values of the last declaration have another form than those of this one."""
@@ -289,10 +292,6 @@ def goes_on(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
 def type_of(facts: Mapping[str, Any]) -> str:
     """Return the type of a state's value, "" if it has none."""
     return named_type(facts["value"][0])[1] if facts["value"] else ""
-
-
-def _composed(names: Mapping[str, str | None], of: Mapping[str, str | None] | None) -> dict[str, str | None] | None:
-    return None if of is None else {new: None if old is None else of.get(old) for new, old in names.items()}
 
 
 def _padded(former: Sequence[Any]) -> Sequence[Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trident.fields import Fields, fields_of_struct, widens
+from trident.fields import fields_of_struct, widens
 from trident.graph import Aggregation, Evolution, Graph, JoinWithinNode, PersistNode, WindowNode
 from trident.operations.builtin import First, Last
 from trident.operations.names import operation_name
@@ -84,7 +84,7 @@ def meaning_of(graph: Graph) -> Meaning:
             spout.id: {
                 "spout": operation_name(spout.spout),
                 "promise": spout_type_of(spout.spout).value,
-                "fields": _typed(spout.fields),
+                "fields": spout.fields.typed,
             }
             for spout in graph.spouts()
         },
@@ -99,7 +99,11 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
     `attempt`, `first`: the first attempt, and the first batch, that can be of this declaration.
     """
     renamed = _renamed_states(before.states, now)
-    before = replace(before, states=_called_now(before.states, renamed))
+    known_states = {
+        renamed.get(name, name): renamed_facts(facts, name) if name in renamed else facts
+        for name, facts in before.states.items()
+    }
+    before = replace(before, states=known_states)
     states, evolutions = dict(now.states), dict[str, Evolution]()
     taken, refused = [f"state {old!r} is called {new!r}" for old, new in renamed.items()], list[RefusedChange]()
     for name, known in before.streams.items():
@@ -145,13 +149,6 @@ def _renamed_states(before: Facts, now: Meaning) -> dict[str, str]:
         new: old for old, new in known.items() if old not in now.states and new in now.states and new not in before
     }
     return {old: new for new, old in found.items()}
-
-
-def _called_now(states: Facts, renamed: Mapping[str, str]) -> Facts:
-    return {
-        renamed.get(name, name): renamed_facts(facts, name) if name in renamed else facts
-        for name, facts in states.items()
-    }
 
 
 def _under_other_names(before: Facts, now: Facts) -> list[RefusedChange]:
@@ -234,48 +231,44 @@ def _stream_changes(
 
 def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
     state = graph.state(node.state)
-    kind = state.spec.kind
+    kind, key, value, of = state.spec.kind, state.key_fields.typed, state.value.typed, node.inputs.typed
     facts: dict[str, Any] = {
         "kind": "custom" if kind is None else kind.value,
-        "key": _typed(state.key_fields),
-        "value": _typed(state.value),
+        "key": key,
+        "value": value,
         "by": _by(node),
-        "of": _typed(node.inputs),
+        "of": of,
         "streams": sorted(spout.id for spout in graph.sources_of(node.id)),
     }
     if isinstance(node, WindowNode):
         member = node.member
-        facts |= {"key": _typed(node.group), "value": _typed(node.value), "by": operation_name(member.aggregator)}
+        facts |= {"key": node.group.typed, "value": node.value.typed, "by": operation_name(member.aggregator)}
         facts["window"] = str(node.config)
     elif isinstance(node, JoinWithinNode):
         left, right = node.sides
-        facts |= {"key": _typed(left.key), "value": [*_typed(left.fields), "with", *_typed(right.fields)]}
+        facts |= {"key": left.key.typed, "value": [*left.fields.typed, "with", *right.fields.typed]}
     elif node.aggregation is not None:
-        facts[MEMBERS] = _members(node.aggregation)
+        facts[MEMBERS] = _members(node.aggregation, of, value)
     return facts
 
 
-def _members(aggregation: Aggregation) -> dict[str, list[Any]]:
+def _members(aggregation: Aggregation, of: list[str], value: list[str]) -> dict[str, list[Any]]:
     """Return of each aggregate in a value, by its name: what it is, over which fields, and the fields that it has."""
     aggregator, output = aggregation.aggregator, aggregation.output
     if isinstance(aggregator, Several):
         parts = aggregator.parts
         return {
-            part.outputs.names[0]: [operation_name(part.aggregator), _typed(part.inputs), _typed(part.outputs)]
+            part.outputs.names[0]: [operation_name(part.aggregator), part.inputs.typed, part.outputs.typed]
             for part in parts
         }
-    by, of = operation_name(aggregator), _typed(aggregation.inputs)
+    by = operation_name(aggregator)
     fields = fields_of_struct(output.types[0])
     if isinstance(aggregator, (First, Last)) and len(fields):
         of = []  # each field of the value is that of a tuple, whatever the others are
-    return {named_type(one)[0]: [by, of, [one]] for one in _typed(fields if len(fields) else output)}
+    return {named_type(one)[0]: [by, of, [one]] for one in (fields.typed if len(fields) else value)}
 
 
 def _by(node: PersistNode) -> str:
     if isinstance(node, JoinWithinNode):
         return str(node)
     return operation_name(node.updater if node.aggregation is None else node.aggregation.aggregator)
-
-
-def _typed(fields: Fields) -> list[str]:
-    return [f"{name}: {type_}" for name, type_ in zip(fields.names, fields.types, strict=True)]

@@ -1,8 +1,10 @@
 """Which part of a plan is committed by Spark's executors: states, and the queries and exchanges behind them, as levels.
 
 A commit that is placed in executors is one more level of exchanges: the rows for a state go to the partition of their key, as
-rows go to the partition of an exchange. So a batch, or its second half, is one Spark job. The memory that a stage asks for is
-the sum of the loads of its steps, as in Storm.
+rows go to the partition of an exchange. So a batch, or its second half, is one Spark job.
+
+A stage is what runs at the same time: in the workers, level by level; at the end the commits of the driver. The memory that it
+asks for is the sum of the loads of its steps, as in Storm.
 """
 
 from __future__ import annotations
@@ -140,24 +142,48 @@ def _routing(node: Node, sink: Sink) -> Routing:
     return Routing("key", node.aggregation.group)
 
 
+@dataclass(frozen=True)
+class Stage:
+    """Fragments that run at the same time; only commits run one after the other.
+
+    `title`: where they run, for people.
+    `entries`: the entries of the fragments.
+    `driver`: whether it is the commits.
+    """
+
+    title: str
+    entries: tuple[str, ...]
+    driver: bool = False
+
+
+def stages_of(plan: Plan, in_executors: Collection[str] = ()) -> list[Stage]:
+    """Return the stages of a batch, in order, if executors commit these states."""
+    placed = place(plan, in_executors)
+    levels = [tuple(spout.id for spout in plan.spouts), *placed.levels]
+    stages = [
+        Stage(f"stage {number}, in the workers{': commit' if number > 1 + placed.processing else ''}", entries)
+        for number, entries in enumerate(levels, 1)
+    ]
+    commits = tuple(node.id for node in plan.commits if node.id not in placed.commits)
+    if commits:
+        stages.append(Stage("commit, in the driver, in this order", commits, driver=True))
+    return stages
+
+
 def stage_memory(plan: Plan, in_executors: Collection[str] = ()) -> list[float]:
     """Return how many MiB a task of each stage in the workers asks for, in order; of different tasks the most.
 
     `in_executors` are the states that executors commit, in stages of their own.
     """
     return [
-        max((sum(plan.memory_mb.get(id_, 0) for id_ in plan.fragments[entry].ids) for entry in entries), default=0)
-        for entries in _stages(plan, in_executors)
+        max((sum(plan.memory_mb.get(id_, 0) for id_ in plan.fragments[one].ids) for one in stage.entries), default=0)
+        for stage in stages_of(plan, in_executors)
+        if not stage.driver
     ]
 
 
 def commit_loads(plan: Plan, in_executors: Collection[str] = ()) -> list[str]:
     """Return the ids of steps with a load that run in the driver, and of static states, which run nowhere."""
-    in_workers = {
-        id_ for entries in _stages(plan, in_executors) for entry in entries for id_ in plan.fragments[entry].ids
-    }
+    stages = [stage.entries for stage in stages_of(plan, in_executors) if not stage.driver]
+    in_workers = {id_ for entries in stages for entry in entries for id_ in plan.fragments[entry].ids}
     return [id_ for id_ in plan.memory_mb if id_ not in in_workers]
-
-
-def _stages(plan: Plan, in_executors: Collection[str]) -> list[tuple[str, ...]]:
-    return [tuple(spout.id for spout in plan.spouts), *place(plan, in_executors).levels]

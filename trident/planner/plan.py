@@ -170,7 +170,6 @@ class Plan:
 
 
 def partitions_of_state(graph: Graph, node: PersistNode) -> int:
-    """Return the number of partitions of the state that a node writes."""
     return graph.state(node.state).spec.required_num_partitions or graph.hints.get(node.id, 1)
 
 

@@ -108,7 +108,7 @@ def _commit_order(graph: Graph) -> tuple[PersistNode | QueryNode | ExchangeNode,
     done: set[str] = set()
     while waiting:
         ready = [node for node in waiting if before[node.id] <= done]
-        node = min(ready, key=_rank)
+        node = min(ready, key=lambda one: 0 if isinstance(one, QueryNode) else 2 if isinstance(one, PersistNode) else 1)
         order.append(node)
         done.add(node.id)
         waiting.remove(node)
@@ -123,10 +123,6 @@ def _before(graph: Graph, nodes: Sequence[PersistNode | QueryNode | ExchangeNode
         if isinstance(node, QueryNode) and node.sees_batch:
             before[node.id].add(updates[node.state])
     return before
-
-
-def _rank(node: Node) -> int:
-    return 0 if isinstance(node, QueryNode) else 2 if isinstance(node, PersistNode) else 1
 
 
 # How many partitions an exchange has: hints of the steps from it to the next exchange, and of states that keep them.
@@ -252,27 +248,19 @@ def fragment_of(graph: Graph, entry: Node, exchanges: Mapping[str, Exchange]) ->
     if isinstance(
         entry, RepartitionNode
     ):  # sends only the columns that are read behind it, or that choose the partition
-        fields = _some(fields, needed.get(entry.id, set()) | set(entry.routing.fields.names))
+        names = {*needed.get(entry.id, ()), *entry.routing.fields.names}
+        # at least one, because a table without columns loses its rows in transport
+        fields = fields.select([name for name in fields.names if name in names] or list(fields.names[:1]))
     return Fragment(entry.id, fields, steps, sinks)
 
 
 def inputs_of(node: ExchangeNode, fragment: Fragment) -> tuple[Fields, ...]:
-    """Return the fields that an exchange receives, by port."""
     if isinstance(node, RepartitionNode):
         return (fragment.fields,)
     return tuple(
-        Fields.of(*zip(*{**_typed(group), **_typed(fields)}.items(), strict=True))
+        Fields.of(*zip(*dict([*group.pairs, *fields.pairs]).items(), strict=True))
         for group, fields in zip(node.groups, node.inputs, strict=True)
     )
-
-
-def _typed(fields: Fields) -> dict[str, str | None]:
-    return dict(zip(fields.names, fields.types, strict=True))
-
-
-def _some(fields: Fields, names: set[str]) -> Fields:
-    """The named fields, in order, but at least one, because a table without columns loses its rows in transport."""
-    return fields.select([name for name in fields.names if name in names] or list(fields.names[:1]))
 
 
 def _reached(graph: Graph, entry: Node) -> Iterator[tuple[Node, set[str]]]:

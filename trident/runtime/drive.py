@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from time import monotonic, sleep
@@ -21,14 +21,12 @@ from trident.coordination.memory_log import TransactionLog
 from trident.errors import FencedError, StoreAwayError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.naming import amount
-from trident.notebook.live_display import RunningGlance
+from trident.notebook import RunningGlance
 from trident.observe.at_work import AtWork
-from trident.observe.batch_committed import Placement, summed
+from trident.observe.batch_committed import Placement, RecentBatches, summed
 from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
-from trident.observe.events import TopologyStarted, TopologyTerminated
+from trident.observe.events import WHOLE_TOPOLOGY, ReportedError, TopologyStarted, TopologyTerminated
 from trident.observe.monitoring import Monitoring
-from trident.observe.recent_batches import RecentBatches
-from trident.observe.reported_errors import WHOLE_TOPOLOGY, ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.planner import Plan
 from trident.redaction import redacted
@@ -39,11 +37,10 @@ from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.operation_totals import OperationTotals, read_statistics
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import Waiting, backoff_s, is_given_up
-from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
-from trident.runtime.start.opened_topology import OpenedTopology, RunnerOf, States
-from trident.runtime.start.placements import PlacedState
+from trident.runtime.start.engine_choice import RunnerOf
+from trident.runtime.start.opened_topology import OpenedTopology, States
 from trident.spout.interfaces import Lag
 
 if TYPE_CHECKING:
@@ -68,12 +65,8 @@ def opened_to_last(
         try:
             return OpenedTopology(graph, plan, config, open_log, runner_of=runner_of, rewind=rewind)
         except StoreAwayError as error:
-            now = monotonic()
-            if waiting is None or waiting.what != error.waits_for:
-                waiting = Waiting(error.waits_for, now, Clock().wall_ms())
-            else:
-                waiting = replace(waiting, tries=waiting.tries + 1)
-            if now - waiting.since >= config.store_wait_s or is_given_up():
+            waiting = Waiting.after(waiting, error.waits_for, Clock())
+            if monotonic() - waiting.since >= config.store_wait_s or is_given_up():
                 raise
             pause_s = backoff_s(config, waiting.tries)
             logger.warning("topology %s: %s: %s; trying again in %.1f s", graph.name, waiting, error, pause_s)
@@ -90,6 +83,10 @@ class Drive:
     `observer`: called at each point of a batch; see `Observer`.
     `active`: whether batches are begun before the loop is told so.
     `progress`: of the one that this one follows, where both count together.
+    `placements`: by state, where it is committed (`"driver"` or `"executors"`), and why there.
+    `partitions`: the number of partitions of each state that the topology updates.
+    `gate`: for readers that commits overtake.
+    `run_id`: the name of this run, in every event; another start has another one.
     """
 
     def __init__(
@@ -105,6 +102,8 @@ class Drive:
     ) -> None:
         self.name, self.graph, self.config = graph.name, graph, opened.config
         self.opened, self.clock, self._monitoring = opened, clock or Clock(), monitoring
+        self.placements, self.partitions, self.gate = opened.placements, opened.plan.partitions, opened.gate
+        self.run_id = monitoring.run_id
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self.began = self.clock.monotonic()
@@ -135,7 +134,7 @@ class Drive:
     @property
     def is_deactivated(self) -> bool:
         """Whether it was asked to begin no more batches, and has not ended."""
-        return not self.loop.start_gate.is_ordered and self.is_active
+        return not self.loop.start_gate.ordered.active and self.is_active
 
     def exception(self) -> BaseException | None:
         """Return what ended the topology, None if it runs or was stopped."""
@@ -143,15 +142,9 @@ class Drive:
 
     @property
     def word(self) -> Literal["running", "inactive", "stopped", "failed"]:
-        """What it is now, in a word."""
         if self.is_active:
             return "inactive" if self.is_deactivated else "running"
         return "stopped" if self._error is None else "failed"
-
-    @property
-    def placements(self) -> Mapping[str, PlacedState]:
-        """By state, where it is committed (`"driver"` or `"executors"`), and why there."""
-        return self.opened.placements
 
     @property
     def status(self) -> dict[str, Any]:
@@ -165,9 +158,10 @@ class Drive:
         many errors it raised.
         """
         log, (sources, share) = self.log_state, self.progress.sources()
+        waits = self.loop.waiting if self.is_active else ""
         return {
-            "message": self._message(),
-            "waiting": self.loop.waiting if self.is_active else "",
+            "message": f"failed: {self._error}" if self.word == "failed" else waits or self.word,
+            "waiting": waits,
             "isActive": self.is_active,
             "txid": log.txid,
             "batches": self.progress.batches,
@@ -188,7 +182,8 @@ class Drive:
         """Which batch runs, for how long and where it is; since when none was committed, and what is left to do."""
         if not self.is_active:
             return AtWork()
-        moved, usual_s = max(self.progress.last_recorded, self.began), self.progress.usual_s
+        moved, recent = max(self.progress.last_recorded, self.began), self.progress.events()
+        usual_s = sum(each.phases.total for each in recent) / len(recent) if recent else 0.0
         batch = self.loop.at_work(moved)
         sources, _ = self.progress.sources()
         lags = summed(Lag(**each["lag"]) for each in sources if each["lag"])
@@ -215,17 +210,13 @@ class Drive:
     @property
     def last_progress(self) -> dict[str, Any] | None:
         """The last committed batch; None before the first."""
-        return self.progress.last()
+        last = self.progress.events()[-1:]
+        return last[0].as_dict() if last else None
 
     @property
     def recent_progress(self) -> list[dict[str, Any]]:
         """The last `progress_kept` committed batches, oldest first."""
         return [event.as_dict() for event in self.progress.events()]
-
-    @property
-    def run_id(self) -> str:
-        """The name of this run, in every event; another start has another one."""
-        return self._monitoring.run_id
 
     @property
     def txid(self) -> int:
@@ -236,16 +227,6 @@ class Drive:
     def log_state(self) -> LogState:
         """What the log says now: an object that changes as batches are committed."""
         return self.opened.log.state
-
-    @property
-    def gate(self) -> CommitGate:
-        """For readers that commits overtake."""
-        return self.opened.gate
-
-    @property
-    def partitions(self) -> Mapping[str, int]:
-        """The number of partitions of each state that the topology updates."""
-        return self.opened.plan.partitions
 
     @property
     def seconds(self) -> float:
@@ -263,11 +244,6 @@ class Drive:
     def _glance(self) -> RunningGlance:
         places = {name: placed.where for name, placed in self.placements.items()}
         return RunningGlance(self.name, self.status, self.last_progress, self.seconds, places)
-
-    def _message(self) -> str:
-        if self._error is not None and not self.is_active:
-            return f"failed: {self._error}"
-        return (self.loop.waiting if self.is_active else "") or self.word
 
     def _note(self, error: BaseException) -> None:
         if self._error is None:
@@ -288,43 +264,31 @@ class TopologyFigures:
     def __init__(self, drive: Drive) -> None:
         self._drive, self._opened = drive, drive.opened
         self._ended_at: float | None = None
+        over_time = (node for node in drive.graph.nodes if isinstance(node, WindowNode | JoinWithinNode))
+        self._over_time = [node.state for node in over_time]
 
     def end(self) -> None:
         """Let windows end now: what has ended is not idle."""
         self._ended_at = self._drive.clock.monotonic()
 
-    # ---- what does not change ---------------------------------------------------------------------------------------
-
     @cached_property
-    def _operations(self) -> dict[str, ComponentDescription]:
-        from trident.explain.operation_list import operations_of_plan
+    def _components(self) -> tuple[dict[str, ComponentDescription], list[Edge]]:
+        from trident.explain.drawing import edges_of_plan, operations_of_plan
 
         opened = self._opened
-        return operations_of_plan(self._drive.graph, opened.plan, opened.executors, max(1, opened.runner.parallelism))
-
-    @cached_property
-    def _edges(self) -> list[Edge]:
-        from trident.explain.operation_list import edges_of_plan
-
-        return edges_of_plan(self._opened.plan)
+        slots = max(1, opened.runner.parallelism)
+        return operations_of_plan(self._drive.graph, opened.plan, opened.executors, slots), edges_of_plan(opened.plan)
 
     @cached_property
     def _described(self) -> list[dict[str, Any]]:
-        from trident.explain.descriptions import describe
+        from trident.explain.text import describe
 
         return describe(self._drive.graph)
-
-    @cached_property
-    def _over_time(self) -> list[str]:
-        """The states of windows and of joins over time."""
-        return [node.state for node in self._drive.graph.nodes if isinstance(node, WindowNode | JoinWithinNode)]
-
-    # ---- statistics and pages ---------------------------------------------------------------------------------------
 
     @property
     def statistics(self) -> TopologyStatistics:
         """What the operations did in the batches that were committed."""
-        return read_statistics(self._drive.totals, self._operations, self._edges, self._clock_now)
+        return read_statistics(self._drive.totals, *self._components, self._clock_now)
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """Return the newest dead letters that wait, as plain data."""
@@ -345,7 +309,6 @@ class TopologyFigures:
         letters.request(log, ranges_by_batch(letters.named(log, names)), reason=reason)
 
     def status(self) -> TopologyStatus:
-        """Return the topology as it is now."""
         drive, config = self._drive, self._drive.config
         word, status, error = drive.word, drive.status, drive.exception()
         batches = RecentBatches(
@@ -378,7 +341,7 @@ class TopologyFigures:
             _STATES[word],
             self._clock_now - drive.began,
             config.message_timeout_s,
-            len(self._operations),
+            len(self._components[0]),
             batches.tasks,
             drive.at_work,
             drive.errors,

@@ -1,7 +1,4 @@
-"""RunningTopology: a started topology, with the names of PySpark's `StreamingQuery`.
-
-Its `Watch` ends it where its own thread cannot, because user code or a store does not return.
-"""
+"""RunningTopology: a started topology, with the names of PySpark's `StreamingQuery`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import atexit
 import logging
 import math
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -22,7 +18,7 @@ from trident.config import Config
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import TridentError
 from trident.graph import Graph
-from trident.notebook.live_display import show
+from trident.notebook import show
 from trident.observe.at_work import StallLog
 from trident.observe.events import TopologyListener
 from trident.observe.monitoring import Monitoring
@@ -32,13 +28,12 @@ from trident.runtime.loop.batch import Observer
 from trident.runtime.loop.execution import execution_of
 from trident.runtime.loop.retrying import AWAITS_BATCH
 from trident.runtime.start.engine_choice import log_idle_loads, open_runner
-from trident.runtime.start.opened_topology import OpenedTopology, open_log
+from trident.runtime.start.opened_topology import OpenedTopology
+from trident.runtime.start.placements import open_log
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
     from trident.explain import Explanation
-
-__all__ = ["Observer", "RunningTopology", "new_memory_log", "start"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,9 +75,11 @@ class RunningTopology(Drive):
         self._page = page
         self._drpc: LocalDRPC | None = None
         self._drpc_lock = threading.Lock()
-        self._watch = Watch(self, self._ended, self._give_up)
+        self._stalls, self._stop_by = StallLog(self.name, logger), math.inf
         if page is not None:
             page.show(self)
+        threading.Thread(target=self._watch, name=f"trident-{self.name}-watch", daemon=True).start()
+        _running.add(self)
         threading.Thread(target=self._run, name=f"trident-{self.name}", daemon=True).start()
 
     # ---- the names of StreamingQuery ----------------------------------------------------------------------------------
@@ -116,7 +113,7 @@ class RunningTopology(Drive):
         A commit that takes longer than `message_timeout_s`, and 10 seconds, is no longer waited for; `exception` says so. A
         listener may call this; there it does not wait, because the topology waits for its listeners.
         """
-        self._watch.stop()
+        self._ask_to_end()
         if not self._monitoring.is_in_listener:
             self._ended.wait()
 
@@ -137,7 +134,7 @@ class RunningTopology(Drive):
         A batch that fails is tried again as always, and its spouts are asked again if they do not repeat batches. False also
         if another thread calls `activate` meanwhile. Raises what ended the topology, if it ends first.
         """
-        rested, until = self.loop.start_gate.rested, math.inf if timeout_s is None else monotonic() + timeout_s
+        rested, until = self.loop.start_gate.ordered.rested, math.inf if timeout_s is None else monotonic() + timeout_s
         while not rested.wait(max(0.0, min(0.05, until - monotonic()))):
             if self._ended.is_set() or not self.is_deactivated or monotonic() >= until:
                 break
@@ -247,8 +244,41 @@ class RunningTopology(Drive):
             if not self._ended.is_set():
                 self._note(error)
         finally:
-            self._watch.stopping()
+            self._hurry()
             self.end()
+
+    def _ask_to_end(self) -> None:
+        self.loop.stop()
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """Note that the topology has to end; it gets some time for that."""
+        self._stop_by = min(self._stop_by, monotonic() + max(self.config.message_timeout_s, _STOP_S))
+
+    def _watch(self) -> None:
+        """End the topology where its own thread cannot, because user code or a store does not return."""
+        while not self._ended.wait(min(1.0, self.config.message_timeout_s / 4)):
+            try:
+                self._stalls.look(self.at_work)
+            except Exception:
+                logger.exception("topology %s: cannot find out what it works on; looking again", self.name)
+            error = self._hanging()
+            if error is not None:
+                self._give_up(error)
+
+    def _hanging(self) -> TridentError | None:
+        try:
+            error = self.loop.hanging()
+        except Exception:
+            logger.exception("topology %s: cannot find out whether it hangs; looking again", self.name)
+            return None
+        if error is None and monotonic() > self._stop_by:
+            limit = max(self.config.message_timeout_s, _STOP_S)
+            return TridentError(
+                f"topology {self.name!r} did not end within {limit:g} seconds after it was told to stop; what it "
+                "waits for is abandoned, and a restart goes on after the last recorded batch"
+            )
+        return error
 
     def _give_up(self, error: TridentError) -> None:
         """End the topology although its thread, or a commit, does not come back.
@@ -283,12 +313,8 @@ def start(
 ) -> RunningTopology:
     """Check, recover and run; see `TridentTopology.start`.
 
-    Parameters
-    ----------
-    memory_log
-        Continues a log of this process.
-    open_page
-        Opens the page at a host and a port, if `ui_port` asks for one.
+    `memory_log`: continues a log of this process.
+    `open_page`: opens the page at a host and a port, if `ui_port` asks for one.
     """
     plan = make_plan(graph)
     with ExitStack() as undo:
@@ -313,63 +339,7 @@ def new_memory_log(topology: str) -> MemoryLog:
     return MemoryLog(topology, epoch=0)
 
 
-class Watch:
-    """A thread that checks whether a topology hangs, until the topology has ended.
-
-    `drive`: of the topology; what does not move there is logged.
-    `ended`: set once it has ended.
-    `give_up`: ends it with an error, without its thread.
-    """
-
-    def __init__(self, drive: Drive, ended: threading.Event, give_up: Callable[[TridentError], None]) -> None:
-        self._drive, self._ended, self._give_up = drive, ended, give_up
-        self._topology, self._timeout_s = drive.name, drive.config.message_timeout_s
-        self._stalls, self._stop_by = StallLog(drive.name, logger), math.inf
-        threading.Thread(target=self._run, name=f"trident-{drive.name}-watch", daemon=True).start()
-        _running.add(self)
-
-    def stopping(self) -> None:
-        """Note that the topology has to end; it gets some time for that."""
-        self._stop_by = min(self._stop_by, time.monotonic() + max(self._timeout_s, _STOP_S))
-
-    def stop(self) -> None:
-        """Ask the loop to end."""
-        self._drive.loop.stop()
-        self.stopping()
-
-    def await_end(self, until: float) -> None:
-        """Wait until the topology has ended, or until a time of the monotonic clock."""
-        self._ended.wait(max(0.0, until - time.monotonic()))
-
-    def _run(self) -> None:
-        while not self._ended.wait(min(1.0, self._timeout_s / 4)):
-            self._log_stalls()
-            error = self._look()
-            if error is not None:
-                self._give_up(error)
-
-    def _log_stalls(self) -> None:
-        try:
-            self._stalls.look(self._drive.at_work)
-        except Exception:
-            logger.exception("topology %s: cannot find out what it works on; looking again", self._topology)
-
-    def _look(self) -> TridentError | None:
-        try:
-            error = self._drive.loop.hanging()
-        except Exception:
-            logger.exception("topology %s: cannot find out whether it hangs; looking again", self._topology)
-            return None
-        if error is None and time.monotonic() > self._stop_by:
-            limit = max(self._timeout_s, _STOP_S)
-            return TridentError(
-                f"topology {self._topology!r} did not end within {limit:g} seconds after it was told to stop; what it "
-                "waits for is abandoned, and a restart goes on after the last recorded batch"
-            )
-        return error
-
-
-_running: weakref.WeakSet[Watch] = weakref.WeakSet()
+_running: weakref.WeakSet[RunningTopology] = weakref.WeakSet()
 
 
 @atexit.register
@@ -378,9 +348,9 @@ def _stop_all() -> None:
 
     A topology that hangs is left behind.
     """
-    until = time.monotonic() + _STOP_S
-    watches = list(_running)
-    for watch in watches:
-        watch.stop()
-    for watch in watches:
-        watch.await_end(until)
+    until = monotonic() + _STOP_S
+    topologies = list(_running)
+    for each in topologies:
+        each._ask_to_end()  # noqa: SLF001  of this module
+    for each in topologies:
+        each._ended.wait(max(0.0, until - monotonic()))  # noqa: SLF001

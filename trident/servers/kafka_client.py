@@ -26,7 +26,6 @@ _STATE = re.compile(r" \(after \d+ms in state \w+(, \d+ identical error\(s\) sup
 
 
 def kafka_package() -> Any:
-    """Import the client."""
     with needs_package("Kafka", "kafka", "confluent-kafka", "confluent_kafka"):
         import confluent_kafka
     return confluent_kafka
@@ -61,7 +60,6 @@ class Reports:
 
 
 def error_of(error: KafkaException) -> KafkaError:
-    """Return the error that an exception carries."""
     kafka_error: KafkaError = error.args[0]
     return kafka_error
 

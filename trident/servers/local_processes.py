@@ -1,4 +1,4 @@
-"""Processes of this machine: how it differs from other machines, and what the system says about a process."""
+"""The machine that this runs on: how it differs from others, what is known of its processes, what is locked or durable."""
 
 from __future__ import annotations
 
@@ -52,6 +52,44 @@ def is_locked(file: Path) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
+    """Let a durable file appear, whole or not at all; it replaces what was there. `mode`: of the file, less the umask."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:  # an error may say a lone surrogate
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory and the missing ones above it, all durable; an existing one stays.
+
+    The name of an existing one is made durable too, because its maker may have died before.
+    """
+    directory = directory.absolute()
+    missing = not directory.is_dir()
+    if missing:
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+    try:
+        sync_directory(directory.parent)
+    except OSError:
+        if missing:  # otherwise it may be one that this user cannot list, or on a read-only file system
+            raise
 
 
 class Abandoned(Protocol):

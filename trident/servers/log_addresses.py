@@ -8,40 +8,38 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from trident.errors import ConfigError
-from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
 
 # A slash may have been lost where the text was taken for a path.
+_ZOOKEEPER = re.compile(r"zookeeper:/", re.IGNORECASE)
 _POSTGRES = re.compile(r"postgres(?:ql)?:/{1,2}", re.IGNORECASE)
-_POSTGRES_LIKE = "postgresql://USER@HOST/DATABASE?topology=NAME"
 _OBJECTS = re.compile(r"(s3|gs|az|abfss):/{1,2}", re.IGNORECASE)
+_ZOOKEEPER_LIKE = "zookeeper://host1:2181,host2:2181/trident/word-count"
+_POSTGRES_LIKE = "postgresql://USER@HOST/DATABASE?topology=NAME"
 _OBJECTS_LIKE = "s3://BUCKET/PREFIX"
 LIKE = f"zookeeper://HOST:PORT/PATH, {_POSTGRES_LIKE}, {_OBJECTS_LIKE} (gs, az, abfss)"
 """The addresses that there are, for messages."""
 
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_PORT, _LAST_PORT = 2181, 65535
+
 
 def is_log_address(log_dir: str) -> bool:
-    """Whether this is meant as the address of a log on a server."""
-    return is_zookeeper(log_dir) or is_postgres(log_dir) or is_object_store(log_dir)
+    return is_zookeeper(log_dir) or is_postgres(log_dir) or _OBJECTS.match(log_dir) is not None
 
 
-def check_log_address(address: str) -> None:
-    """Raise `ConfigError` if an address is not one of a log."""
-    if is_zookeeper(address):
-        ZooKeeperAddress.of(address)
-    elif is_postgres(address):
-        PostgresAddress.of(address)
-    else:
-        ObjectAddress.of(address)
+def is_zookeeper(address: str) -> bool:
+    return _ZOOKEEPER.match(address) is not None
 
 
 def is_postgres(address: str) -> bool:
-    """Whether this is meant as an address in PostgreSQL."""
     return _POSTGRES.match(address) is not None
 
 
-def is_object_store(address: str) -> bool:
-    """Whether this is meant as an address in an object store."""
-    return _OBJECTS.match(address) is not None
+def log_address_of(address: str) -> ZooKeeperAddress | PostgresAddress | ObjectAddress:
+    """Read the address of a log on a server; `ConfigError` if it is none."""
+    if is_zookeeper(address):
+        return ZooKeeperAddress.of(address)
+    return PostgresAddress.of(address) if is_postgres(address) else ObjectAddress.of(address)
 
 
 class Database(NamedTuple):
@@ -76,6 +74,49 @@ class Database(NamedTuple):
         return "; ".join(
             f"{word} {mine or 'unsaid'}, not {its or 'unsaid'}" for word, mine, its in pairs if mine != its
         )
+
+
+@dataclass(frozen=True)
+class ZooKeeperAddress:
+    """A path in a ZooKeeper.
+
+    `hosts`: the servers, `host:port` with commas between them.
+    `path`: where it is: begins with a slash, ends without one.
+    """
+
+    hosts: str
+    path: str
+
+    @staticmethod
+    def of(address: str, what: str = "log_dir") -> ZooKeeperAddress:
+        """Read an address; `ConfigError` naming the setting `what` if it is none."""
+        rest = _ZOOKEEPER.sub("", address, count=1).removeprefix("/")
+        servers, slash, path = rest.partition("/")
+        hosts = ",".join(_server(each.strip(), address, what) for each in servers.split(","))
+        path = "/" + path.strip("/")
+        if not slash or path == "/":
+            raise ConfigError(f"{what}={address!r}: name a path after the servers, as in {_ZOOKEEPER_LIKE}")
+        if any(part in ("", ".", "..") for part in path[1:].split("/")) or "\0" in path:
+            raise ConfigError(f"{what}={address!r}: a path in ZooKeeper has no empty part, and no part that is . or ..")
+        if path.split("/")[1] == "zookeeper":
+            raise ConfigError(f"{what}={address!r}: ZooKeeper keeps /zookeeper for itself; name another path")
+        return ZooKeeperAddress(hosts, path)
+
+    def __str__(self) -> str:
+        return f"zookeeper://{self.hosts}{self.path}"
+
+
+def _server(host: str, address: str, what: str) -> str:
+    """Return a server with its port; `ConfigError` if it is none."""
+    if "@" in host:
+        raise ConfigError(
+            f"{what}: an address of ZooKeeper must have no user or password in it, as it is shown in logs. Give them in "
+            "the environment variable TRIDENT_ZOOKEEPER_AUTH"
+        )
+    match = _HOST.fullmatch(host)
+    if match is None or (match[1] is not None and not 0 < int(match[1]) <= _LAST_PORT):
+        raise ConfigError(f"{what}={address!r}: {host!r} is not a server; give HOST:PORT, as in {_ZOOKEEPER_LIKE}")
+    return host if match[1] else f"{host}:{_PORT}"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 Refusal = Literal["missing", "exists", "version", "not empty", "ephemeral"]
@@ -55,6 +55,27 @@ class Check(NamedTuple):
 
 
 Step = Create | Put | Delete | Check
+
+
+EventKind = Literal["changed", "suspended", "connected", "expired"]
+"""What a watch, or the session, reports.
+
+`changed`: of a node that is watched: it, or the names below it, may be others than were read.
+`suspended`: no server answers; what is read may be old. `connected`: it answers again, the session and its ephemeral nodes are
+still there. `expired`: it answers again, but the session is over: its ephemeral nodes are gone, and another session has begun.
+Watches may be over after each of the three, and changes missed: a watcher has to read again.
+"""
+
+
+class NodeEvent(NamedTuple):
+    """One event: of a node, or of the session, which has the path `""`."""
+
+    kind: EventKind
+    path: str
+
+
+Tell = Callable[[NodeEvent], None]
+"""Is told events, in a thread of its own or that of the session: it must not wait."""
 
 
 class Nodes(Protocol):

@@ -15,11 +15,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trident.errors import TridentError
 from trident.extras import needs_package
-from trident.servers.nodes import Check, Create, Delete, Put, Refusal, Step, StoredNode
+from trident.servers.nodes import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode, Tell
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -33,29 +33,6 @@ _LOOK_S = 0.25
 _PAUSE_S = 0.05
 _TRIES = 3  # to connect, while a session lasts
 
-SessionChange = Literal["suspended", "connected", "expired"]
-
-
-class CallResult(Protocol):
-    """The answer to a request, some time."""
-
-    def wait(self, timeout: float) -> bool:
-        """Wait for it; False if it did not come."""
-
-    def get(self, block: bool) -> Any:
-        """Return it, or raise the error that is the answer."""
-
-
-Method = Callable[["KazooClient"], Callable[..., CallResult]]
-"""A method of a client that is given a path and a watch."""
-
-
-class PendingAnswer(NamedTuple):
-    """What a request came to; `repeated`: an earlier try was left without an answer, so it may have been carried out."""
-
-    value: Any
-    repeated: bool
-
 
 class ZooKeeperNodes(ABC):
     """Nodes below `root`, and a session; kazoo begins another one when it was over. Implements `Nodes`.
@@ -66,13 +43,14 @@ class ZooKeeperNodes(ABC):
     `hosts`, `timeout_s`: the servers, and how long this process may be out of touch before they end its session.
     `root`: the node that is `/` here; `make` it before others.
     `what`: what the session is for, in messages: "the state of the cluster at HOST:PORT".
+    `tell`: is called in kazoo's thread.
     """
 
     needed_for: ClassVar[str]
     error: ClassVar[type[TridentError]]
 
-    def __init__(self, hosts: str, root: str, timeout_s: float, what: str) -> None:
-        self.hosts, self.root, self.timeout_s, self.what = hosts, root, timeout_s, what
+    def __init__(self, hosts: str, root: str, timeout_s: float, what: str, tell: Tell) -> None:
+        self.hosts, self.root, self.timeout_s, self.what, self._tell = hosts, root, timeout_s, what, tell
         self._pid, self._closed = os.getpid(), False
         self._expired = self._suspended = False
         self._live = threading.Event()
@@ -94,14 +72,6 @@ class ZooKeeperNodes(ABC):
     @abstractmethod
     def check_patience(self, since: float) -> None:
         """Raise an error if a request that has had no answer since then is not to wait any longer."""
-
-    @abstractmethod
-    def changed(self, change: SessionChange) -> None:
-        """Take note of a change of the session. Called in kazoo's thread: it must not wait."""
-
-    @abstractmethod
-    def fired(self, path: str) -> None:
-        """Take note that a watched node has changed, or the names below it. Called in kazoo's thread, as `changed`."""
 
     def answered(self) -> None:  # noqa: B027  not all sessions say when they wait
         """Take note that a request has its answer."""
@@ -131,20 +101,22 @@ class ZooKeeperNodes(ABC):
         return [sorted(names or ()) for names in self._each(lambda client: client.get_children_async, paths, watch)]
 
     def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
-        def request(client: KazooClient) -> CallResult:
+        def request(client: KazooClient) -> Any:
             transaction = client.transaction()
             for step in steps:
                 self._add(transaction, step)
-            done: CallResult = transaction.commit_async()
-            return done
+            return transaction.commit_async()
 
         before = int(self._client.last_zxid)
-        answer = self.call(request)
-        refusal = self._refusal(answer.value)
-        return None if refusal and answer.repeated and self._is_done(steps[-1], before) else refusal
+        results, repeated = self.call(request)
+        refusal = self._refusal(results)
+        return None if refusal and repeated and self._is_done(steps[-1], before) else refusal
 
-    def call(self, request: Callable[[KazooClient], CallResult]) -> PendingAnswer:
-        """Ask until there is an answer, whatever happens to connection and session meanwhile."""
+    def call(self, request: Callable[[KazooClient], Any]) -> tuple[Any, bool]:
+        """Ask until there is an answer, whatever happens to connection and session meanwhile.
+
+        Returns it, and whether an earlier try was left without one, so it may have been carried out.
+        """
         from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
 
         since, repeated, lost = time.monotonic(), False, _lost_errors()
@@ -153,7 +125,7 @@ class ZooKeeperNodes(ABC):
             try:
                 value = self._once(request, since)
                 self.answered()
-                return PendingAnswer(value, repeated)
+                return value, repeated
             except (NoAuthError, AuthFailedError) as error:
                 raise self.refused() from error
             except lost:
@@ -176,7 +148,9 @@ class ZooKeeperNodes(ABC):
     def _at(self, path: str) -> str:
         return self.root if path == "/" else self.root + path
 
-    def _each(self, method: Method, paths: Sequence[str], watch: bool = False, sync: bool = False) -> list[Any]:
+    def _each(
+        self, method: Callable[[KazooClient], Any], paths: Sequence[str], watch: bool = False, sync: bool = False
+    ) -> list[Any]:
         """Ask the same of several nodes at once; None for one that is not there, whose creation is watched then."""
         from kazoo.exceptions import NoNodeError
 
@@ -184,12 +158,12 @@ class ZooKeeperNodes(ABC):
             return []
         fire = self._fire if watch else None
 
-        def ask(method: Method, some: Sequence[str]) -> list[Any]:
-            def request(client: KazooClient) -> CallResult:
+        def ask(method: Callable[[KazooClient], Any], some: Sequence[str]) -> list[Any]:
+            def request(client: KazooClient) -> Any:
                 first = [client.sync_async(self._at(some[0]))] if sync else []
                 return _Together([*first, *(method(client)(self._at(path), fire) for path in some)], NoNodeError)
 
-            answers: list[Any] = self.call(request).value
+            answers: list[Any] = self.call(request)[0]
             return answers[-len(some) :]
 
         while True:
@@ -200,7 +174,7 @@ class ZooKeeperNodes(ABC):
 
     def _fire(self, event: WatchedEvent) -> None:
         if event.path:  # else it is of the connection
-            self.fired(event.path[len(self.root) :] or "/")
+            self._tell(NodeEvent("changed", event.path[len(self.root) :] or "/"))
 
     def _add(self, transaction: Any, step: Step) -> None:
         at = self._at(step.path)
@@ -262,7 +236,7 @@ class ZooKeeperNodes(ABC):
         with contextlib.suppress(KazooException, OSError):
             self._client.close()
 
-    def _once(self, request: Callable[[KazooClient], CallResult], since: float) -> Any:
+    def _once(self, request: Callable[[KazooClient], Any], since: float) -> Any:
         while not self._live.wait(_LOOK_S):
             self._check(since)
         result, by = request(self._client), time.monotonic() + 2 * self.timeout_s
@@ -284,7 +258,7 @@ class ZooKeeperNodes(ABC):
             return
         if state == "CONNECTED":
             if self._expired or self._suspended:
-                self.changed("expired" if self._expired else "connected")
+                self._tell(NodeEvent("expired" if self._expired else "connected", ""))
             self._expired = self._suspended = False
             self._live.set()  # last: a waiting thread may watch now, and the watches before are gone
             return
@@ -292,7 +266,7 @@ class ZooKeeperNodes(ABC):
         self._expired = self._expired or state == "LOST"
         if not self._suspended:
             self._suspended = True
-            self.changed("suspended")
+            self._tell(NodeEvent("suspended", ""))
 
 
 def _lost_errors() -> tuple[type[Exception], ...]:
@@ -305,7 +279,7 @@ def _lost_errors() -> tuple[type[Exception], ...]:
 class _Together:
     """Several requests that are under way at once, as one; None for one that comes to the error `none`."""
 
-    def __init__(self, results: Sequence[CallResult], none: type[Exception]) -> None:
+    def __init__(self, results: Sequence[Any], none: type[Exception]) -> None:
         self._results, self._none = results, none
 
     def wait(self, timeout: float) -> bool:

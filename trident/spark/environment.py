@@ -145,10 +145,15 @@ def master_of(asked: str | None) -> str:
 
 
 def _defaults() -> str:
-    folder, home = os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME")
-    where = folder or (Path(home, "conf") if home else None)
-    path = None if where is None else Path(where, "spark-defaults.conf")
+    folder = conf_folder()
+    path = None if folder is None else folder / "spark-defaults.conf"
     return path.read_text(encoding="utf-8", errors="replace") if path is not None and path.is_file() else ""
+
+
+def conf_folder() -> Path | None:
+    """Return where Spark's own configuration is; None if nothing says it."""
+    folder, home = os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME")
+    return Path(folder) if folder else Path(home, "conf") if home else None
 
 
 def executors_of(context: SparkContext) -> list[Any]:

@@ -1,8 +1,7 @@
 """Turns Spark's own errors, and what keeps an executor's Python from running, into one line each, with what to do.
 
-What keeps an executor's Python from running a task at all, in one line with the way out.
-
-Such a task never reaches our code, which would report a failure as data: all there is is the text of Spark.
+A task that an executor's Python cannot run never reaches our code, which would report a failure as data: all there is is the
+text of Spark.
 """
 
 from __future__ import annotations
@@ -64,10 +63,12 @@ def job_failure(error: Py4JJavaError | PySparkException, context: SparkContext |
 
     `context`: None: it was a query over DataFrames, perhaps of Spark Connect. Raises `QueryStopped` if that was told to end.
     """
-    said = _said(error)
-    connect: EnvironmentProblem | None = None
+    thrown = (
+        error.java_exception if isinstance(error, Py4JJavaError) else error
+    )  # PySpark 4.2 raises what the worker raised
+    said, connect = str(thrown), None
     if context is None:
-        said = _with_causes(error.java_exception) if isinstance(error, Py4JJavaError) else said
+        said = _with_causes(thrown) if thrown is not error else said
         if any(word in said for word in _CANCELLED):
             raise QueryStopped from error
         connect = connect_problem(said)
@@ -76,15 +77,8 @@ def job_failure(error: Py4JJavaError | PySparkException, context: SparkContext |
 
 
 def _failing_hosts(context: SparkContext | None) -> list[str]:
-    if context is None:
-        return []
-    return [str(one.hostPort()).rpartition(":")[0] for one in executors_of(context) if one.failedTasks()]
-
-
-def _said(error: Py4JJavaError | PySparkException) -> str:
-    if not isinstance(error, Py4JJavaError):
-        return str(error)  # PySpark 4.2 raises what the worker raised in its place
-    return str(error.java_exception)
+    executors = [] if context is None else executors_of(context)
+    return [str(one.hostPort()).rpartition(":")[0] for one in executors if one.failedTasks()]
 
 
 def _with_causes(thrown: Any) -> str:

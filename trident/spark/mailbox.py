@@ -1,30 +1,90 @@
 """Messages between a driver and its workers, and between these: each has a mailbox, and a peer for each other one.
 
-Only who has the keys of the group can send one.
+Only who has the keys of the group can send one, or read what they send.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
 import pickle
+import socket as sockets
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any
 
 import zmq
+from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
-
-from trident.spark.link_keys import Keys, new_context
 
 logger = logging.getLogger(__name__)
 
+_DOMAIN = "trident"
+_TRIED_MS = 5000  # how often an idle connection is tried
+_DEAD_MS = 15000  # a connection that is silent for so long is closed, and opened again by who opened it
 _QUEUED = 64  # messages that wait on their way, at each end
 _LINGER_MS = 1000
 _AWAY_S, _CONNECT_S = 5.0, 60.0
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A pair of CURVE keys that all parts of one run of a topology share."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @staticmethod
+    def new() -> Keys:
+        """Return a pair that was never there before."""
+        return Keys(*zmq.curve_keypair())
+
+    def listen(self, socket: zmq.Socket[bytes], host: str) -> int:
+        """Let a socket accept any peer that has these keys; return its port. Its context must come from `new_context`."""
+        self._secure(socket)
+        socket.curve_server = True
+        socket.zap_domain = _DOMAIN.encode()
+        socket.ipv6 = ":" in host
+        return socket.bind_to_random_port(f"tcp://{host}")
+
+    def connect(self, socket: zmq.Socket[bytes], address: str) -> None:
+        """Connect a socket to `host:port`, where someone with these keys listens."""
+        self._secure(socket)
+        socket.curve_serverkey = self.public
+        socket.ipv6 = address.count(":") > 1
+        socket.connect(f"tcp://{address}")
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Say whether a client may connect: the name is that of ZeroMQ's authenticator."""
+        return hmac.compare_digest(key, self.public)
+
+    def _secure(self, socket: zmq.Socket[bytes]) -> None:
+        socket.curve_publickey, socket.curve_secretkey = self.public, self.secret
+        socket.linger = 0
+        socket.heartbeat_ivl, socket.heartbeat_timeout = _TRIED_MS, _DEAD_MS
+
+
+def new_context(keys: Keys) -> tuple[zmq.Context[zmq.Socket[bytes]], ThreadAuthenticator]:
+    """Return a context whose listening sockets refuse peers with other keys, and the authenticator, which is to be stopped."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    doorkeeper = ThreadAuthenticator(context)
+    doorkeeper.start()
+    doorkeeper.configure_curve_callback(_DOMAIN, keys)
+    return context, doorkeeper
+
+
+def own_address(driver: str, wait_s: float) -> str:
+    """Return the address of this machine in the network in which it reaches the driver, for a listening socket."""
+    host, _, port = driver.rpartition(":")
+    with sockets.create_connection((host.strip("[]"), int(port)), wait_s) as connection:
+        own = str(connection.getsockname()[0])
+    return f"[{own}]" if ":" in own else own
+
 
 Codec = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
 """What makes bytes of a message, and a message of bytes."""
@@ -67,7 +127,6 @@ class Mailbox:
         self._thread = thread(target=self._receive, args=(socket,), name="mailbox", daemon=True)
 
     def open(self) -> None:
-        """Begin to receive."""
         self._thread.start()
 
     def peer(self, address: str) -> MailboxPeer:

@@ -75,13 +75,9 @@ def _files() -> Iterator[tuple[str, Path]]:
 @cache
 def _own_files(name: str) -> tuple[tuple[str, Path], ...]:
     """Return the files of one of our packages, as at the first start: shipping puts the archive before what is installed."""
-    return tuple(_files_of(Path(str(sys.modules[name].__file__)).parent) if name in sys.modules else _installed(name))
-
-
-def _installed(name: str) -> Iterator[tuple[str, Path]]:
-    spec = importlib.util.find_spec(name)
-    if spec is not None and spec.origin is not None:
-        yield from _files_of(Path(spec.origin).parent)
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    origin = sys.modules[name].__file__ if name in sys.modules else None if spec is None else spec.origin
+    return () if origin is None else tuple(_files_of(Path(origin).parent))
 
 
 def _place(module: ModuleType) -> Path | None:

@@ -56,14 +56,9 @@ def _forked(daemon_pid: int) -> None:
     numbers = sys.modules.get("numpy.random")
     if numbers is not None:
         numbers.seed()  # or all workers would draw the same
-    if any(Path().glob(_SHIPPED)):
-        _forget_own()
-
-
-def _forget_own() -> None:
-    """Let a worker import the code that was shipped: what is installed on its machine may be older."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
-        del sys.modules[name]
+    if any(Path().glob(_SHIPPED)):  # it is to import the code that was shipped: what is installed may be older
+        for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
+            del sys.modules[name]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,16 +20,81 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from py4j.protocol import Py4JError, Py4JJavaError
+
 from trident.errors import EnvironmentProblem
-from trident.spark.link_keys import Keys, own_address
-from trident.spark.mailbox import PICKLES, Codec, Mailbox, MailboxPeer, PeerAway
-from trident.spark.worker_jobs import Said, WorkerJob
-from trident.spark.worker_slots import addresses_of
+from trident.spark.job_errors import crash_of, job_failure, jvm_gone
+from trident.spark.mailbox import PICKLES, Codec, Keys, Mailbox, MailboxPeer, PeerAway, own_address
+from trident.spark.spark_resources import addresses_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 logger = logging.getLogger(__name__)
+
+_CRASHED = "Python worker exited unexpectedly"
+
+Said = str | EnvironmentProblem | None
+"""What Spark says of a job that is over: None if the task returned, an `EnvironmentProblem` if no other try can help."""
+
+
+class WorkerJob:
+    """One incarnation of a worker, as a job in a thread of its own.
+
+    `body`: what the task does.
+    `ended`: called by that thread when the job is over.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        topology: str,
+        worker: int,
+        body: Callable[[], Iterator[Any]],
+        ended: Callable[[WorkerJob, Said], None],
+    ) -> None:
+        from pyspark import InheritableThread
+
+        self.worker = worker
+        self._context, self._topology, self._body, self._ended = context, topology, body, ended
+        self._group = f"worker-{uuid.uuid4().hex}"
+        self._thread: threading.Thread = InheritableThread(
+            target=self._run, name=f"trident-{topology}-worker-{worker}", daemon=True
+        )
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Have Spark end the task, whatever it does."""
+        with suppress(Py4JError, OSError):
+            self._context.cancelJobGroup(self._group)
+
+    def join(self, wait_s: float) -> bool:
+        """Wait for the end of the job; whether it came."""
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        self._ended(self, self._end())
+
+    def _end(self) -> Said:
+        from pyspark.errors import PySparkException
+
+        context, body = self._context, self._body
+        try:
+            what = f"topology {self._topology}: worker {self.worker}"
+            context.setJobGroup(self._group, what, interruptOnCancel=True)
+            context.parallelize([0], 1).mapPartitions(lambda _: body()).collect()
+        except (Py4JJavaError, PySparkException) as error:
+            failure = job_failure(error, context)
+            if _CRASHED in failure.cause:
+                crash = crash_of(failure.cause)
+                why = f"native code crashed ({crash})" if crash else "it was killed, maybe because memory ran out"
+                return f"the Python process of worker {self.worker} has ended: {why}"
+            return failure.cause if failure.retry else EnvironmentProblem(failure.cause)
+        except (Py4JError, OSError, AttributeError) as error:  # of a context that was stopped
+            return jvm_gone(error)
+        return None
+
 
 LOOK_S = 0.1
 _BEAT_S = 1.0
@@ -106,11 +172,9 @@ class WorkerPlace:
 
     @property
     def name(self) -> str:
-        """The worker and where it runs."""
         return f"worker {self.number}" + (f" (process {self.pid} on {self.host})" if self.pid else "")
 
     def forget(self) -> None:
-        """Forget the process."""
         self.run, self.host, self.pid, self.peer = "", "", 0, None
 
 
@@ -154,12 +218,19 @@ class WorkerGroup(Generic[P]):
         keys, (host, bind) = Keys.new(), addresses_of(context)
         # Jobs that this thread starts have the caller's properties of Spark, such as its pool.
         self._mailbox = Mailbox(
-            keys, host, bind, self._take, self._look, LOOK_S, away_s, codec, thread=InheritableThread
+            keys,
+            host,
+            bind,
+            partial(self.guard, self._take),
+            partial(self.guard, self._look),
+            LOOK_S,
+            away_s,
+            codec,
+            thread=InheritableThread,
         )
         self._ticket = WorkerTicket(topology, 0, self._mailbox.address, keys, silence_s, away_s, program_id, program)
 
     def open(self) -> None:
-        """Start the workers."""
         self._mailbox.open()
 
     def tell(self, place: P, message: Any) -> None:
@@ -193,7 +264,6 @@ class WorkerGroup(Generic[P]):
         return True
 
     def end_all(self) -> None:
-        """End all workers of a group that is closed."""
         with self.changed:
             jobs, there = self._jobs, {each.job for each in self.places if each.peer is not None}
             for place in self.places:
@@ -216,12 +286,15 @@ class WorkerGroup(Generic[P]):
         raise NotImplementedError
 
     def heed(self, place: P, news: Any) -> None:
-        """Take in what a worker has to tell."""
         raise NotImplementedError
 
     def on_loss(self, place: P, run: str, cause: str, problem: EnvironmentProblem | None) -> None:
         """Take in that a process is gone."""
         raise NotImplementedError
+
+    def guard(self, do: Callable[..., None], *given: Any) -> None:
+        """Do what a message, the time or the end of a job asks for."""
+        do(*given)
 
     # ---- the thread of the mailbox, and those of jobs ---------------------------------------------------------------
 
@@ -274,7 +347,9 @@ class WorkerGroup(Generic[P]):
         if place.job is None and now >= place.starts_at and not self.closed:
             place.begun, place.starts = monotonic(), place.starts + 1
             body = partial(self._run, self._ticket._replace(place=place.number))
-            place.job = WorkerJob(self._context, self.topology, place.number, body, self._job_ended)
+            place.job = WorkerJob(
+                self._context, self.topology, place.number, body, partial(self.guard, self._job_ended)
+            )
             self._jobs = [*(job for job in self._jobs if not job.join(0)), place.job]
 
     def _job_ended(self, job: WorkerJob, said: Said) -> None:
@@ -321,7 +396,6 @@ class GroupWorker:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Begin to end."""
         self.over.set()
 
     def look(self, now: float) -> None:

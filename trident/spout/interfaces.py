@@ -150,6 +150,9 @@ class SourceLife(Role):
         """Return what does not answer at the moment and is asked again by itself; None if it answers. For any thread."""
         return None
 
+    def close(self) -> None:
+        """Release everything."""
+
     def activate(self) -> None:
         """From now on it is asked for something."""
 
@@ -184,9 +187,6 @@ class BatchCoordinator(SourceLife, Role, ABC):
 
     def success(self, txid: int, definition: Definition) -> None:
         """Batch `txid` is committed; nothing before it is ever asked for again."""
-
-    def close(self) -> None:
-        """Release what the coordinator holds."""
 
     def size(self, definition: Definition) -> int | None:
         """Say about how many bytes the batch has, from its definition alone; None if that cannot be known.
@@ -225,6 +225,26 @@ class BatchCoordinator(SourceLife, Role, ABC):
         If it raises, the attempt fails and the batch is tried again. After a crash before the record it is called for the
         same batch again, with another attempt: so it must have no further effect the second time.
         """
+
+
+class ThrottledCoordinator(BatchCoordinator):
+    """A coordinator whose batches have limits, of which `throttle` says how much may be used."""
+
+    _share = 1.0
+
+    def throttle(self, share: float) -> None:
+        self._share = share
+
+    def _most(self, limit: float) -> int:
+        """Return how much of a limit a batch may have now, at least 1."""
+        return max(1, int(limit * self._share))
+
+
+def check_limits(**limits: float | None) -> None:
+    """Raise `ValueError` for a limit of batches that is less than 1."""
+    for name, limit in limits.items():
+        if limit is not None and limit < 1:
+            raise ValueError(f"{name} is {limit}; it must be at least 1")
 
 
 def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:

@@ -2,18 +2,22 @@
 
 In a Trident topology it is at-least-once: the tuples of a batch are acknowledged once the batch is committed, and failed
 when an attempt at it has ended, so that their queue hands them out again. A tuple may then be counted twice.
+
+Also which kind of spout an object is; if it is none, what it lacks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, Protocol, runtime_checkable
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.roles import Role
-from trident.spout.interfaces import SourceLife
+from trident.roles import Role, missing
+from trident.spout.interfaces import IBatchSpout, ITridentSpout, SourceLife
+from trident.spout.partitioned import PartitionedSpout
 
 
 @dataclass(frozen=True)
@@ -130,3 +134,40 @@ def fields_of_rich_spout(spout: Any) -> Fields:
             'declare_output_fields(declarer), which calls declarer.declare("word: string")'
         )
     return declarer.fields
+
+
+# ---- which kind of spout an object is -----------------------------------------------------------------------------------
+
+AnySpout = ITridentSpout | PartitionedSpout | IBatchSpout | IRichSpout
+
+_STRUCTURAL: tuple[type, ...] = (ITridentSpout, IBatchSpout, IRichSpout)
+
+
+def fields_of_spout(stream: str, spout: Any) -> Fields:
+    """Return the output fields of any spout; `TopologyError` that names what is missing if it is none."""
+    if not isinstance(spout, type):
+        if isinstance(spout, (PartitionedSpout, ITridentSpout, IBatchSpout)):
+            fields: Fields = spout.get_output_fields()
+            return fields
+        if isinstance(spout, IRichSpout):
+            return fields_of_rich_spout(spout)
+    raise TopologyError(
+        f"stream {stream!r} got {type(spout).__name__}, which is not a spout. {_lacks(spout)} (trident.spout)"
+    )
+
+
+def _lacks(spout: Any) -> str:
+    """Say what is missing, of the interface that the object comes nearest to."""
+    if isinstance(spout, type):
+        return f"It is a class; give an object: {spout.__name__}(...)"
+    lacks = {kind.__name__: list(missing(spout, kind)) for kind in _STRUCTURAL}
+    has = {kind.__name__: len(list(missing(object(), kind))) - len(lacks[kind.__name__]) for kind in _STRUCTURAL}
+    nearest = max(has, key=lambda name: (has[name], -len(lacks[name])))
+    if isinstance(spout, (str, PathLike)):
+        return f"It only names a place. TextFileSpout({str(spout)!r}) reads the files of a folder"
+    if not has[nearest]:
+        return "It has none of the methods of ITridentSpout, IBatchSpout or IRichSpout"
+    said = f"For {nearest} it lacks {', '.join(lacks[nearest])}"
+    if nearest == "ITridentSpout":
+        said += "; a partitioned spout is a subclass of IPartitionedTridentSpout or IOpaquePartitionedTridentSpout"
+    return said

@@ -35,11 +35,17 @@ from trident.state.interfaces import (
     StateUpdater,
     StoreFacts,
     ValueUpdater,
+    state_type,
 )
-from trident.state.map_state import BackingMapFactory, MapStateFactory, map_state, state_type
+from trident.state.map_state import (
+    DEFAULT_SNAPSHOT_KEY,
+    BackingMapFactory,
+    MapStateFactory,
+    SnapshottableMap,
+    map_state,
+)
 from trident.state.maps import NonTransactionalMap, OpaqueMap, TransactionalMap, map_for
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
-from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.values import (
     CombinerUpdates,
@@ -49,9 +55,8 @@ from trident.state.values import (
     TransactionalValue,
 )
 from trident.state.winners import EVERYTHING_WON, Winners
-from trident.state.wrappers.cached import CachedBatchReadsMap, CachedMap
+from trident.state.wrappers.cached import CachedBatchReadsMap, CachedMap, ReadThroughMap, SpacedCache
 from trident.state.wrappers.forwarding import MapWrapper, MicroBatchIBackingMap, SerializedMap
-from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
 
 __all__ = [
     "DEFAULT_SNAPSHOT_KEY",

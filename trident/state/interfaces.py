@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from trident.errors import UnsupportedOperation
 from trident.redaction import Redacted
 from trident.roles import Role, adapted, facts_of
-from trident.state.kinds import Key, LaterWrite, StateType, kind_of, state_type
+from trident.state.kinds import Key as Key
+from trident.state.kinds import StateType as StateType
+from trident.state.kinds import kind_of as kind_of
+from trident.state.kinds import state_type as state_type
 
 if TYPE_CHECKING:
     from trident.servers.log_addresses import Database
@@ -24,39 +27,11 @@ if TYPE_CHECKING:
     from trident.state.txid import Sentinel, Snapshot, Txid
     from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = [
-    "REPLAY_WINDOW_S",
-    "FormerTypes",
-    "IBackingMap",
-    "ITupleCollection",
-    "Key",
-    "MapState",
-    "QueryFunction",
-    "ReadOnlyMapState",
-    "ReadOnlySnapshottable",
-    "RemovableMapState",
-    "Snapshottable",
-    "State",
-    "StateConf",
-    "StateFactory",
-    "StateFacts",
-    "StateSpec",
-    "StateType",
-    "StateUpdater",
-    "StoreFacts",
-    "ValueUpdater",
-    "is_factory",
-    "kind_of",
-    "state_of",
-    "state_type",
-]
-
 REPLAY_WINDOW_S = 86_400
 """The shortest safe expiry: a value that expires sooner may be gone when its batch is replayed after a night's outage."""
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
-V_contra = TypeVar("V_contra", contravariant=True)
 S_contra = TypeVar("S_contra", contravariant=True)
 
 

@@ -54,7 +54,6 @@ class counting_keys:  # noqa: N801 - used as a function
         self._asked = self._cached = self._written = 0
 
     def __enter__(self) -> counting_keys:
-        """Begin, with nothing counted."""
         self._before, _here.keys = _here.keys, self
         return self
 
@@ -62,14 +61,12 @@ class counting_keys:  # noqa: N801 - used as a function
         _here.keys = self._before
 
     def add(self, asked: int, cached: int, written: int) -> None:
-        """Add to the sums."""
         self._asked += asked
         self._cached += cached
         self._written += written
 
     @property
     def counts(self) -> KeyCounts:
-        """What was counted so far."""
         # A map counts what it asks for, a memory below it what it answers itself; so neither needs to know of the other.
         return KeyCounts(max(0, self._asked - self._cached), self._cached, self._written)
 

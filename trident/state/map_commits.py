@@ -9,6 +9,11 @@ One commit::
 
 The map remembers what this commit wrote until the commit ends, and uses it in place of what the store shows, so a key may
 be updated in several calls.
+
+A removed key is stored as None by the rule of its kind, so a replay finds what it needs and a snapshot read finds the
+value before. The key itself is deleted `REMOVAL_LAG` batches later, if the removal was committed and the key was not written
+since. The writer that holds the fence asks the store for that right before it deletes. A process that ends earlier leaves
+the None behind, which every read treats as absent.
 """
 
 from __future__ import annotations
@@ -18,15 +23,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from trident.errors import CommitOrderError, UnsupportedOperation
-from trident.state.backing_map import backing_map
+from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.kinds import LaterWrite
-from trident.state.removals import Removals
-from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
+from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel
 from trident.state.txid import EMPTIED, Sentinel, Txid
-from trident.state.values import owned
+from trident.state.values import OpaqueValue, TransactionalValue, owned
+
+REMOVAL_LAG = 16
+"""How many batches a removed key stays in the store as None, for readers that are that many batches behind."""
 
 
 class CommittedMap(State, ABC):
@@ -38,8 +45,8 @@ class CommittedMap(State, ABC):
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         self.backing, self.name, self.place, self.partition = backing_map(backing), name, name, partition
         known, self.kept_changes = self.backing.facts, self.backing.kept_changes
-        self._guard = fenced(self.backing, partition)
-        fences = self._guard is self.backing
+        fences = self.backing.offers("move_sentinel")
+        self._guard = self.backing if fences else ReservedKeySentinel(self.backing, partition)
         keeps_columns = known.keeps_columns and self.kind is StateType.OPAQUE
         self.facts = StateFacts(fences, known.shares_keys, keeps_columns, can_be_emptied=self.backing.offers("reset"))
         self._removals = Removals(self.backing, self.kind)
@@ -72,7 +79,6 @@ class CommittedMap(State, ABC):
             self.backing.multi_put(list(self._written), list(self._written.values()))
             count_keys(written=len(self._written))
         self.backing.end(begun)
-        self._removals.end(begun)
         if not self.backing.facts.commits_atomically:
             # Everything is acknowledged. A store that loses any of it later loses the seal too, because the seal comes last.
             self._lay_sentinel(begun, sealed=True)
@@ -114,7 +120,7 @@ class CommittedMap(State, ABC):
         found = list(zip(distinct, self.multi_get(distinct), strict=True))
         there = OneForm(key for key, value in found if value is not None)
         self.multi_put(there, [None] * len(there))
-        self._removals.note(there)
+        self._removals.note(there, self._current())
         if self._puts_at_commit:  # what another partition writes now would be there or not by the order of the two
             self._removed_absent += (key for key, value in found if value is None)
 
@@ -268,3 +274,45 @@ class _Replace:
 
     def update(self, stored: Any) -> Any:
         return self.value
+
+
+class Removals:
+    """The keys that one instance removed and has not deleted yet; none if the store cannot delete."""
+
+    def __init__(self, backing: BackingMap, kind: StateType) -> None:
+        self._backing, self._kind = backing, kind
+        self._deletes = backing.offers("multi_delete")
+        self._removed: dict[Key, Txid] = {}  # the commit that did it, which may not have ended
+
+    def begin(self, txid: Txid) -> None:
+        """Delete keys that were removed long ago and stayed so; called once the commit holds the fence."""
+        for key in [key for key, by in self._removed.items() if by >= txid or not txid.winners.won(by, by.attempt)]:
+            del self._removed[key]  # an attempt that lost; its replay decides again
+        due = {key: by for key, by in self._removed.items() if by <= txid - REMOVAL_LAG}
+        if due:
+            stored = self._backing.multi_get(list(due))
+            self._backing.multi_delete(
+                [k for (k, by), found in zip(due.items(), stored, strict=True) if self._left(found, by)]
+            )
+            self._removed = {key: by for key, by in self._removed.items() if key not in due}
+
+    def keep_all(self) -> None:
+        """Delete nothing from now on: another partition may write a key while this one deletes it."""
+        self._deletes, self._removed = False, {}
+
+    def note(self, keys: Sequence[Key], by: Txid) -> None:
+        """A commit removed these keys."""
+        if self._deletes:
+            self._removed.update(dict.fromkeys(keys, by))
+
+    def forget(self) -> None:
+        """The store was emptied."""
+        self._removed = {}
+
+    def _left(self, found: Any, by: Txid) -> bool:
+        """Whether `found` is what the commit `by` wrote for a key that it removed."""
+        if self._kind is StateType.OPAQUE:
+            return isinstance(found, OpaqueValue) and (found.txid, found.attempt, found.curr) == (by, by.attempt, None)
+        if self._kind is StateType.TRANSACTIONAL:
+            return bool(found == TransactionalValue(int(by), None))
+        return found is None

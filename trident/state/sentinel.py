@@ -1,14 +1,14 @@
 """The sentinel: one record per state partition that shows whether store and log belong together (R8, R9).
 
 Before a commit writes anything, it compares the last commit by the store with the last commit by the log. The comparison is
-`check_sentinel`, a function of values; the rest finds a place in the store for the record. Readers compare too, see
-`trident.state.reader_check`.
+`check_sentinel`, a function of values; the rest finds a place in the store for the record. Readers compare what they find with
+the log as well, beside a writer that may be at work (`check_reading`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeGuard
 
 from trident.errors import (
     BackendError,
@@ -19,12 +19,14 @@ from trident.errors import (
     StateMismatchError,
     StateMovedError,
     StatePlaceError,
+    StateReadError,
 )
 from trident.state.backing_map import BackingMap, backing_map
-from trident.state.interfaces import IBackingMap, Key
+from trident.state.interfaces import IBackingMap, Key, State
 from trident.state.txid import Sentinel, Txid, epoch_of
 
 SENTINEL_KEY = "\x00trident-sentinel"
+_ROUNDS = 3
 
 
 def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txid, place: str = "") -> None:
@@ -137,7 +139,6 @@ def wanted(txid: Txid) -> str:
 
 
 def described(found: Sentinel | None) -> str:
-    """Say what the store has."""
     if found is None:
         return "no commit at all"
     return str(found) if found.sealed else f"{found}, whose last writes are missing"
@@ -263,10 +264,7 @@ class ReservedKeySentinel:
 
     def _look(self) -> tuple[Sentinel | None, Sentinel | None]:
         complete, begun = self._backing.multi_get([self._complete, self._begun])
-        return (
-            None if complete is None else Sentinel(*complete),
-            None if begun is None else Sentinel(*begun),
-        )
+        return None if complete is None else Sentinel(*complete), None if begun is None else Sentinel(*begun)
 
 
 def fenced(backing: IBackingMap[Any], partition: int) -> BackingMap | ReservedKeySentinel:
@@ -278,3 +276,92 @@ def fenced(backing: IBackingMap[Any], partition: int) -> BackingMap | ReservedKe
 def is_sentinel_key(keys: Sequence[Key]) -> bool:
     """Whether a request is for sentinels under reserved keys: they are read and written by themselves."""
     return 0 < len(keys) <= 2 and keys[0][:1] == (SENTINEL_KEY,)
+
+
+class _Log(Protocol):
+    def commits(self, state: str, partitions: int) -> Sequence[Txid]: ...
+
+
+def compare_stores(name: str, partitions: Sequence[State], log: Callable[[], _Log]) -> None:
+    """Compare the sentinels of a state's partitions with the log; those without (a user's own state) are not compared.
+
+    A mismatch is looked at again, because a start may change the store before the log says so.
+    """
+    for rounds_left in reversed(range(_ROUNDS)):
+        try:
+            check_partitions(name, partitions, lambda: log().commits(name, len(partitions)))
+            return
+        except StateReadError:
+            if not rounds_left:
+                raise
+
+
+def check_partitions(name: str, partitions: Sequence[State], commits: Callable[[], Sequence[Txid]]) -> None:
+    """Compare each partition's sentinel with the log; on a mismatch the log is read again.
+
+    `commits`: returns for each partition the next commit, by the log of now.
+    """
+    before = commits()
+    for partition, state in enumerate(partitions):
+        check_partition(name, partition, state, before[partition], lambda at=partition: commits()[at])  # type: ignore[misc]
+
+
+def check_partition(name: str, partition: int, state: State, before: Txid, again: Callable[[], Txid]) -> None:
+    """Compare one partition's sentinel with the log; `before` and `again`: its next commit by the log, then and now."""
+    if before.incarnation is None or not state.offers("read_sentinel"):
+        return
+    found, place = state.read_sentinel(), state.place
+    try:
+        check_reading(name, partition, found, before, before, place)
+    except StateReadError:
+        check_reading(name, partition, found, before, again(), place)
+
+
+def check_reading(
+    state: str, partition: int, found: Sentinel | None, before: Txid, after: Txid, place: str = ""
+) -> None:
+    """Compare what a reader found in the store with the log, while a writer may be at work.
+
+    The store must have everything that the log had before the store was read, and nothing that the log could not have
+    after it, because a writer writes each sentinel before the log says that its batch is committed.
+
+    `before`, `after`: the next batch, by the log as read before and after the store; the attempt has no meaning.
+    `place`: the name of the state in its own sentinels; "" compares no place.
+    Raises `StateReadError`: store and log do not belong together; the error says what was found.
+    """
+    wrong = _wrong(found, before, after, place)
+    if wrong:
+        raise StateReadError(state, partition, wanted(before), described(found), wrong)
+
+
+def _wrong(found: Sentinel | None, before: Txid, after: Txid, place: str) -> str:
+    if found is None:
+        return "" if is_expected(found, before) else "it was emptied or moved away"
+    if is_foreign(found, place):
+        return f"it belongs to {found.place!r}"
+    if note := move_note(found, str(before.incarnation)):
+        return f"the state was {note}" if note.startswith("moved") else "a move into this place has not ended"
+    if found.incarnation.startswith(f"{before.incarnation} ("):
+        return "it lost data since"  # a store that knows of the loss writes this
+    if is_expected(found, before):
+        return ""
+    if found.incarnation != before.incarnation:
+        return "it belongs to another log"
+    if found == before.expected:
+        return "the end of that batch was lost"
+    return _wrong_beyond(found, before.expected, after)
+
+
+def _wrong_beyond(found: Sentinel, expected: Sentinel | None, after: Txid) -> str:
+    """Say what is wrong with a sentinel that is not the expected one, in a store of this log."""
+    at, touched = found[1:3], after.expected
+    if expected is not None and at < expected[1:3]:
+        return "it is an older copy"
+    if found.txid > after:
+        return "it is ahead of the log, whose end was lost"
+    if after.epochs is not None and epoch_of(found.attempt) not in after.epochs:
+        return "it was written by a driver that this log does not know"
+    won = found.txid < after and after.winners.winner(found.txid) == found.attempt
+    if won and (touched is None or touched[1:3] < at):
+        return "the log does not know that this batch has changed it"
+    return ""  # committed meanwhile, being committed now, or left behind by an attempt that failed

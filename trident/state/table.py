@@ -17,8 +17,6 @@ from trident.state.txid import Txid
 from trident.state.values import UNKNOWN_ATTEMPT, Combine, OpaqueValue
 from trident.state.winners import Winners
 
-__all__ = ["KeyColumns", "OpaqueColumns", "OpaqueTable"]
-
 _ABSENT = -1  # in place of the number of a batch, which none has
 
 

@@ -7,9 +7,19 @@ a commit. docs/writing-a-state.md shows a store.
 
 from trident.setting_types import seconds, whole
 from trident.state.sentinel import check_move, displaced
-from trident.storekit.record_fence import RecordFence, Register, refuse_read_only, warn_of_eviction, warn_once
+from trident.storekit.record_fence import (
+    FieldsCodec,
+    RecordCodec,
+    RecordFence,
+    Register,
+    SentinelRecord,
+    no_sentinel,
+    refuse_read_only,
+    sentinel_of,
+    warn_of_eviction,
+    warn_once,
+)
 from trident.storekit.retries import Retries, by_count, by_size
-from trident.storekit.sentinel_records import FieldsCodec, RecordCodec, SentinelRecord, no_sentinel, sentinel_of
 from trident.storekit.store_options import (
     Account,
     Changing,

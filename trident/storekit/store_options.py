@@ -16,20 +16,15 @@ from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.retention import Retention
 from trident.servers.account import ServerAccount
-from trident.setting_types import close_to, out_of_bounds, seconds, whole
+from trident.setting_types import check_names, out_of_bounds, seconds, whole
 from trident.state.encoding.serializers import Serializer
 from trident.state.interfaces import REPLAY_WINDOW_S, Key, StateType
-from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
+from trident.state.map_state import DEFAULT_SNAPSHOT_KEY
 
 
 def check_options(store: str, declared: type, given: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for the first name that is not a field of the dataclass `declared`."""
-    known = [each.name for each in dataclasses.fields(declared)]
-    for name in given:
-        if name not in known:
-            raise ConfigError(
-                f"a {store} state has no option {name!r}{close_to(name, known)} Known are: {', '.join(known)}"
-            )
+    check_names(f"a {store} state has no option", given, [each.name for each in dataclasses.fields(declared)])
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

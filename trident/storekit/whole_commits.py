@@ -18,8 +18,7 @@ from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import LaterWrite
 from trident.state.txid import Sentinel, Txid
-from trident.storekit.record_fence import RecordFence, Register, refuse_read_only
-from trident.storekit.sentinel_records import FieldsCodec, SentinelRecord
+from trident.storekit.record_fence import FieldsCodec, RecordFence, Register, SentinelRecord, refuse_read_only
 
 Puts = dict[bytes, bytes | None]
 """The values to write, by key; None deletes."""

@@ -4,8 +4,7 @@ Begin with `builder.py` (what users declare) and `execution/` (what runs it).
 """
 
 from trident.errors import FailedException, ReportedFailedException
-from trident.storm.builder import TopologyBuilder
-from trident.storm.declarers import BoltDeclarer, SpoutDeclarer
+from trident.storm.builder import BoltDeclarer, SpoutDeclarer, TopologyBuilder
 from trident.storm.interfaces import (
     BaseBasicBolt,
     BaseRichBolt,
@@ -22,10 +21,9 @@ from trident.storm.interfaces import (
 from trident.storm.local_cluster import LocalCluster, LocalTopology
 from trident.storm.state_lookup import StateLookupBolt
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_errors import TopologyDiedError, WorkerLostError
 from trident.storm.storm_topology import StormTopology
-from trident.storm.storm_tuples import Tuple
-from trident.storm.streams import StreamDeclarer
+from trident.storm.storm_tuples import StreamDeclarer, Tuple
+from trident.storm.topology_handle import TopologyDiedError, WorkerLostError
 
 __all__ = [
     "BaseBasicBolt",

@@ -1,20 +1,25 @@
-"""`TopologyBuilder`: where a topology of spouts and bolts is declared. Each call checks what can be checked."""
+"""`TopologyBuilder`: where a topology of spouts and bolts is declared, and the calls that say how each runs and what it reads.
+
+Each call checks what can be checked, and `create_topology` the whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Self
 
 from trident.errors import EnvironmentProblem, TopologyError
 from trident.extras import check_pyspark
+from trident.fields import Fields, FieldsLike
 from trident.roles import missing
+from trident.setting_types import close_to
 from trident.spout.rich import DeclaresOutputFields, fields_of_rich_spout
-from trident.storm.checks import check_signatures, check_topology
-from trident.storm.declarers import BoltDeclarer, SpoutDeclarer
-from trident.storm.interfaces import IBasicBolt, IRichBolt, IRichSpout
+from trident.storm.interfaces import CustomStreamGrouping, IBasicBolt, IRichBolt, IRichSpout, is_basic, takes
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import BoltSpec, SpoutSpec, StormTopology
-from trident.storm.streams import DEFAULT_STREAM, StreamDeclarer, StreamSpec
+from trident.storm.storm_topology import BoltSpec, Grouping, GroupingKind, SpoutSpec, StormTopology, Subscription
+from trident.storm.storm_tuples import DEFAULT_STREAM, StreamDeclarer, StreamSpec
 
 if TYPE_CHECKING:
     from trident.storm.spark.running_storm import RunningStormTopology
@@ -55,13 +60,8 @@ class TopologyBuilder:
         TopologyError
             The id is taken or not valid, the object is not a spout, or its fields cannot be read.
         """
-        self._check(id, parallelism, spout)
-        lacking = list(missing(spout, IRichSpout))
-        if lacking:
-            raise TopologyError(
-                f"set_spout({id!r}): {type(spout).__name__} has no {lacking[0]}(); a spout has open, next_tuple, ack, fail "
-                "and close. Derive it from BaseRichSpout"
-            )
+        has = "a spout has open, next_tuple, ack, fail and close. Derive it from BaseRichSpout"
+        self._check("set_spout", id, parallelism, spout, IRichSpout, has)
         declarer = StreamDeclarer(id)
         if isinstance(spout, DeclaresOutputFields):
             spout.declare_output_fields(declarer)
@@ -77,14 +77,9 @@ class TopologyBuilder:
         TopologyError
             The id is taken or not valid, the object is not a bolt, or its fields cannot be read.
         """
-        self._check(id, parallelism, bolt)
-        lacking = list(missing(bolt, IRichBolt))
-        if lacking:
-            raise TopologyError(
-                f"set_bolt({id!r}): {type(bolt).__name__} has no {lacking[0]}(); a bolt has prepare, execute, cleanup and "
-                "declare_output_fields. Derive it from BaseBasicBolt or BaseRichBolt"
-            )
-        check_signatures(id, bolt)
+        has = "a bolt has prepare, execute, cleanup and declare_output_fields. Derive it from BaseBasicBolt or BaseRichBolt"
+        self._check("set_bolt", id, parallelism, bolt, IRichBolt, has)
+        _check_signatures(id, bolt)
         declarer = StreamDeclarer(id)
         bolt.declare_output_fields(declarer)
         self._bolts[id] = BoltSpec(id, parallelism, parallelism, dict(declarer.streams), {}, bolt, ())
@@ -100,7 +95,7 @@ class TopologyBuilder:
             stream is read without `direct_grouping`, or the other way round.
         """
         topology = StormTopology(dict(self._spouts), dict(self._bolts))
-        check_topology(topology)
+        _check_topology(topology)
         return topology
 
     def start(
@@ -123,7 +118,7 @@ class TopologyBuilder:
         """
         return start_on_spark(self.create_topology(), StormConfig.of(conf, **settings), active)
 
-    def _check(self, id: str, parallelism: int, made: object) -> None:
+    def _check(self, call: str, id: str, parallelism: int, made: object, role: type, has: str) -> None:
         if isinstance(made, type):
             raise TopologyError(
                 f"component {id!r}: {made.__name__} is a class; give an instance of it, {made.__name__}(…)"
@@ -134,6 +129,9 @@ class TopologyBuilder:
             raise TopologyError(f"component {id!r} is set twice; the ids of spouts and bolts differ from each other")
         if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
             raise TopologyError(f"component {id!r}: parallelism={parallelism!r} must be a whole number of at least 1")
+        lacking = next(iter(missing(made, role)), None)
+        if lacking is not None:
+            raise TopologyError(f"{call}({id!r}): {type(made).__name__} has no {lacking}(); {has}")
 
 
 def start_on_spark(topology: StormTopology, conf: StormConfig, active: bool = True) -> RunningStormTopology:
@@ -148,3 +146,155 @@ def start_on_spark(topology: StormTopology, conf: StormConfig, active: bool = Tr
             "spouts and bolts on Spark need the package pyzmq: pip install 'trident-spark[storm]'. A LocalCluster does not"
         ) from error
     return RunningStormTopology(topology, conf, active)
+
+
+class SpoutDeclarer:
+    """How a spout runs."""
+
+    def __init__(self, declared: dict[str, Any], id: str) -> None:
+        self._all, self._id = declared, id
+
+    def set_num_tasks(self, tasks: int) -> Self:
+        """Give the component this many instances; a later rebalance may then use up to as many threads.
+
+        Raises
+        ------
+        TopologyError
+            There are fewer tasks than executors, or less than one.
+        """
+        executors = self._all[self._id].executors
+        if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < executors:
+            raise TopologyError(
+                f"set_num_tasks({tasks!r}) of component {self._id!r}: it has {executors} executors, "
+                "and each needs at least one task"
+            )
+        return self._change(tasks=tasks)
+
+    def add_configuration(self, name: str, value: Any) -> Self:
+        """Set a setting for this component alone: one of `StormConfig`, or one of your own for its `conf`."""
+        conf = self._all[self._id].conf
+        return self._change(conf={**conf, **StormConfig.for_one_component(name, value)})
+
+    def _change(self, **changes: Any) -> Self:
+        self._all[self._id] = replace(self._all[self._id], **changes)
+        return self
+
+
+class BoltDeclarer(SpoutDeclarer):
+    """How a bolt runs, and what it reads: one call for each stream that it subscribes to."""
+
+    def shuffle_grouping(self, component: str, stream_id: str = DEFAULT_STREAM) -> Self:
+        """Spread tuples evenly over the tasks."""
+        return self._subscribe("shuffle", component, stream_id)
+
+    def fields_grouping(self, component: str, fields: FieldsLike, stream_id: str = DEFAULT_STREAM) -> Self:
+        """Send tuples with equal values of these fields to the same task."""
+        return self._subscribe("fields", component, stream_id, _names(self._id, fields))
+
+    def partial_key_grouping(self, component: str, fields: FieldsLike, stream_id: str = DEFAULT_STREAM) -> Self:
+        """Send tuples with equal values of these fields to one of two tasks, the one that got less so far."""
+        return self._subscribe("partial_key", component, stream_id, _names(self._id, fields))
+
+    def all_grouping(self, component: str, stream_id: str = DEFAULT_STREAM) -> Self:
+        """Send a copy of each tuple to every task."""
+        return self._subscribe("all", component, stream_id)
+
+    def global_grouping(self, component: str, stream_id: str = DEFAULT_STREAM) -> Self:
+        """Send all tuples to one task, the one with the lowest id."""
+        return self._subscribe("global", component, stream_id)
+
+    def none_grouping(self, component: str, stream_id: str = DEFAULT_STREAM) -> Self:
+        """Leave the choice to the framework, which shuffles."""
+        return self._subscribe("none", component, stream_id)
+
+    def direct_grouping(self, component: str, stream_id: str = DEFAULT_STREAM) -> Self:
+        """Read a direct stream: its emitter names the task."""
+        return self._subscribe("direct", component, stream_id)
+
+    def local_or_shuffle_grouping(self, component: str, stream_id: str = DEFAULT_STREAM) -> Self:
+        """Spread tuples evenly over the tasks of the emitter's own worker, or over all if it has none."""
+        return self._subscribe("local_or_shuffle", component, stream_id)
+
+    def custom_grouping(self, component: str, grouping: CustomStreamGrouping, stream_id: str = DEFAULT_STREAM) -> Self:
+        """Let an object of yours choose the tasks."""
+        if not isinstance(grouping, CustomStreamGrouping):
+            raise TopologyError(
+                f"custom_grouping of bolt {self._id!r}: {type(grouping).__name__} needs prepare(context, source, "
+                "target_tasks) and choose_tasks(task_id, values)"
+            )
+        return self._add(Subscription(component, stream_id, Grouping("custom", chooser=grouping)))
+
+    def _subscribe(self, kind: GroupingKind, component: str, stream_id: str, fields: Sequence[str] = ()) -> Self:
+        return self._add(Subscription(component, stream_id, Grouping(kind, tuple(fields))))
+
+    def _add(self, made: Subscription) -> Self:
+        inputs = self._all[self._id].inputs
+        for each in inputs:
+            if (each.component, each.stream) == (made.component, made.stream):
+                raise TopologyError(
+                    f"bolt {self._id!r} reads stream {made.stream!r} of {made.component!r} twice "
+                    f"({each.grouping.kind} and {made.grouping.kind}); choose one grouping"
+                )
+        return self._change(inputs=(*inputs, made))
+
+
+def _names(bolt: str, fields: FieldsLike) -> tuple[str, ...]:
+    names = Fields(fields).names
+    if not names:
+        raise TopologyError(f"bolt {bolt!r}: a grouping by fields needs at least one field")
+    return names
+
+
+# What must hold of a topology as a whole before it runs.
+
+
+def _check_topology(topology: StormTopology) -> None:
+    """Raise `TopologyError` for the first thing that is wrong; it names component, stream and field."""
+    if not topology.spouts:
+        raise TopologyError("the topology has no spout; add one with set_spout")
+    for bolt in topology.bolts.values():
+        if not bolt.inputs:
+            raise TopologyError(
+                f"bolt {bolt.id!r} reads nothing; subscribe it to a stream, e.g. .shuffle_grouping('…')"
+            )
+        for each in bolt.inputs:
+            _check_input(topology, bolt, each)
+
+
+def _check_input(topology: StormTopology, bolt: BoltSpec, each: Subscription) -> None:
+    source = topology.components.get(each.component)
+    if source is None:
+        raise TopologyError(
+            f"bolt {bolt.id!r} reads component {each.component!r}, which is not set"
+            f"{close_to(each.component, topology.components, otherwise='')}"
+        )
+    stream = source.streams.get(each.stream)
+    if stream is None:
+        raise TopologyError(
+            f"bolt {bolt.id!r} reads stream {each.stream!r} of component {each.component!r}, which declares "
+            f"{sorted(source.streams) or 'none'}{close_to(each.stream, source.streams, otherwise='')}"
+        )
+    if stream.direct != (each.grouping.kind == "direct"):
+        found, wanted = ("direct", "direct_grouping") if stream.direct else ("not direct", "another grouping")
+        raise TopologyError(
+            f"bolt {bolt.id!r} reads stream {each.stream!r} of component {each.component!r} with {each.grouping.kind} "
+            f"grouping, but the stream is {found}; use {wanted}"
+        )
+    for field in each.grouping.fields:
+        if field not in stream.fields:
+            raise TopologyError(
+                f"bolt {bolt.id!r} groups stream {each.stream!r} of component {each.component!r} by field {field!r}, but it "
+                f"has {list(stream.fields)}{close_to(field, stream.fields, otherwise='')}"
+            )
+
+
+def _check_signatures(id: str, bolt: IRichBolt | IBasicBolt) -> None:
+    """Raise `TopologyError` unless `prepare` and `execute` are both a rich bolt's, or both a basic bolt's."""
+    basic = is_basic(bolt)
+    if not takes(bolt.prepare, 2 if basic else 3):
+        kind, found = ("basic", "execute(tuple, collector)") if basic else ("rich", "execute(tuple)")
+        wanted = "prepare(conf, context)" if basic else "prepare(conf, context, collector)"
+        raise TopologyError(
+            f"bolt {id!r}: {type(bolt).__name__} has {found}, so it is a {kind} bolt, which needs {wanted}; its prepare is "
+            f"{signature(bolt.prepare)}"
+        )

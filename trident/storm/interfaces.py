@@ -7,13 +7,13 @@ All calls of one task come from one thread, and its collector may be used in tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Protocol, runtime_checkable
 
 from trident.errors import TopologyError
-from trident.storm.storm_tuples import Tuple
-from trident.storm.streams import StreamDeclarer
+from trident.storm.storm_tuples import StreamDeclarer, Tuple
 
 
 class SpoutOutputCollector(Protocol):
@@ -252,3 +252,19 @@ class TopologyContext:
             return self.tasks_by_component[component]
         except KeyError:
             raise TopologyError(f"no component {component!r} among {sorted(self.tasks_by_component)}") from None
+
+
+def is_basic(bolt: IRichBolt | IBasicBolt) -> bool:
+    """Whether a bolt is a basic one: the two kinds differ in what `execute` and `prepare` take."""
+    if takes(bolt.execute, 1) and takes(bolt.execute, 2):
+        return not takes(bolt.prepare, 3)
+    return takes(bolt.execute, 2)
+
+
+def takes(method: Callable[..., object], arguments: int) -> bool:
+    """Whether a method can be called with so many arguments."""
+    try:
+        signature(method).bind(*range(arguments))
+    except TypeError:
+        return False
+    return True

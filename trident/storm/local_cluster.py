@@ -4,47 +4,32 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Mapping
-from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 
 from trident.errors import TopologyError, TridentError
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
 from trident.observe.topology_status import TopologyStatus
-from trident.storm.execution.executor import Launch, TaskError
+from trident.storm.execution.executor import TaskError
 from trident.storm.execution.messages import Body, Inbox
-from trident.storm.execution.storm_worker import Worker, inboxes_of
-from trident.storm.statistics import TopologyMonitor, WorkerSnapshots
+from trident.storm.execution.storm_worker import Worker, WorkerSnapshots, inboxes_of
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_errors import DeathWatch
 from trident.storm.storm_topology import StormTopology
+from trident.storm.topology_handle import StormHandle
 
 logger = logging.getLogger("trident.storm")
 
 _STOP_S = 5.0
-_LOOKS = 3
 _COUNT_S = 1.0
 
 
-class LocalTopology:
+class LocalTopology(StormHandle):
     """A topology that runs in this process: what `submit_topology` returns."""
 
     def __init__(self, topology: StormTopology, conf: StormConfig) -> None:
-        self._conf = conf
-        self._launch = Launch.of(topology, conf)
-        layout = self._launch.layout
-        self._inboxes = inboxes_of(layout.executors, conf.receive_buffer_size)
-        self._watch = DeathWatch(conf)
-        self._changing = threading.Lock()
-        self._active = True
-        self._ended = threading.Event()
-        self.errors: deque[ReportedError] = deque(maxlen=100)
-        self._error: BaseException | None = None
-        self._monitor = TopologyMonitor(
-            conf, topology, lambda: layout, lambda: self._active and not self._ended.is_set(), lambda: self.errors
-        )
+        super().__init__(topology, conf)
+        self._inboxes = inboxes_of(self._launch.layout.executors, conf.receive_buffer_size)
+        self._monitor = self._monitored()
         self._snapshots: dict[int, WorkerSnapshots] = {}
         self._counting = threading.Lock()
         self._counter = threading.Thread(target=self._go_on_counting, name=f"{conf.name}-statistics", daemon=True)
@@ -52,16 +37,6 @@ class LocalTopology:
         self._workers = {number: self._make(number) for number in range(conf.workers)}
         for worker in self._workers.values():
             worker.start()
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self._conf.name
-
-    @property
-    def conf(self) -> StormConfig:
-        """Its settings."""
-        return self._conf
 
     @property
     def pending(self) -> int:
@@ -72,30 +47,7 @@ class LocalTopology:
     def status(self) -> TopologyStatus:
         """Workers, executors, tasks, errors and statistics as they are now."""
         self._count()
-        return self._monitor.status
-
-    @property
-    def metrics_url(self) -> str | None:
-        """Where metrics are served, None without `metrics_port`."""
-        return self._monitor.metrics_url
-
-    def activate(self) -> None:
-        """Let the spouts be asked for tuples again."""
-        self._set_active(True)
-
-    def deactivate(self) -> None:
-        """Let the spouts be asked for no more tuples; what is pending goes on."""
-        self._set_active(False)
-
-    def drain(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing is pending, waiting or executing; return whether that was so in time. Deactivate first."""
-        ends = monotonic() + (self._conf.drain_timeout_s if timeout_s is None else timeout_s)
-        rested = 0  # a delivery may be between two executors when they are looked at; so look twice
-        while monotonic() < ends and rested < _LOOKS:
-            rested = rested + 1 if all(each.at_rest for each in self._workers.values()) else 0
-            if self._ended.wait(0.01):
-                break
-        return rested == _LOOKS
+        return super().status
 
     def stop(self) -> None:
         """Deactivate the spouts, wait for what is pending, end. Raises what ended the topology, if it ended by itself."""
@@ -111,10 +63,6 @@ class LocalTopology:
         if self._error is not None:
             raise self._error
         return ended
-
-    def exception(self) -> BaseException | None:
-        """Return what ended it, None if it runs or was stopped."""
-        return self._error
 
     def _make(self, number: int) -> Worker:
         mail = LocalMail(self._inboxes)
@@ -135,14 +83,15 @@ class LocalTopology:
         while not self._ended.wait(_COUNT_S):
             self._count()
 
-    def _set_active(self, active: bool) -> None:
-        with self._changing:
-            self._active = active
-            for worker in self._workers.values():
-                worker.set_active(active)
+    def _order(self, active: bool) -> None:
+        for worker in self._workers.values():
+            worker.set_active(active)
+
+    def _is_at_rest(self) -> bool:
+        return all(each.at_rest for each in self._workers.values())
 
     def _report(self, component: str, task: int, error: BaseException) -> None:
-        self.errors.append(ReportedError.of(component, task, error))
+        self._errors.append(ReportedError.of(component, task, error))
         logger.error("topology %s: component %s (task %d) reports: %s", self.name, component, task, error)
 
     def _died(self, number: int, error: BaseException) -> None:
@@ -240,18 +189,13 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.shutdown()
         except TridentError as ended:
             if error is None:
                 raise
             logger.error("%s", ended)  # the error of the block is the one to raise
-
-
-# How deliveries get to executors of this process.
 
 
 class LocalMail:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, TopologyContext
-from trident.storm.storm_tuples import Tuple
-from trident.storm.streams import StreamDeclarer
+from trident.storm.storm_tuples import StreamDeclarer, Tuple
 
 if TYPE_CHECKING:
     from trident.runtime.reading.state_reader import StateReader
@@ -82,12 +81,9 @@ class StateLookupBolt(BaseBasicBolt):
         self._reader: StateReader = open_state(self._topology, self._state, **self._settings)
 
     def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
-        (found,) = self._reader.multi_get([self._key_of(tuple)])
+        (found,) = self._reader.multi_get([[tuple[name] for name in self._key]])
         values = [*(tuple[name] for name in self._fields), found]
         collector.emit([*values, self._reader.txid] if self._with_txid else values)
-
-    def _key_of(self, read: Tuple) -> tuple[Any, ...]:
-        return tuple(read[name] for name in self._key)
 
     def cleanup(self) -> None:
         self._reader.close()

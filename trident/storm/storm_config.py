@@ -109,7 +109,7 @@ class StormConfig(Redacted):
         ConfigError
             An unknown name, or a value that is out of its range or of another type.
         """
-        base = _as_mapping(conf) if isinstance(conf, StormConfig) else dict(conf or {})
+        base = vars(conf) if isinstance(conf, StormConfig) else dict(conf or {})
         given = {_STORMS_NAMES.get(name, name): value for name, value in {**base, **settings}.items()}
         return StormConfig(**read_settings(StormConfig, given))
 
@@ -128,13 +128,9 @@ class StormConfig(Redacted):
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the settings by key, and the user's own beside them: the `conf` of spouts and bolts."""
-        return {**self.user, **_as_mapping(self)}
+        return {**self.user, **vars(self)}
 
     @property
     def ackers(self) -> int:
         """How many ackers there are."""
         return self.workers if self.acker_executors is None else self.acker_executors
-
-
-def _as_mapping(conf: StormConfig) -> dict[str, Any]:
-    return {each.name: getattr(conf, each.name) for each in dataclasses.fields(conf)}

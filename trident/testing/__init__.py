@@ -15,47 +15,22 @@ a store that fails.
 from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.faulty_map import Faults, FaultyMap, InjectedFault
 from trident.testing.backend.fenced_map_contract import FencedMapContract
-from trident.testing.backend.limits import Limits
 from trident.testing.backend.simulated_log import Add, Append
 from trident.testing.backend.state_contracts import MapStateContract, SnapshottableContract
+from trident.testing.backend.store_under_test import Limits
 from trident.testing.backend.suite import Report, backend_suite
 from trident.testing.checks.contract import Violation
 from trident.testing.checks.promises import Promise, SpoutPromise
 from trident.testing.checks.suite import Finding, Status
 from trident.testing.simulation.simulating import SimulationFailed, SimulationReport, simulate
 from trident.testing.spout.source_under_test import SpoutSource
-from trident.testing.spout.spout_contract import SpoutContract
-from trident.testing.spout.spout_suite import SpoutReport, spout_suite, spout_table
+from trident.testing.spout.spout_contract import SpoutContract, SpoutReport, spout_suite, spout_table
 from trident.testing.topology.driver import TopologyTestDriver
-from trident.testing.topology.driver_result import BatchResult, HandClock
+from trident.testing.topology.watched_batches import BatchResult, HandClock
 
 __all__ = [
-    "Add",
-    "Append",
-    "BackingMapContract",
-    "BatchResult",
-    "Faults",
-    "FaultyMap",
-    "FencedMapContract",
-    "Finding",
-    "HandClock",
-    "InjectedFault",
-    "Limits",
-    "MapStateContract",
-    "Promise",
-    "Report",
-    "SimulationFailed",
-    "SimulationReport",
-    "SnapshottableContract",
-    "SpoutContract",
-    "SpoutPromise",
-    "SpoutReport",
-    "SpoutSource",
-    "Status",
-    "TopologyTestDriver",
-    "Violation",
-    "backend_suite",
-    "simulate",
-    "spout_suite",
-    "spout_table",
-]
+    "Add", "Append", "BackingMapContract", "BatchResult", "Faults", "FaultyMap", "FencedMapContract", "Finding",
+    "HandClock", "InjectedFault", "Limits", "MapStateContract", "Promise", "Report", "SimulationFailed",
+    "SimulationReport", "SnapshottableContract", "SpoutContract", "SpoutPromise", "SpoutReport", "SpoutSource",
+    "Status", "TopologyTestDriver", "Violation", "backend_suite", "simulate", "spout_suite", "spout_table",
+]  # fmt: skip

@@ -11,17 +11,16 @@ from trident.extras import needs_package
 from trident.roles import missing
 from trident.spout.interfaces import IBatchSpout, ITridentSpout
 from trident.spout.rich import IRichSpout
-from trident.testing.backend.limits import Limits
+from trident.testing.backend.store_under_test import Limits
 from trident.testing.backend.suite import backend_suite
 from trident.testing.spout.source_under_test import SpoutSource
-from trident.testing.spout.spout_suite import spout_suite
+from trident.testing.spout.spout_contract import spout_suite
 
 with needs_package("python -m trident.testing", "cli"):
     import typer
 
 __all__ = ["main"]
 
-_SECONDS = 30.0  # of schedules, if nothing is said
 
 app = typer.Typer(add_completion=False)
 
@@ -51,7 +50,7 @@ def main(
 ) -> None:
     """Check a back-end or a spout: every contract, then random schedules. Exit code 1 unless every claim holds."""
     given = _named(factory)
-    at_least, at_most = _SECONDS if seconds is None else seconds, seconds or None
+    at_least, at_most = 30.0 if seconds is None else seconds, seconds or None  # of schedules, if nothing is said
     if any(set(missing(given, kind)) <= {"spout_type"} for kind in (ITridentSpout, IBatchSpout, IRichSpout)):
         raise typer.BadParameter(
             f"{factory} is a spout; give a subclass of trident.testing.SpoutSource, which fills its source"

@@ -21,7 +21,6 @@ LogOf = Literal["driver", "output"]
 """The log of a driver, or what its processes print, those of its workers on that machine too: only a cluster keeps that."""
 
 
-_RATES_S = 600
 _OF_ROW = (
     "id", "name", "kind", "status", "uptime", "uptimeSeconds", "workersTotal", "executorsTotal", "tasksTotal", "rates", "lags",
     "health", "verdict",
@@ -116,13 +115,9 @@ class OneTopology(ClusterPages):
         return {
             "stormVersion": __version__,
             "oneTopology": self.topology_id,
-            "supervisors": 0,
             "topologies": 1,
-            "slotsTotal": 0,
-            "slotsUsed": 0,
-            "slotsFree": 0,
-            "executorsTotal": row["executorsTotal"],
-            "tasksTotal": row["tasksTotal"],
+            **dict.fromkeys(("supervisors", "slotsTotal", "slotsUsed", "slotsFree"), 0),
+            **{name: row[name] for name in ("executorsTotal", "tasksTotal")},
         }
 
     def topology_summary(self) -> Page:
@@ -138,7 +133,7 @@ class OneTopology(ClusterPages):
         return {"text": "", "offset": 0, "next": 0} if self._log is None or of != "driver" else self._log(offset)
 
     def _row(self) -> Page:
-        return {**topology_row(self._pages.topology(_RATES_S)), "id": self.topology_id}
+        return {**topology_row(self._pages.topology(600)), "id": self.topology_id}
 
     def _check(self, topology_id: str) -> None:
         if topology_id not in self._names:

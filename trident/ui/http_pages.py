@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from trident.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology, NotAllowed
-from trident.errors import TridentError, UnsupportedOperation
+from trident.cluster_errors import ClusterError, ClusterUnreachable, NotAllowed
+from trident.errors import ConfigError, UnsupportedOperation
 from trident.extras import needs_package
 from trident.roles import Closes
 from trident.ui.cluster_pages import Action, LogOf, Page
@@ -19,13 +19,9 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 3.0
 _ACTION_S = 30.0  # and what the action itself waits for
-_KINDS: dict[str, type[Exception]] = {
-    "KeyError": KeyError,
-    "ValueError": ValueError,
-    "NoSuchTopology": NoSuchTopology,
-    "NotAllowed": NotAllowed,
-    "UnsupportedOperation": UnsupportedOperation,
-}
+_OF_CLUSTERS: tuple[type[Exception], ...] = (ClusterError, *ClusterError.__subclasses__())
+_PASSED_ON = (*_OF_CLUSTERS, KeyError, ValueError, ConfigError, UnsupportedOperation)
+_KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in _PASSED_ON}
 
 
 class HttpTopologyPages(Closes):
@@ -78,7 +74,6 @@ class HttpTopologyPages(Closes):
         return self._ask("POST", path, json={"rebalanceOptions": options}, timeout=_ACTION_S + 2 * (wait_s or 0.0))
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def _get(self, path: str, parameters: Mapping[str, Any]) -> Page:
@@ -104,7 +99,7 @@ class HttpTopologyPages(Closes):
             ) from error
         if answer.is_success and isinstance(read, dict):
             return read
-        raise _error(self.url, answer.status_code, read)
+        raise error_of(self.url, answer.status_code, read)
 
 
 def client_of(
@@ -120,14 +115,15 @@ def client_of(
     return httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False, verify=verify)
 
 
-def _error(url: str, status: int, read: Any) -> Exception:
+def error_of(url: str, status: int, read: Any) -> Exception:
+    """Return the error that an answer tells, as the class that it was there."""
     problem = read if isinstance(read, dict) else {}
     message = str(problem.get("errorMessage", f"{url} answered {status}"))
     kind = _KINDS.get(str(problem.get("kind")))
     if kind is not None:
         return kind(message)
-    if status == 401:
+    if status in (401, 403):
         return NotAllowed(message)
     if status == 503:
         return ClusterUnreachable(message)
-    return TridentError(message)
+    return ClusterError(message)

@@ -29,9 +29,6 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _HEAD = re.compile(r"\d\d(?:\d\d)?[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d[.,\d]* +([A-Z]+)\b")
 _OTHER_NAMES = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}
 
-_KEPT_BYTES = 1 << 20
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
 
 class RecentLog(logging.Handler):
     """Keeps the last mebibyte of what is logged at INFO and above. A context manager: it listens while it is open.
@@ -41,7 +38,7 @@ class RecentLog(logging.Handler):
 
     def __init__(self, logger: str = "") -> None:
         super().__init__(logging.INFO)
-        self.setFormatter(RedactingFormatter(_FORMAT))
+        self.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         self._logger = logging.getLogger(logger)
         self._guard = threading.Lock()
         self._stored = bytearray()
@@ -55,7 +52,7 @@ class RecentLog(logging.Handler):
             return
         with self._guard:
             self._stored += line
-            over = len(self._stored) - _KEPT_BYTES
+            over = len(self._stored) - (1 << 20)
             if over > 0:
                 del self._stored[:over]
                 self._forgotten += over

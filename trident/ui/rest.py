@@ -1,32 +1,15 @@
 """`app`: the REST interface over `ClusterPages`, in the shape of Storm UI's, and the files of the page.
 
-=====================================================  =============================================================
-`GET /api/v1/cluster/summary`                          `ClusterPages.cluster_summary`
-`GET /api/v1/nimbus/summary`                           `nimbus_summary`
-`GET /api/v1/supervisor/summary`                       `supervisor_summary`
-`GET /api/v1/topology/summary`                         `topology_summary`
-`GET /api/v1/topology/ID?window=600`                   `TopologyPages.topology`; 600, 10800, 86400, or 0 for all time
-`GET /api/v1/topology/ID/component/COMPONENT?window=`  `component`
-`GET /api/v1/topology/ID/visualization?window=`        `visualization`
-`GET /api/v1/topology/ID/series?window=`               `series`
-`GET /api/v1/topology/ID/batches`                      `{"batches": …}`
-`GET /api/v1/topology/ID/lookup?state=S&key=K`         `lookup`; `key` once for each field of the key
-`GET /api/v1/topology/ID/log?offset=N&of=output`       `ClusterPages.log`; with `level=` or `search=` what `matching` finds
-`GET /api/v1/topology/ID/log/download?of=output`       the end of it as a file
-`GET /api/v1/topology/ID/dead-letters`                 `dead_letters`
-`POST /api/v1/topology/ID/dead-letters`                `act("dead-letters", {"letters": …, "reason": …})`: the ids; why they
-                                                       are discarded, None if they are put back
-`POST /api/v1/topology/ID/activate`                    `act("activate", {})`; `deactivate` alike
-`POST /api/v1/topology/ID/kill/SECONDS`                `act("kill", {"wait_s": …})`
-`POST /api/v1/topology/ID/rebalance/SECONDS`           `act("rebalance", {"wait_s": …, "workers": …, "executors": …})`
-`GET /api/v1/page`                                     what the page must know: whether it can only read
-=====================================================  =============================================================
+`docs/monitoring.md` has the table of addresses; `_Rest.routes` says what answers each.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -38,12 +21,24 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trident import __version__
+from trident.cluster_errors import (
+    BadPackage,
+    ClusterUnreachable,
+    NameTaken,
+    NoLeader,
+    NoSuchTopology,
+    NotAllowed,
+    NotRunning,
+    UpgradeRefused,
+)
+from trident.errors import BackendError, SourceAwayError, TridentError, UnsupportedOperation
 from trident.http.guard import Guard
-from trident.ui.answers import PageError, RawPaths, awaiting, body_of, problem, replying, rules_of_pages
+from trident.http.plain_json import json_answer
 from trident.ui.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
 from trident.ui.log_pages import LEVELS, ReadLog, end_of_log, matching
 
@@ -52,8 +47,18 @@ STATIC = Path(__file__).parent / "static"
 
 _TOPOLOGY = "/api/v1/topology/{topology_id}"
 _WINDOWS = {"600": 600, "10800": 10_800, "86400": 86_400, "0": 0, ":all-time": 0}
-_MAX_BODY = 64 << 10
 _MOST_S = 86_400
+
+logger = logging.getLogger(__name__)
+
+_STATUS: Mapping[int, tuple[type[Exception], ...]] = {  # the first one that an error belongs to decides
+    404: (NoSuchTopology, KeyError),
+    401: (NotAllowed,),
+    409: (NameTaken, NotRunning, UpgradeRefused),
+    503: (ClusterUnreachable, NoLeader, BackendError, SourceAwayError),
+    400: (BadPackage, UnsupportedOperation, ValueError),
+}
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
 def app(
@@ -67,17 +72,14 @@ def app(
     """Return the application.
 
     `pages`: what is served. Its calls may block: each runs in a thread of a pool.
-    `token`, `token_for_all`, `loopback`: as of `rules_of_pages`. Without a token nothing can be changed.
+    `token`, `token_for_all`, `loopback`: as of `guard_of_pages`. Without a token nothing can be changed.
     `extra_routes`: further routes; all of them need the token.
     """
     rest = _Rest(pages, token, token_for_all)
     return Starlette(
         routes=[*extra_routes, *rest.routes()],
-        middleware=[
-            Middleware(RawPaths),
-            Middleware(Guard, rules_of_pages(token, token_for_all, loopback, extra_routes)),
-        ],
-        exception_handlers={HTTPException: _no_such_page, Exception: _failed},
+        middleware=[Middleware(RawPaths), guard_of_pages(token, token_for_all, loopback, extra_routes)],
+        exception_handlers={HTTPException: _no_such_page, Exception: problem},
     )
 
 
@@ -88,9 +90,9 @@ class _Rest:
         self._pages, self._token, self._for_all = pages, token, token_for_all
 
     def routes(self) -> list[BaseRoute]:
-        pages = self._pages
+        pages, page = self._pages, {"tokenForAll": self._for_all, "version": __version__}
         reading: dict[str, Callable[[Request], Any]] = {
-            "/api/v1/page": lambda request: self._page(),
+            "/api/v1/page": lambda request: {**page, "readOnly": self._token is None or pages.read_only},
             "/api/v1/cluster/summary": lambda request: pages.cluster_summary(),
             "/api/v1/nimbus/summary": lambda request: pages.nimbus_summary(),
             "/api/v1/supervisor/summary": lambda request: pages.supervisor_summary(),
@@ -110,20 +112,12 @@ class _Rest:
             *(Route(path, replying(ask), methods=["GET"]) for path, ask in reading.items()),
             Route(_TOPOLOGY + "/log/download", replying(self._download, lambda made: made), methods=["GET"]),
             *(
-                Route(f"{_TOPOLOGY}/{each}", self._acting(each), methods=["POST"])
-                for each in ("activate", "deactivate", "dead-letters")
-            ),
-            *(
-                Route(f"{_TOPOLOGY}/{each}/{{wait}}", self._acting(each), methods=["POST"])
-                for each in ("kill", "rebalance")
+                Route(f"{_TOPOLOGY}/{each}", self._acting(each.partition("/")[0]), methods=["POST"])
+                for each in ("activate", "deactivate", "dead-letters", "kill/{wait}", "rebalance/{wait}")
             ),
             Route("/", _index, methods=["GET"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
-
-    def _page(self) -> Page:
-        read_only = self._token is None or self._pages.read_only
-        return {"readOnly": read_only, "tokenForAll": self._for_all, "version": __version__}
 
     def _of(self, request: Request) -> TopologyPages:
         return self._pages.of_topology(_named(request, "topology_id"))
@@ -138,11 +132,8 @@ class _Rest:
         offset = request.query_params.get("offset")
         if offset is not None and not (offset.isascii() and offset.isdigit()):
             raise PageError(400, f"offset={offset!r}: expected a number of bytes")
-        start, level, search = (
-            None if offset is None else int(offset),
-            request.query_params.get("level") or None,
-            request.query_params.get("search", ""),
-        )
+        start, level = None if offset is None else int(offset), request.query_params.get("level") or None
+        search = request.query_params.get("search", "")
         if level is not None and level not in LEVELS:
             raise PageError(400, f"level={level!r}: expected one of {', '.join(LEVELS)}")
         read = self._reader(request)
@@ -190,7 +181,7 @@ def _window(request: Request) -> int:
 
 
 async def _parameters(request: Request, action: Action) -> dict[str, Any]:
-    body = await body_of(request, _MAX_BODY)
+    body = await body_of(request, 64 << 10)
     if action == "dead-letters":
         letters, reason = body.get("letters"), body.get("reason")
         if not isinstance(letters, list) or not all(isinstance(each, str) for each in letters):
@@ -251,5 +242,132 @@ async def _no_such_page(request: Request, error: Exception) -> Response:
     return problem(request, PageError(status, text))
 
 
-async def _failed(request: Request, error: Exception) -> Response:
-    return problem(request, error)
+# ---- requests and answers: who may ask for what, errors in Storm UI's shape with their status ---------------------------
+
+
+class PageError(Exception):
+    """An answer that is an error: its status and its text."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status, self.message = status, message
+
+
+async def body_of(request: Request, most: int) -> Mapping[str, Any]:
+    """Return the JSON object that a request brings, an empty one if it brings nothing.
+
+    Raises `PageError`: it is something else, or longer than `most` bytes.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise PageError(413, f"the request is longer than {most} bytes")
+    try:
+        read = json.loads(body) if body.strip() else {}
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict):
+        raise PageError(400, "expected a JSON object")
+    return read
+
+
+def replying(
+    ask: Callable[[Request], Any], made: Callable[[Any], Response] = json_answer
+) -> Callable[[Request], Response]:
+    """Return an endpoint that runs in a thread of the pool; whatever goes wrong, the client gets an answer."""
+
+    def reply(request: Request) -> Response:  # not async: Starlette calls it in a thread of its pool
+        try:
+            return made(ask(request))
+        except Exception as error:  # noqa: BLE001  whatever it is
+            return problem(request, error)
+
+    return reply
+
+
+def awaiting(ask: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that waits for its request's body, as `replying`."""
+
+    async def reply(request: Request) -> Response:
+        try:
+            return json_answer(await ask(request))
+        except Exception as error:  # noqa: BLE001  whatever it is
+            return problem(request, error)
+
+    return reply
+
+
+def problem(request: Request, error: Exception) -> Response:
+    """Return an error as JSON; an unexpected one is logged, and its text is not sent."""
+    status, message = _status_and_text(request, error)
+    return json_answer(error_body(status, message, type(error).__name__), status, _HEADERS.get(status))
+
+
+def error_body(status: int, message: str, kind: str) -> dict[str, str]:
+    """Return an error in Storm UI's shape; `kind` is the class of it, for programs."""
+    return {"error": f"{status} {HTTPStatus(status).phrase}", "errorMessage": message, "kind": kind}
+
+
+def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
+    if isinstance(error, PageError):
+        return error.status, error.message
+    for status, kinds in _STATUS.items():
+        if isinstance(error, kinds):
+            return status, str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    if isinstance(error, TridentError):
+        return (409 if request.method == "POST" else 500), str(error)
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return 500, f"{request.method} {request.url.path} failed; the log of the server says why"
+
+
+API = "/api/"
+"""What begins with this is data; all else are the files of the page, which reveal nothing."""
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class RawPaths:
+    """Lets routes be matched in the path as it was sent, so that a name may have a slash in it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        path = scope.get("raw_path", scope.get("path", "").encode()).decode("latin-1")
+        await self._app({**scope, "path": path}, receive, send)
+
+
+def guard_of_pages(
+    token: str | None, token_for_all: bool, loopback: bool, extra_routes: Sequence[BaseRoute]
+) -> Middleware:
+    """Return what refuses requests.
+
+    `token`: that for all that changes something, and for `extra_routes`. None: all that changes something is refused.
+    `token_for_all`: whether reading needs the token too.
+    `loopback`: as of `Guard`.
+    """
+
+    def needs_token(scope: Scope) -> bool:
+        if scope["method"] not in ("GET", "HEAD") or (token_for_all and scope["path"].startswith(API)):
+            return True
+        return any(route.matches(scope)[0] is Match.FULL for route in extra_routes)
+
+    def refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
+        return problem(Request(scope), PageError(status, cause))
+
+    def headers(scope: Scope) -> Mapping[str, str]:
+        return {**_PAGE_HEADERS, "Cache-Control": "no-store" if scope["path"].startswith(API) else "no-cache"}
+
+    return Middleware(Guard, token, loopback, needs_token, refusal, headers)

@@ -16,7 +16,7 @@ from trident.graph import JoinWithinNode, StateNode, WindowNode
 from trident.observe.topology_status import TopologyStatus
 from trident.observe.verdict import verdict
 from trident.redaction import redacted, shown_configuration
-from trident.runtime.reading.written_keys import parse_key
+from trident.runtime.reading.written_values import parse_key
 from trident.storm.storm_config import StormConfig
 from trident.ui.cluster_pages import Action, Page
 
@@ -206,7 +206,6 @@ class TridentPages(RunningPages):
 
 
 def pages_of(running: RunningTopology | RunningStormTopology, topology_id: str | None = None) -> RunningPages:
-    """Return the pages of a running topology, of either kind."""
     from trident.runtime.running import RunningTopology
 
     if isinstance(running, RunningTopology):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
-from trident.http.server_thread import ServerThread, listening, url_of
-from trident.http.strangers import is_loopback
+from trident.http.server_thread import ServerThread, is_loopback, listening, url_of
 from trident.ui.cluster_pages import ClusterPages, OneTopology
 from trident.ui.log_pages import RecentLog
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8080
 """The port of Storm UI."""
-
-_MAX_CONNECTIONS = 256
 
 
 class UIServer(ServerThread):
@@ -56,7 +53,7 @@ class UIServer(ServerThread):
             loopback = is_loopback(host)
             return app(pages, token, token_for_all=token_for_all, loopback=loopback, extra_routes=extra_routes)
 
-        super().__init__(application, host, port, _MAX_CONNECTIONS, listener)
+        super().__init__(application, host, port, 256, listener)
 
 
 class TopologyPage:
@@ -64,6 +61,7 @@ class TopologyPage:
 
     `host`, `port`: where to listen; port 0 takes a free one.
     `token`: what actions need; None: the page can only be read.
+    `url`: the address of the page.
     Raises `ConfigError`: the address cannot be listened on.
     Raises `EnvironmentProblem`: the packages of the server are missing.
     """
@@ -75,23 +73,18 @@ class TopologyPage:
             import trident.ui.rest  # noqa: F401
         self._token = token
         self._listener = listening(UIServer.cannot, host, port)
-        self.host: str = host
-        self.port: int = self._listener.getsockname()[1]
+        self._at = host, int(self._listener.getsockname()[1])
+        self.url = url_of(*self._at)
         self._log = RecentLog("trident")
         self._log.__enter__()
         self._server: UIServer | None = None
-
-    @property
-    def url(self) -> str:
-        """The address of the page."""
-        return url_of(self.host, self.port)
 
     def show(self, running: RunningTopology | RunningStormTopology) -> None:
         """Answer with the pages of a running topology from now on."""
         from trident.ui.running_pages import pages_of
 
         one = OneTopology(running.name, pages_of(running), self._log.page)
-        self._server = UIServer(one, self.host, self.port, self._token, listener=self._listener)
+        self._server = UIServer(one, *self._at, self._token, listener=self._listener)
 
     def close(self) -> None:
         """Free the port; harmless if done before."""

@@ -1,6 +1,6 @@
 """A hash of keys given as Arrow columns: the same in every process and release, without a Python object per key.
 
-It decides in which file a row is, so it may never change. Two keys that are equal by `trident.state.encoding.equal_keys` have
+It decides in which bucket a row is, so it may never change. Two keys that are equal by `trident.state.encoding.equal_keys` have
 equal hashes, whatever the type of their columns; keys of different types are never compared, because a column has one type.
 """
 
@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from hashlib import blake2b
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import large_type
+from states.delta.layout import hashable
+from trident.arrow import one_array, python_of
 from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical_key
 
@@ -27,6 +28,7 @@ Places = npt.NDArray[np.int64]
 """int64, shape (n,): numbers of rows."""
 
 HASH_BITS = 63
+HASH_COLUMN = "_trident_hash"
 
 _LONG = 64
 """Texts of more bytes are hashed one by one: words of all texts at once would take a round for each eight bytes."""
@@ -37,13 +39,38 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _WORD = 8
 
 
+class Bucket(NamedTuple):
+    """The hashes whose first `depth` bits are `prefix`."""
+
+    depth: int
+    prefix: int
+
+    @property
+    def first(self) -> int:
+        return self.prefix << (HASH_BITS - self.depth)
+
+    @property
+    def end(self) -> int:
+        """The hash after the highest."""
+        return (self.prefix + 1) << (HASH_BITS - self.depth)
+
+    def halves(self) -> tuple[Bucket, Bucket]:
+        """Return the two buckets that it is split into."""
+        return Bucket(self.depth + 1, 2 * self.prefix), Bucket(self.depth + 1, 2 * self.prefix + 1)
+
+    def within(self, hashes: Hashes) -> slice:
+        """Return which of some hashes, in their order, are in it."""
+        first = int(np.searchsorted(hashes, self.first))
+        # The end of the last bucket is no int64 any more.
+        return slice(first, len(hashes) if self.end >> HASH_BITS else int(np.searchsorted(hashes, self.end)))
+
+
 def comparable(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[pa.Array]:
     """Return columns of keys in the form that is hashed and compared: 64-bit numbers, or bytes."""
-    return [_comparable(_one(column)) for column in columns]
+    return [_comparable(column if isinstance(column, pa.Array) else one_array(column)) for column in columns]
 
 
 def hashes_of(forms: Sequence[pa.Array]) -> Hashes:
-    """Return the hash of each key, given in its comparable form."""
     mixed = np.full(len(forms[0]), _SEED, np.uint64)
     for form in forms:
         words = _words_of_bytes(form) if pa.types.is_large_binary(form.type) else form.fill_null(0).to_numpy()
@@ -75,7 +102,7 @@ def _comparable(column: pa.Array) -> pa.Array:
     if pa.types.is_decimal(kind):  # their column has one scale, so equal decimals have one text
         return column.cast(pa.string()).cast(pa.large_binary())
     if pa.types.is_nested(kind):
-        coded = [None if part is None else encode(canonical_key((_frozen(part),))) for part in column.to_pylist()]
+        coded = [None if part is None else encode(canonical_key((hashable(part),))) for part in python_of(column)]
         return pa.array(coded, pa.large_binary())
     return column.cast(pa.large_binary())
 
@@ -129,19 +156,3 @@ def _same(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
 def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
     nulls: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
     return nulls
-
-
-def _frozen(part: Any) -> Any:
-    if isinstance(part, dict):
-        return tuple((name, _frozen(one)) for name, one in part.items())
-    return tuple(map(_frozen, part)) if isinstance(part, (list, tuple)) else part
-
-
-def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):  # one array may hold more than 2 GiB then
-        column = column.cast(large_type(column.type))
-    return column.combine_chunks()

@@ -13,7 +13,7 @@ frozen ones, then the base.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from states.delta.beyond_memory.bucketed_base import BucketedBase
 from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys
-from states.delta.layout import SENTINEL_COLUMN, DeltaLayout, RawKey, RawValue
+from states.delta.layout import SENTINEL_COLUMN, DeltaLayout, Puts, RawKey, RawValue
 from trident.arrow import python_of
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import StateType
@@ -111,13 +111,9 @@ class LargeIndex:
             if not self.add(rows, once=True):
                 self.add(self._layout.reduced(rows, drop_deleted=False))
 
-    def put(self, rows: Mapping[RawKey, RawValue]) -> None:
+    def put(self, puts: Puts) -> None:
         """Write raw values, and delete the keys whose value marks that."""
-        self.add(self._layout.table(list(rows), list(rows.values()), 0, None))
-
-    def put_columns(self, new: NumberColumns) -> None:
-        """Write what was combined with what `find` gave."""
-        self.add(self._layout.table_of(new, 0, None))
+        self.add(self._layout.table(puts, 0, None))
 
     def add(self, changes: pa.Table, once: bool = False) -> bool:
         """Write changes, which delete keys without a value; with `once` only if each key comes once, else False."""

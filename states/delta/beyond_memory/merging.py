@@ -1,4 +1,4 @@
-"""Merges the changes of a state beyond memory into its base, beside the commits.
+"""The base of a state beyond memory: opened, written for the first time; changes are merged into it beside the commits.
 
 Commits go on as before: a commit is one transaction of the change table, and its rows go into memory. When there are
 enough of them, between two commits, a thread begins to merge them into the base. The next commit after the merge uses the
@@ -15,25 +15,28 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from states.delta.beyond_memory.bucketed_base import BucketedBase
 from states.delta.beyond_memory.large_index import LargeIndex
-from states.delta.beyond_memory.opened_base import OpenedBase
 from states.delta.beyond_memory.sorted_rows import SortedRows
-from states.delta.data_files import DataFile
+from states.delta.data_files import DataFile, delete_files, in_turn
 from states.delta.faults import VersionMoved
-from states.delta.fence import moved_by_compactions
-from states.delta.published_table import TRIMMED, Due, Holds, is_newest
-from states.delta.state_table import COMPACTION, StateTable
-from states.delta.state_tables import StateTables
-from trident.errors import BackendError, StateError
+from states.delta.fence import moved_by_compactions, newest_sentinel
+from states.delta.layout import in_order
+from states.delta.state_table import ABSENT, COMPACTION
+from states.delta.state_tables import TRIMMED, Holds, Shown, StateTables, is_newest
+from trident.errors import BackendError, ConfigError, StateError
 
 _LOGGER = logging.getLogger(__name__)
 _SHARE = 20  # merging for the sake of people takes at most one part in so many of the time
 _CHANGE_BYTES = 64  # of a change in memory, without long values
+_KEY_BYTES = 300  # of a key in the memory of a writer, without long values
+_NOT_MERGED = 4  # files of commits may repeat keys so often before they are counted as keys
+_BASE_SHARE = 5  # a merge rewrites the whole base, so it waits until a fifth of it has changed
 
 
 class _Outcome(NamedTuple):
@@ -47,11 +50,11 @@ class Merging:
 
     The methods take the values that this process holds, with the highest `_seq` among them; None if tasks hold them.
 
-    `tables`, `changes`, `base`: the state, the table of its changes, and its base.
+    `tables`, `base`: the state, and its base.
     """
 
-    def __init__(self, tables: StateTables, changes: StateTable, base: OpenedBase) -> None:
-        self._tables, self._changes, self._base = tables, changes, base
+    def __init__(self, tables: StateTables, base: OpenedBase) -> None:
+        self._tables, self._changes, self._base = tables, tables.changes, base
         self._published = tables.at_path()
         self._thread: threading.Thread | None = None
         self._outcome: _Outcome | None = None
@@ -60,23 +63,22 @@ class Merging:
         """Whether a merge has begun, and `settle` has not used its outcome."""
         self._not_before = 0.0
 
-    def offer(self, due: Due, index: LargeIndex | None, seq: int) -> None:
+    def offer(self, due: Shown, index: LargeIndex | None, seq: int) -> None:
         """Use a merge that has ended, and begin one if it is due; between commits, all changes being committed.
 
         Raises `BackendError`: another writer has changed the base: read the state again.
         """
-        bounds = self._base.bounds
-        if self.is_running and self._changes_of(index)[1] > 2 * bounds.bytes_of_changes:
+        if self.is_running and self._changes_of(index)[1] > 2 * self._base.bytes_of_changes:
             self.wait()  # so that memory stays bounded if batches are faster than merges
         self.settle(index)
         if self.is_running:
             return
         changes, nbytes = self._changes_of(index)
         is_time = time.monotonic() >= self._not_before
-        if changes and (is_time or bounds.are_enough(changes, nbytes, self._base.rows)):
+        if changes and (is_time or self._base.is_merge_due(changes, nbytes)):
             self._start(due, index, seq)
 
-    def finish(self, due: Due | None, index: LargeIndex | None, seq: int) -> None:
+    def finish(self, due: Shown | None, index: LargeIndex | None, seq: int) -> None:
         """Wait for a merge that is running, and use it; then merge what is `due`. `BackendError` as of `offer`."""
         self.wait()
         self.settle(index)
@@ -96,7 +98,7 @@ class Merging:
             return
         if outcome.base is not None:
             index.merged(outcome.base, outcome.holds.batch)
-            self._base.moved(outcome.base, outcome.holds, self._published.table.version)
+            self._base.moved(outcome.base, outcome.holds, self._published.version)
             pa.default_memory_pool().release_unused()
             return
         index.thaw()
@@ -128,8 +130,7 @@ class Merging:
         merged = self._base.merged()
         return [file for file in self._changes.files() if merged is None or file.last > merged]
 
-    def _start(self, due: Due, index: LargeIndex | None, seq: int) -> None:
-        """Begin to merge all changes."""
+    def _start(self, due: Shown, index: LargeIndex | None, seq: int) -> None:
         unread = None
         if index is None:
             files = self._files()
@@ -137,7 +138,7 @@ class Merging:
             seq = max((file.last for file in files), default=0)
         if index is None or not index.changes:
             return
-        holds, frozen = Holds(seq, due.snapshot.txid), index.freeze()
+        holds, frozen = Holds(seq, due.txid), index.freeze()
         arguments = index.base, frozen, due, holds, self._base.version, self._base.merged()
         # Of an error that was not expected.
         self._outcome = _Outcome(None, holds, BackendError("it ended without a result"))
@@ -152,7 +153,7 @@ class Merging:
     # ---- in the thread of a merge ---------------------------------------------------------------------------------
 
     def _run(
-        self, base: BucketedBase, changes: SortedRows, due: Due, holds: Holds, based_on: int, held: int | None
+        self, base: BucketedBase, changes: SortedRows, due: Shown, holds: Holds, based_on: int, held: int | None
     ) -> None:
         began = time.monotonic()
         try:
@@ -165,15 +166,15 @@ class Merging:
         if self._outcome.error is None:
             self._keep_small(held)
 
-    def _merged(self, base: BucketedBase, changes: SortedRows, due: Due, holds: Holds, based_on: int) -> BucketedBase:
-        table = self._published.table
+    def _merged(self, base: BucketedBase, changes: SortedRows, due: Shown, holds: Holds, based_on: int) -> BucketedBase:
+        table = self._published
         if table.refresh() != based_on and not moved_by_compactions(table, based_on):
             raise VersionMoved(f"the base is at version {table.version}, not {based_on}")
         rows = self._tables.rows
         after = base.merge(changes, lambda part: rows.in_base(part, due.snapshot), not table.has_columns())
-        if not is_newest(self._changes, due.shown):
+        if not is_newest(self._changes, due):
             raise VersionMoved("another writer has taken over")
-        self._published.move(base, after, holds, due.shown)
+        self._published.move(base, after, holds.seq, due)
         return after
 
     def _keep_small(self, held: int | None) -> None:
@@ -191,3 +192,118 @@ class Merging:
         gone = [file for file in files if file.last <= seq]
         if gone:
             changes.replace(self._tables.layout.schema.empty_table(), gone, (TRIMMED, seq), {COMPACTION: "merged"})
+
+
+class OpenedBase:
+    """What this process knows of the base of a state. Used by the thread of the commits.
+
+    `tables`: the state.
+    `holds`, `version`, `rows`: what the base holds that was opened last, the version of its table, and its number of rows; None
+    without one.
+    """
+
+    def __init__(self, tables: StateTables) -> None:
+        self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
+        self._keys, self._bytes = tables.options.max_keys_in_memory, tables.options.max_mb_in_memory << 20
+        self._ttl_s = tables.options.ttl_s
+        self.holds: Holds | None = None
+        self.version, self.rows = ABSENT, 0
+
+    # ---- what is too much for memory ------------------------------------------------------------------------------
+
+    @property
+    def bytes_of_changes(self) -> int:
+        """How many bytes the changes since the base may take before they are merged."""
+        return self._bytes // 4
+
+    def is_beyond(self, files: Sequence[DataFile]) -> bool:
+        """Whether the rows of a version are too many for memory, as far as its files show."""
+        most, together = max((file.rows for file in files), default=0), sum(file.rows for file in files)
+        return self.is_too_large(max(most, together // _NOT_MERGED), sum(file.size for file in files))
+
+    def is_too_large(self, keys: int, size: int) -> bool:
+        """Whether so many keys, and bytes of them on the disk, are too many for memory."""
+        # The rows of a base do not say when they were written.
+        return self._ttl_s is None and (keys > self._keys or keys * _KEY_BYTES + size > self._bytes)
+
+    def is_merge_due(self, changes: int, size: int) -> bool:
+        """Whether so many changes, and bytes of them, are worth a merge into the base."""
+        return changes >= max(self._keys // 4, self.rows // _BASE_SHARE) or size > self.bytes_of_changes
+
+    # ---- the base -------------------------------------------------------------------------------------------------
+
+    def merged(self) -> int | None:
+        """Return the `_seq` up to which all changes are in the base; None without a base."""
+        return None if self.holds is None else self.holds.seq
+
+    def opened(self) -> LargeIndex | None:
+        """Return the values of the version of the changes last seen; None if they are not in files yet.
+
+        Raises `StateError`: the base is gone, or is one of an earlier time, and the changes since then are gone.
+        """
+        holds, trimmed = self._newest(), self._changes.transaction(TRIMMED)
+        if (holds is None and trimmed is None) or newest_sentinel(self._changes) is None:  # without one it was emptied
+            self.holds = None
+            return None
+        if trimmed is not None and trimmed > (-1 if holds is None else holds.seq):
+            raise StateError(
+                f"{self._tables.what}: the table at its path is an older one, or not a table of this state, and later "
+                "rows are nowhere else. Restore its newest version from a copy of the whole folder"
+            )
+        self._note(holds)
+        if holds is None:
+            return None
+        return self._published.index(self._tables.layout, self._scans(holds.seq))
+
+    def look(self) -> None:
+        """Look for a base without reading any rows."""
+        self._note(self._newest())
+
+    def is_other(self, is_large: bool) -> bool:
+        """Whether the base is not the one that was opened last; `is_large` says whether one was."""
+        holds = self._newest()
+        return is_large if holds is None else not is_large or holds.seq != self.merged()
+
+    def moved(self, base: BucketedBase, holds: Holds, version: int) -> None:
+        """Go on with a base that a merge has made."""
+        self.holds, self.version, self.rows = holds, version, len(base)
+
+    def grow(self, due: Shown, seq: int) -> None:
+        """Write the first base: all changes of the version last seen, up to `seq`, as of a committed batch."""
+        self._published.create()  # another program may have deleted it
+        _LOGGER.info("%s is held in files from now on, because it is too large for memory", self._tables.what)
+        index = LargeIndex(self._tables.layout, self._published.base([]), due.txid)
+        for rows in self._scans():
+            index.load(rows)
+            if index.nbytes > self.bytes_of_changes:
+                self._written(index, due)
+        self._written(index, due)
+        try:
+            self._published.move(None, index.base, seq, due)
+        except VersionMoved as moved:
+            raise BackendError(f"{self._tables.what}: another writer has committed meanwhile ({moved})") from moved
+
+    def _scans(self, after: int = -1) -> Iterator[pa.Table]:
+        """Iterate over the rows of the version of the changes last seen, in the order of `_seq`; some may be up to `after`."""
+        for files in in_turn([file for file in self._changes.files() if file.last > after]):
+            yield in_order(self._changes.scan(None, None, files))
+
+    def _written(self, index: LargeIndex, due: Shown) -> None:
+        """Write the changes of an index into files that no log names yet."""
+        before, changes = index.base, index.freeze()
+        after = before.merge(changes, lambda part: self._tables.rows.in_base(part, due.snapshot))
+        index.merged(after, due.txid)
+        delete_files(self._published.filesystem(), [file.path for file in {*before.files} - {*after.files}])
+
+    def _newest(self) -> Holds | None:
+        self._published.refresh()
+        return self._published.holds()
+
+    def _note(self, holds: Holds | None) -> None:
+        if holds is not None and self._ttl_s is not None:
+            raise ConfigError(
+                f"ttl_s={self._ttl_s} of {self._tables.what}: the state has outgrown memory and is held in files, whose rows "
+                "do not say when they were written. Leave ttl_s out, or move the state to a new path with trident state move"
+            )
+        self.holds, self.version = holds, self._published.version
+        self.rows = sum(file.rows for file in self._published.files())

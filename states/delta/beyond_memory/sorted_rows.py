@@ -9,8 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from states.delta.beyond_memory.bucket_files import HASH_COLUMN, Bucket
-from states.delta.beyond_memory.key_hashes import Hashes, Places, comparable, hashes_of, pairs, same_keys
+from states.delta.beyond_memory.key_hashes import (
+    HASH_COLUMN,
+    Bucket,
+    Hashes,
+    Places,
+    comparable,
+    hashes_of,
+    pairs,
+    same_keys,
+)
 
 
 class FoundRows(NamedTuple):
@@ -38,7 +46,6 @@ class WantedKeys:
 
     @staticmethod
     def of(keys: pa.Table) -> WantedKeys:
-        """Return the keys of a table of key columns."""
         forms = comparable(keys.columns)
         hashes = hashes_of(forms)
         order = np.argsort(hashes, kind="stable")
@@ -48,7 +55,6 @@ class WantedKeys:
         return len(self.hashes)
 
     def within(self, bucket: Bucket) -> WantedKeys:
-        """Return the keys of a bucket."""
         part = bucket.within(self.hashes)
         return WantedKeys(self.hashes[part], self.places[part], self._forms)
 
@@ -85,7 +91,8 @@ class SortedRows:
     @staticmethod
     def of(rows: pa.Table, keys: Sequence[str], deleted: npt.NDArray[np.bool_] | None = None) -> SortedRows:
         """Return rows of distinct keys as they come, without hashes; some may be deletions."""
-        table, order = hashed(rows, keys)
+        hashes = hashes_of(comparable([rows[name] for name in keys]))
+        table, order = in_hash_order(rows.add_column(0, HASH_COLUMN, pa.array(hashes)))
         return SortedRows(table, np.zeros(len(order), np.bool_) if deleted is None else deleted[order], keys)
 
     def __len__(self) -> int:
@@ -115,7 +122,6 @@ class SortedRows:
         return FoundRows(rows_only(rows).take(there), places[~gone]), places[gone]
 
     def within(self, bucket: Bucket) -> SortedRows:
-        """Return the changes of a bucket."""
         part = bucket.within(self.hashes)
         return SortedRows(self._rows.slice(part.start, part.stop - part.start), self.deleted[part], self._keys)
 
@@ -151,14 +157,7 @@ class SortedRows:
         return unchanged
 
 
-def hashed(rows: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, Places]:
-    """Return rows with their hashes as the first column, in order, and their numbers before."""
-    hashes = hashes_of(comparable([rows[name] for name in keys]))
-    return in_hash_order(rows.add_column(0, HASH_COLUMN, pa.array(hashes)))
-
-
 def hashes_in(rows: pa.Table) -> Hashes:
-    """Return the hashes of rows that have them."""
     hashes: Hashes = rows[HASH_COLUMN].to_numpy()
     return hashes
 

@@ -1,12 +1,19 @@
-"""Sources of topologies that tests pack, and a folder with them."""
+"""Sources of topologies that tests pack, a folder with them, and packages made by hand, good and hostile ones."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import textwrap
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-__all__ = ["BOLTS", "COUNTS_OF_WORDS", "write_files"]
+from trident.cluster.code.code_store import CodeStore
+from trident.cluster.code.package_archive import MANIFEST, PackageManifest, archive_of
+
+__all__ = ["BOLTS", "COUNTS_OF_WORDS", "archive_by_hand", "package_of", "put", "write_files"]
 
 COUNTS_OF_WORDS = """
     from spouts import FixedBatchSpout
@@ -47,3 +54,32 @@ def write_files(folder: Path, files: Mapping[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text), encoding="utf-8")
     return folder
+
+
+def package_of(content: Mapping[str, bytes], **manifest: Any) -> tuple[str, bytes]:
+    """Return the hash and the bytes of a package of these files."""
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
+    facts = {"target": "a.py:topology", "kind": "trident", "name": "a", "files": digests, **manifest}
+    data = archive_of(PackageManifest(**facts), content)
+    return hashlib.sha256(data).hexdigest(), data
+
+
+def archive_by_hand(entries: Mapping[str, bytes], mode: int = 0, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """Return a zip of entries as they are, with a manifest that names them."""
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in entries.items()}
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", compression) as archive:
+        archive.writestr(
+            zipfile.ZipInfo(MANIFEST), PackageManifest("a.py:topology", "trident", "a", files=digests).to_bytes()
+        )
+        for name, data in entries.items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr, entry.compress_type = mode << 16, compression
+            archive.writestr(entry, data)
+    return target.getvalue()
+
+
+def put(store: CodeStore, sha256: str, data: bytes) -> None:
+    """Store a package."""
+    with store.incoming(sha256) as package:
+        package.write(data)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.code.archives import package_of
+from tests.cluster.code.packed_topologies import package_of, put
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster_errors import BadPackage, ClusterError
 
@@ -24,8 +24,8 @@ def store(tmp_path: Path) -> CodeStore:
 
 def test_a_package_is_kept_and_read(store: CodeStore) -> None:
     sha256, data = package_of({"a.py": b"1"})
-    store.put(sha256, data)
-    store.put(sha256, data)
+    put(store, sha256, data)
+    put(store, sha256, data)
     assert store.get(sha256) == data
     assert store.hashes() == [sha256]
     assert store.manifest(sha256).files == {"a.py": hashlib.sha256(b"1").hexdigest()}
@@ -35,17 +35,17 @@ def test_a_package_is_kept_and_read(store: CodeStore) -> None:
 def test_bytes_of_another_hash_are_not_kept(store: CodeStore) -> None:
     sha256, data = package_of({"a.py": b"1"})
     with pytest.raises(BadPackage, match=f"announced with the hash {sha256}"):
-        store.put(sha256, data[:-1])
+        put(store, sha256, data[:-1])
     assert list(store.folder.iterdir()) == []
 
 
 def test_a_damaged_package_is_an_error_until_it_is_put_again(store: CodeStore) -> None:
     sha256, data = package_of({"a.py": b"1"})
-    store.put(sha256, data)
+    put(store, sha256, data)
     store.path(sha256).write_bytes(data[:-7] + b"damaged")
     with pytest.raises(BadPackage, match="is damaged: its bytes have the hash"):
         store.get(sha256)
-    store.put(sha256, data)
+    put(store, sha256, data)
     assert store.get(sha256) == data
 
 
@@ -65,7 +65,7 @@ def test_what_is_unused_is_removed_when_it_is_old(store: CodeStore) -> None:
     old, other = package_of({"a.py": b"2"})
     new, third = package_of({"a.py": b"3"})
     for sha256, each in ((used, data), (old, other), (new, third)):
-        store.put(sha256, each)
+        put(store, sha256, each)
     (store.folder / "left.part").write_bytes(b"of a crash")
     for name in (f"{used}.zip", f"{old}.zip", "left.part"):
         os.utime(store.folder / name, (time.time() - 7200,) * 2)
@@ -76,7 +76,7 @@ def test_what_is_unused_is_removed_when_it_is_old(store: CodeStore) -> None:
 def test_a_package_that_is_asked_for_is_not_removed_before_it_is_used(store: CodeStore) -> None:
     sha256, data = package_of({"a.py": b"1"})
     assert not store.is_there(sha256)
-    store.put(sha256, data)
+    put(store, sha256, data)
     os.utime(store.path(sha256), (time.time() - 7200,) * 2)
     assert store.is_there(sha256)
     assert store.remove_unused(()) == []

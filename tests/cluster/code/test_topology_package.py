@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.code.packed_topologies import BOLTS, COUNTS_OF_WORDS, write_files
 from trident.cluster.code import package_archive as package_files
-from trident.cluster.code.package_manifest import MANIFEST, ComponentFacts, PackageManifest
+from trident.cluster.code.package_archive import MANIFEST, ComponentFacts, PackageManifest
 from trident.cluster.code.topology_package import make_package
 from trident.cluster_errors import BadPackage
 from trident.runtime.reading.targets import NoSuchTarget

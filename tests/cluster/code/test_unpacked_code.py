@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.code.archives import archive_by_hand, package_of
-from tests.cluster.code.packed_topologies import COUNTS_OF_WORDS, write_files
-from trident.cluster.code.package_archive import check_package
-from trident.cluster.code.package_manifest import MANIFEST, load_package
-from trident.cluster.code.topology_package import make_package
+from tests.cluster.code.packed_topologies import COUNTS_OF_WORDS, archive_by_hand, package_of, write_files
+from trident.cluster.code.package_archive import MANIFEST, check_package
+from trident.cluster.code.topology_package import load_package, make_package
 from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster_errors import BadPackage, RequirementsFailed
 from trident.topology import TridentTopology

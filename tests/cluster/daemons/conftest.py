@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.daemons.counted import goes_on, stop_and_check
+from tests.cluster.daemons.log_watch import LogWatch
 from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
@@ -46,3 +48,14 @@ def on_zookeeper(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> Iterator[Machin
 def redis_url(redis_server: Server) -> str:
     """An empty database."""
     return f"redis://{redis_server.address}/0"
+
+
+@pytest.fixture
+def storm_id(cluster: MachineCluster) -> Iterator[str]:
+    """The counting topology, which has begun to commit; at the end it is exact, and nobody committed that should not have."""
+    found = cluster.submit()
+    goes_on(cluster)
+    with LogWatch(cluster, "counting") as watch:
+        yield found
+        stop_and_check(cluster, found)
+        watch.check()

@@ -6,44 +6,35 @@ import signal
 
 import pytest
 
-from tests.cluster.daemons.counted import committed, goes_on, stop_and_check
+from tests.cluster.daemons.counted import committed, goes_on
 from tests.harness.cluster_machines import TOKEN, MachineCluster
 from tests.harness.commands import until
-from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.nimbus.leadership import leader_of
+from trident.cluster.client import ClusterClient
 from trident.cluster_errors import NoLeader
 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_topology_runs_until_it_is_killed(cluster: MachineCluster) -> None:
-    storm_id = cluster.submit()
-    goes_on(cluster)
+def test_a_topology_runs_until_it_is_killed(cluster: MachineCluster, storm_id: str) -> None:
     until(lambda: cluster.client.show("counting").driver == "active", "its heartbeat says so")
     (found,) = cluster.client.topologies()
     assert (found.base.storm_name, found.base.status.kind) == ("counting", "active")
-    stop_and_check(cluster, storm_id)
 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_killed_driver_is_started_again_in_its_slot(cluster: MachineCluster) -> None:
-    storm_id = cluster.submit()
-    goes_on(cluster)
+def test_a_killed_driver_is_started_again_in_its_slot(cluster: MachineCluster, storm_id: str) -> None:
     before = cluster.state.assignment_info(storm_id)
     for _ in range(2):
         cluster.driver_of(storm_id).kill()
         goes_on(cluster)
     assert cluster.state.assignment_info(storm_id) == before
     assert "SIGKILL" in cluster.state.errors(storm_id, "__driver")[0].error
-    stop_and_check(cluster, storm_id)
 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_drivers_outlive_their_supervisor_and_are_adopted(cluster: MachineCluster) -> None:
-    storm_id = cluster.submit()
-    goes_on(cluster)
+def test_drivers_outlive_their_supervisor_and_are_adopted(cluster: MachineCluster, storm_id: str) -> None:
     machine, driver = cluster.machines[0], cluster.driver_of(storm_id)
     machine.kill()
     goes_on(cluster)
@@ -53,44 +44,37 @@ def test_drivers_outlive_their_supervisor_and_are_adopted(cluster: MachineCluste
     assert cluster.driver_of(storm_id) == driver
     driver.kill()  # an adopted one is watched as well
     goes_on(cluster)
-    stop_and_check(cluster, storm_id)
 
 
 @pytest.mark.soak
-def test_a_driver_that_died_without_its_supervisor_is_started_again(cluster: MachineCluster) -> None:
-    storm_id = cluster.submit()
-    goes_on(cluster)
+def test_a_driver_that_died_without_its_supervisor_is_started_again(cluster: MachineCluster, storm_id: str) -> None:
     machine, driver = cluster.machines[0], cluster.driver_of(storm_id)
     machine.kill()
     driver.kill()
     machine.start()
     goes_on(cluster)
-    stop_and_check(cluster, storm_id)
 
 
 @pytest.mark.soak
-def test_topologies_do_not_notice_that_nimbus_dies_and_the_next_one_goes_on(cluster: MachineCluster) -> None:
-    storm_id = cluster.submit()
-    goes_on(cluster)
+def test_topologies_do_not_notice_that_nimbus_dies_and_the_next_one_goes_on(
+    cluster: MachineCluster, storm_id: str
+) -> None:
     driver = cluster.driver_of(storm_id)
     cluster.leader().kill()
-    until(lambda: leader_of(cluster.state.state) is None, "nobody leads")
+    until(lambda: cluster.state.leader() is None, "nobody leads")
     goes_on(cluster)
     with ClusterClient(cluster.address, TOKEN, patience_s=0.5) as hasty, pytest.raises(NoLeader, match="Nimbus"):
         hasty.deactivate("counting")
     cluster.nimbus()
-    until(lambda: leader_of(cluster.state.state) is not None, "the next Nimbus leads")
+    until(lambda: cluster.state.leader() is not None, "the next Nimbus leads")
     other = cluster.submit("other", "counting.py:other")
     until(lambda: committed(cluster, "other") > 1, "the second topology commits")
     assert cluster.driver_of(storm_id) == driver
     cluster.client.kill(other, 1)
-    stop_and_check(cluster, storm_id)
 
 
 @pytest.mark.soak
-def test_a_deactivated_topology_commits_nothing_until_it_is_activated(cluster: MachineCluster) -> None:
-    storm_id = cluster.submit()
-    goes_on(cluster)
+def test_a_deactivated_topology_commits_nothing_until_it_is_activated(cluster: MachineCluster, storm_id: str) -> None:
     cluster.client.deactivate("counting")
     until(lambda: (beat := cluster.beat(storm_id)) is not None and beat.state == "inactive", "it is inactive")
     driver = cluster.driver_of(storm_id)
@@ -103,13 +87,10 @@ def test_a_deactivated_topology_commits_nothing_until_it_is_activated(cluster: M
     assert committed(cluster) == rested
     cluster.client.activate("counting")
     goes_on(cluster)
-    stop_and_check(cluster, storm_id)
 
 
 @pytest.mark.soak
-def test_ctrl_c_of_a_supervisor_leaves_its_drivers_and_says_so(cluster: MachineCluster) -> None:
-    storm_id = cluster.submit()
-    goes_on(cluster)
+def test_ctrl_c_of_a_supervisor_leaves_its_drivers_and_says_so(cluster: MachineCluster, storm_id: str) -> None:
     machine = cluster.machines[0]
     machine.signal(signal.SIGINT)
     assert machine.process.wait(30) == 130
@@ -117,7 +98,6 @@ def test_ctrl_c_of_a_supervisor_leaves_its_drivers_and_says_so(cluster: MachineC
     goes_on(cluster)
     machine.start()
     goes_on(cluster)
-    stop_and_check(cluster, storm_id)
 
 
 @pytest.mark.soak

@@ -17,7 +17,6 @@ from tests.cluster.daemons.log_watch import LogWatch
 from tests.harness.cluster_machines import MOVED_AFTER_S, TOKEN, Machine, MachineCluster
 from tests.harness.commands import until
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
-from trident.cluster.nimbus.leadership import leader_of
 
 pytestmark = [pytest.mark.server, pytest.mark.soak]
 
@@ -54,6 +53,7 @@ def storm_id(trio: MachineCluster) -> Iterator[str]:
     goes_on(trio)
     with LogWatch(trio, "counting") as watch:
         yield found
+        stop_and_check(trio, found)
         watch.check()
 
 
@@ -63,7 +63,7 @@ def is_moved(cluster: MachineCluster, storm_id: str, away_from: Machine) -> bool
 
 
 def page(cluster: MachineCluster, path: str) -> dict[str, Any]:
-    found = leader_of(cluster.state.state)
+    found = cluster.state.leader()
     assert found is not None
     headers = {"Authorization": f"Bearer {TOKEN}"}
     answer = httpx.get(f"{found['url']}/api/v1/{path}", headers=headers, timeout=30, trust_env=False)
@@ -81,7 +81,6 @@ def test_rest_agrees_with_the_log(trio: MachineCluster, storm_id: str) -> None:
     assert (row["id"], row["status"]) == (storm_id, "INACTIVE")
     trio.client.activate("counting")
     goes_on(trio)
-    stop_and_check(trio, storm_id)
 
 
 def test_the_topology_of_a_lost_machine_is_moved(trio: MachineCluster, storm_id: str) -> None:
@@ -93,7 +92,6 @@ def test_the_topology_of_a_lost_machine_is_moved(trio: MachineCluster, storm_id:
     until(lambda: lost.id in trio.state.supervisors(), "the machine is back")
     goes_on(trio)
     assert lost.drivers() == []
-    stop_and_check(trio, storm_id)
 
 
 def test_a_frozen_machine_is_replaced_and_its_driver_ends_by_itself_when_it_wakes(
@@ -115,7 +113,6 @@ def test_a_frozen_machine_is_replaced_and_its_driver_ends_by_itself_when_it_wake
     until(lambda: lost_nothing(trio, frozen), "the machine takes part again")
     goes_on(trio)
     assert frozen.drivers() == []
-    stop_and_check(trio, storm_id)
 
 
 def lost_nothing(cluster: MachineCluster, machine: Machine) -> bool:
@@ -132,7 +129,6 @@ def test_a_machine_that_wakes_as_a_whole_ends_what_it_should_not_run(trio: Machi
     until(lambda: is_gone(old), "the old driver has ended")
     until(lambda: lost_nothing(trio, frozen), "the machine takes part again")
     goes_on(trio)
-    stop_and_check(trio, storm_id)
 
 
 def test_the_next_nimbus_goes_on_when_the_leader_dies(trio: MachineCluster, storm_id: str) -> None:
@@ -144,7 +140,6 @@ def test_the_next_nimbus_goes_on_when_the_leader_dies(trio: MachineCluster, stor
     assert trio.driver_of(storm_id) == driver
     leader.start()
     stop_and_check(trio, other, "other")
-    stop_and_check(trio, storm_id)
 
 
 def test_a_leader_killed_between_assignment_and_start_has_assigned_once(trio: MachineCluster, storm_id: str) -> None:
@@ -163,7 +158,6 @@ def test_a_leader_killed_between_assignment_and_start_has_assigned_once(trio: Ma
     leader.start()
     until(lambda: len(list(trio.left())) == 2, "each topology has one driver")
     stop_and_check(trio, other, "other")
-    stop_and_check(trio, storm_id)
 
 
 def test_a_leader_killed_when_it_has_answered_a_submit_loses_nothing(trio: MachineCluster, storm_id: str) -> None:
@@ -174,7 +168,6 @@ def test_a_leader_killed_when_it_has_answered_a_submit_loses_nothing(trio: Machi
     assert sorted(base.storm_name for base in trio.state.all_bases().values()) == ["counting", "other"]
     leader.start()
     stop_and_check(trio, other, "other")
-    stop_and_check(trio, storm_id)
 
 
 def test_a_supervisor_and_its_driver_killed_apart_lose_nothing(trio: MachineCluster, storm_id: str) -> None:
@@ -187,7 +180,6 @@ def test_a_supervisor_and_its_driver_killed_apart_lose_nothing(trio: MachineClus
     goes_on(trio)
     machine.start()
     until(lambda: lost_nothing(trio, machine), "the machine is back")
-    stop_and_check(trio, storm_id)
 
 
 def test_a_driver_that_keeps_dying_is_moved_then_put_to_rest_with_its_error(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from trident import Config
 from trident.cluster.driver.driver_main import _Driver
-from trident.cluster.machine.driver_order import DriverOrder
+from trident.cluster.machine.machine_folder import DriverOrder
 from trident.cluster_errors import BadPackage, ClusterUnreachable
 from trident.errors import (
     BackendError,

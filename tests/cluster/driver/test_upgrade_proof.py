@@ -12,7 +12,7 @@ from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.cluster.driver.driven import epoch_before
 from trident.cluster.driver.orders import Orders
-from trident.cluster.machine.driver_order import DriverOrder
+from trident.cluster.machine.machine_folder import DriverOrder
 from trident.cluster.nimbus.submissions import rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus

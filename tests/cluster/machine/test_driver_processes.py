@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from tests.harness.commands import until
-from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
-from trident.cluster.machine.driver_processes import RUN_VARIABLE, DriverProcess, adopt, start_driver
+from trident.cluster.machine.driver_slot import RUN_VARIABLE, DriverProcess, adopt, start_driver
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
 
 
 def order(folder: Path) -> DriverOrder:
@@ -45,7 +45,7 @@ def parent(tmp_path: Path) -> Iterator[DriverProcess]:
     assert child.stdout is not None
     others = [int(each) for each in child.stdout.readline().split()]
     process = psutil.Process(child.pid)
-    made = DriverProcess(order(tmp_path).of_process(child.pid, process.create_time()), process, child)
+    made = DriverProcess(replace(order(tmp_path), pid=child.pid, created_secs=process.create_time()), process, child)
     made.others = others  # type: ignore[attr-defined]
     yield made
     for each in [child.pid, *others]:
@@ -114,7 +114,9 @@ def test_a_driver_that_cannot_read_its_order_ends_and_says_why(tmp_path: Path) -
 
 def test_an_order_names_its_process_once_it_is_started(tmp_path: Path) -> None:
     made = start_driver(order(tmp_path), tmp_path / "6700.json", tmp_path / "out", dict(os.environ))
-    assert DriverOrder.read(tmp_path / "6700.json").pid == made.pid
+    written = DriverOrder.read(tmp_path / "6700.json")
+    assert written is not None
+    assert written.pid == made.pid
     until(made.has_ended, "a driver of a topology that is not in the cluster ends")
     end = DriverEnd.read(tmp_path / "end")
     assert end is not None

@@ -1,15 +1,24 @@
-"""Which topology belongs where: every case of `decide`."""
+"""Which topology belongs where, in every case of `decide`; and whether a driver is alive, by the clock of Nimbus."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cluster.nimbus.pictures import NOW, assignment, base, death, picture, supervisor
-from trident.cluster.nimbus.assigning import Assign, Forget, MarkFailed, Picture, RollBack, decide
-from trident.cluster.state.cluster_records import WantedStatus
+from trident.cluster.nimbus.assigning import Assign, DriverHealth, Forget, Health, MarkFailed, Picture, RollBack, decide
+from trident.cluster.nimbus.nimbus import _MAX_PAUSE_S
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    DriverDeath,
+    NodePort,
+    StormBase,
+    SupervisorInfo,
+    WantedStatus,
+    WorkerHeartbeat,
+)
 
 
 def slots(seen: Picture) -> dict[str, tuple[str, int]]:
@@ -194,3 +203,137 @@ def test_only_topologies_that_may_run_are_assigned_and_each_at_most_once(seen: P
     given_now = [each.storm_id for each in decide(seen) if isinstance(each, Assign)]
     assert len(set(given_now)) == len(given_now)
     assert all(seen.bases[name].status.kind in ("active", "inactive") for name in given_now)
+
+
+NOW = 10_000.0
+
+
+def base(launched: float = 0.0, status: WantedStatus | None = None, generation: int = 1, before: str = "") -> StormBase:
+    return StormBase(
+        "name",
+        launched,
+        status or WantedStatus("active", 0.0),
+        1,
+        {},
+        "trident",
+        "m:t",
+        "code",
+        {},
+        generation,
+        "",
+        before,
+    )
+
+
+def assignment(slot: tuple[str, int], start: float = NOW - 100, generation: int = 1) -> Assignment:
+    driver = Assignment.DRIVER
+    return Assignment("code", {slot[0]: "host"}, {driver: NodePort(*slot)}, {driver: start}, "code", generation)
+
+
+def supervisor(*ports: int) -> SupervisorInfo:
+    return SupervisorInfo(NOW, "host", "id", (), ports or (1, 2), {}, 100.0)
+
+
+def death(
+    node: str, ago: float = 10.0, ran: float = 1.0, fatal: bool = False, generation: int = 1, start: float = NOW - 100
+) -> DriverDeath:
+    return DriverDeath(NOW - ago, node, 1, generation, start, ran, fatal, "it broke")
+
+
+def picture(
+    bases: Mapping[str, StormBase],
+    assignments: Mapping[str, Assignment] | None = None,
+    supervisors: Mapping[str, SupervisorInfo] | None = None,
+    health: Mapping[str, Health] | None = None,
+    deaths: Mapping[str, Sequence[DriverDeath]] | None = None,
+    silent: Sequence[str] = (),
+) -> Picture:
+    assigned = assignments or {}
+    return Picture(
+        NOW,
+        bases,
+        assigned,
+        {"a": supervisor(), "b": supervisor()} if supervisors is None else supervisors,
+        {name: (health or {}).get(name, "alive") for name in assigned},
+        {name: name not in silent for name in assigned},
+        deaths or {},
+        6,
+    )
+
+
+_START = 7.0
+
+
+def beat(told: float, start: float = _START) -> WorkerHeartbeat:
+    return WorkerHeartbeat(told, 1.0, "x", "host", 1, 1, start, "active", "", {})
+
+
+class Looks:
+    """Looks once a second; times of heartbeats are those of another machine, whose clock is wrong."""
+
+    def __init__(self) -> None:
+        self.health, self.now = DriverHealth(timeout_s=5, launch_s=20), 100.0
+        self.assignment: Assignment = assignment(("a", 1), start=_START)
+
+    def look(self, told: WorkerHeartbeat | None, seconds: float = 1.0) -> str:
+        found = ""
+        for _ in range(int(seconds)):
+            self.now += 1
+            found = self.health.observe(self.now, {"x": self.assignment}, {"x": told})["x"]
+        return found
+
+
+def test_a_driver_is_alive_while_its_heartbeat_changes_whatever_its_clock_says() -> None:
+    looks = Looks()
+    assert {looks.look(beat(5_000_000.0 - number), 4) for number in range(10)} == {"alive"}
+
+
+def test_a_heartbeat_that_stays_the_same_is_stale_after_the_timeout() -> None:
+    looks = Looks()
+    assert looks.look(beat(1.0), 5) == "alive"
+    assert looks.look(beat(1.0), 1) == "stale"
+    assert looks.look(beat(2.0), 1) == "alive"
+
+
+def test_a_driver_may_take_longer_to_its_first_heartbeat() -> None:
+    looks = Looks()
+    assert looks.look(None, 20) == "starting"
+    assert looks.look(None, 1) == "stale"
+
+
+def test_heartbeats_of_the_driver_before_do_not_count() -> None:
+    looks = Looks()
+    assert looks.look(beat(1.0, start=_START - 1), 20) == "starting"
+    assert looks.look(beat(2.0, start=_START - 1), 1) == "stale"
+
+
+def test_a_new_assignment_begins_again() -> None:
+    looks = Looks()
+    assert looks.look(beat(1.0), 6) == "stale"
+    looks.assignment = assignment(("b", 1), start=_START + 1)
+    assert looks.look(beat(1.0), 1) == "starting"
+
+
+def test_time_in_which_this_process_was_paused_does_not_count() -> None:
+    looks = Looks()
+    assert looks.look(beat(1.0), 3) == "alive"
+    looks.now += 1000
+    assert looks.look(beat(1.0), 1) == "alive"
+    assert looks.look(beat(1.0), 3) == "stale"
+
+
+def test_after_forget_every_driver_has_the_whole_timeout_again() -> None:
+    looks = Looks()
+    assert looks.look(beat(1.0), 5) == "alive"
+    looks.health.forget()
+    assert looks.look(beat(1.0), 5) == "alive"
+    assert looks.look(beat(1.0), 1) == "stale"
+
+
+def test_a_silent_driver_is_stale_although_rounds_are_as_far_apart_as_they_may_be() -> None:
+    looks = Looks()
+    found = [looks.look(beat(1.0), 1)]
+    for _ in range(2):
+        looks.now += _MAX_PAUSE_S
+        found.append(looks.look(beat(1.0), 1))
+    assert found == ["alive", "stale", "stale"]

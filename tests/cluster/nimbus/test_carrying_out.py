@@ -13,9 +13,8 @@ from trident.cluster.driver.driven import proved
 from trident.cluster.nimbus.assigning import MarkFailed, RollBack, decide
 from trident.cluster.nimbus.nimbus import Nimbus
 from trident.cluster.nimbus.submissions import rebalanced
-from trident.cluster.state.beat_records import DriverDeath
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import StormBase, WantedStatus
+from trident.cluster.state.cluster_records import DriverDeath, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 _ID = "words-1-1"
@@ -25,7 +24,7 @@ _NEW = StormBase("words", 1.0, WantedStatus("active", 0.0), 1, {}, "trident", "m
 @pytest.fixture
 def nimbus(address: str, tmp_path: Path) -> Iterator[Nimbus]:
     cluster = StormClusterState(open_cluster_state(address))
-    made = Nimbus(cluster, "http://127.0.0.1:1", "0.1.0", str(tmp_path))
+    made = Nimbus(cluster, "http://127.0.0.1:1", str(tmp_path))
     yield made
     made.stop()
     cluster.disconnect()

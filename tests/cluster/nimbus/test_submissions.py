@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import subprocess
 import sys
@@ -10,17 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from tests.cluster.code.archives import package_of
+from tests.cluster.code.packed_topologies import package_of, put
+from tests.harness.cluster_states import set_assignment
 from trident.cluster.code.code_store import CodeStore
-from trident.cluster.code.package_manifest import ComponentFacts
+from trident.cluster.code.package_archive import ComponentFacts
 from trident.cluster.code.topology_package import settings_of
-from trident.cluster.nimbus.submissions import Submission, Submissions, rolled_back
-from trident.cluster.state.beat_records import ErrorInfo
+from trident.cluster.nimbus.submissions import Submissions, rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, WantedStatus
+from trident.cluster.state.cluster_records import Assignment, ErrorInfo, NodePort, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.coordination.records import TopologyRecord
@@ -58,22 +61,20 @@ def submissions(cluster: StormClusterState, tmp_path: Path) -> Submissions:
 def packed(submissions: Submissions, text: str = "1", **manifest: Any) -> str:
     """Keep a package and return its hash."""
     sha256, data = package_of({"a.py": text.encode()}, **{"name": "mine", **manifest})
-    submissions.code.put(sha256, data)
+    put(submissions.code, sha256, data)
     return sha256
 
 
 def test_a_topology_is_submitted_with_what_its_package_says(submissions: Submissions) -> None:
     sha256 = packed(submissions, **BOLTS)
-    storm_id = submissions.submit(
-        Submission(sha256, "mine", "s1", {"topology.workers": "3", "spark.ui.enabled": "false"})
-    )
+    storm_id = submissions.submit(sha256, "mine", "s1", {"topology.workers": "3", "spark.ui.enabled": "false"})
     name, counter, since = storm_id.rsplit("-", 2)
     assert (name, counter, since.isdigit()) == ("mine", "1", True)
     base = submissions.cluster.storm_base(storm_id)
     assert base is not None
     assert (base.storm_name, base.kind, base.num_workers, base.code_hash) == ("mine", "bolts", 3, sha256)
     assert (base.status.kind, base.component_executors, base.generation) == ("active", {"spout": 1, "count": 2}, 1)
-    assert submissions.names.find("mine") == submissions.names.find(storm_id) == (storm_id, base)
+    assert submissions.find("mine") == submissions.find(storm_id) == (storm_id, base)
 
 
 @pytest.mark.parametrize("content", [{"a/b": b"x", "a": b"y"}, {"a.py": b"x", "../b.py": b"y"}])
@@ -81,10 +82,10 @@ def test_a_package_that_every_supervisor_would_refuse_is_refused(
     submissions: Submissions, content: dict[str, bytes]
 ) -> None:
     sha256, data = package_of(content)
-    submissions.code.put(sha256, data)
+    put(submissions.code, sha256, data)
     with pytest.raises(BadPackage, match="which no package of `trident submit` does"):
-        submissions.submit(Submission(sha256, "mine"))
-    good = submissions.submit(Submission(packed(submissions), "mine"))
+        submissions.submit(sha256, "mine")
+    good = submissions.submit(packed(submissions), "mine")
     with pytest.raises(BadPackage, match="which no package of `trident submit` does"):
         submissions.upgrade(good, sha256)
     assert list(submissions.cluster.all_bases()) == [good]
@@ -92,21 +93,21 @@ def test_a_package_that_every_supervisor_would_refuse_is_refused(
 
 def test_the_same_submission_is_one_topology_and_another_of_the_name_is_refused(submissions: Submissions) -> None:
     sha256, other = packed(submissions), packed(submissions, "2")
-    storm_id = submissions.submit(Submission(sha256, submission="s1"))
-    assert submissions.submit(Submission(sha256, submission="s1")) == storm_id
+    storm_id = submissions.submit(sha256, submission="s1")
+    assert submissions.submit(sha256, submission="s1") == storm_id
     with pytest.raises(NameTaken, match=f"has a topology 'mine', submitted at .* \\(id {storm_id}\\)"):
-        submissions.submit(Submission(sha256, submission="s2"))
+        submissions.submit(sha256, submission="s2")
     with pytest.raises(NameTaken, match="was made with another package"):
-        submissions.submit(Submission(other, submission="s1"))
+        submissions.submit(other, submission="s1")
     with pytest.raises(NameTaken, match="has a topology"):
-        submissions.submit(Submission(sha256))
+        submissions.submit(sha256)
     assert submissions.cluster.active_storms() == [storm_id]
 
 
 @pytest.mark.parametrize("name", ["a/b", ".", "..", "a b", "x" * 129, "é", "-n", "--all", "a\0b"])
 def test_a_name_that_names_no_folder_no_node_and_no_argument_is_refused(submissions: Submissions, name: str) -> None:
     with pytest.raises(ClusterError, match="cannot name a topology"):
-        submissions.submit(Submission(packed(submissions), name))
+        submissions.submit(packed(submissions), name)
     with pytest.raises(NoSuchTopology, match="its topologies are: none"):
         submissions.kill(name)
 
@@ -115,8 +116,8 @@ def test_a_name_that_names_no_folder_no_node_and_no_argument_is_refused(submissi
 def test_a_number_of_workers_that_no_cluster_has_is_refused(submissions: Submissions, workers: int) -> None:
     sha256 = packed(submissions)
     with pytest.raises(ClusterError, match="workers: expected a whole number from 1 to 10,000, not "):
-        submissions.submit(Submission(sha256, workers=workers))
-    storm_id = submissions.submit(Submission(sha256, workers=10_000))
+        submissions.submit(sha256, workers=workers)
+    storm_id = submissions.submit(sha256, workers=10_000)
     with pytest.raises(ClusterError, match="workers: expected a whole number from 1 to 10,000, not "):
         submissions.rebalance(storm_id, workers=workers)
 
@@ -125,12 +126,12 @@ def test_a_number_of_workers_that_no_cluster_has_is_refused(submissions: Submiss
 def test_settings_that_are_mappings_are_json(submissions: Submissions, facts: dict[str, Any]) -> None:
     conf = {"spark_conf": '{"spark.ui.enabled": "false"}', "spark.driver.memory": "2g"}
     sha256 = packed(submissions, **facts)
-    base = submissions.cluster.storm_base(submissions.submit(Submission(sha256, conf=conf)))
+    base = submissions.cluster.storm_base(submissions.submit(sha256, conf=conf))
     assert base is not None
     settings = settings_of(base.kind, "mine", base.conf)
     assert settings.spark_conf == {"spark.ui.enabled": "false", "spark.driver.memory": "2g"}
     with pytest.raises(ConfigError, match="spark_conf='x=1': expected a JSON object"):
-        submissions.submit(Submission(sha256, "other", conf={"spark_conf": "x=1"}))
+        submissions.submit(sha256, "other", conf={"spark_conf": "x=1"})
 
 
 def test_settings_of_the_user_reach_bolts(submissions: Submissions) -> None:
@@ -146,21 +147,21 @@ def test_settings_that_are_not_possible_are_refused(submissions: Submissions) ->
         ({"takeover": "true"}, "takeover cannot be set"),
     ):
         with pytest.raises(ConfigError, match=said):
-            submissions.submit(Submission(sha256, conf=conf))
+            submissions.submit(sha256, conf=conf)
     with pytest.raises(ConfigError, match="topology.name cannot be set here"):
-        submissions.submit(Submission(packed(submissions, **BOLTS), conf={"topology.name": "x"}))
+        submissions.submit(packed(submissions, **BOLTS), conf={"topology.name": "x"})
     assert submissions.cluster.active_storms() == []
 
 
 def test_a_package_that_is_missing_damaged_or_of_other_versions_is_refused(submissions: Submissions) -> None:
     with pytest.raises(BadPackage, match="there is no package"):
-        submissions.submit(Submission("0" * 64))
+        submissions.submit("0" * 64)
     with pytest.raises(BadPackage, match="made with Python 2.7"):
-        submissions.submit(Submission(packed(submissions, python="2.7")))
+        submissions.submit(packed(submissions, python="2.7"))
     sha256 = packed(submissions)
     submissions.code.path(sha256).write_bytes(b"damaged")
     with pytest.raises(BadPackage, match="is damaged"):
-        submissions.submit(Submission(sha256))
+        submissions.submit(sha256)
 
 
 _SUBMITTER = """
@@ -169,7 +170,7 @@ from pathlib import Path
 from typing import Any
 from trident.cluster_errors import NameTaken
 from trident.cluster.code.code_store import CodeStore
-from trident.cluster.nimbus.submissions import Submission, Submissions
+from trident.cluster.nimbus.submissions import Submissions
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
 address, folder, sha256, number = sys.argv[1:]
@@ -179,7 +180,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for name in range(20):
     try:
-        print(submissions.submit(Submission(sha256, f"n{name}", number)), flush=True)
+        print(submissions.submit(sha256, f"n{name}", number), flush=True)
     except NameTaken:
         print("taken", flush=True)
 cluster.disconnect()
@@ -205,7 +206,7 @@ def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submiss
     said = [each.communicate(timeout=60)[0].split() for each in running]
     for name in range(20):
         won = [lines[name] for lines in said if lines[name] != "taken"]
-        assert won == [submissions.names.find(f"n{name}")[0]]
+        assert won == [submissions.find(f"n{name}")[0]]
     assert len(submissions.cluster.active_storms()) == 20
     assert len({storm_id.rsplit("-", 2)[1] for storm_id in submissions.cluster.active_storms()}) == 20
 
@@ -232,61 +233,87 @@ def test_submitters_that_are_killed_leave_names_and_topologies_that_belong_toget
             for _ in range(10 * seed + random.Random(seed).randrange(10) + 5):
                 running.stdout.readline()
             running.kill()
-    submissions.names.complete_all()
     bases = submissions.cluster.all_bases()
     assert len(bases) >= 35
     assert sorted(base.storm_name for base in bases.values()) == sorted(
         submissions.cluster.state.get_children("/names")
     )
     for storm_id, base in bases.items():
-        assert submissions.names.find(base.storm_name) == (storm_id, base)
-        assert submissions.submit(Submission(sha256, base.storm_name, base.submission)) == storm_id
+        assert submissions.find(base.storm_name) == (storm_id, base)
+        assert submissions.submit(sha256, base.storm_name, base.submission) == storm_id
 
 
-def test_a_submission_that_was_interrupted_behind_its_name_is_completed(submissions: Submissions) -> None:
-    storm_id = submissions.submit(Submission(packed(submissions), submission="s1"))
-    base = submissions.cluster.storm_base(storm_id)
-    for again in (
-        lambda: submissions.submit(Submission(packed(submissions), submission="s1")),
-        lambda: submissions.names.find("mine"),
-        submissions.names.complete_all,
-    ):
-        submissions.cluster.remove_storm_base(storm_id)  # as if its Nimbus had died before this was written
-        again()
-        assert submissions.cluster.storm_base(storm_id) == base
-        assert submissions.cluster.active_storms() == [storm_id]
+def test_a_name_without_a_record_is_told(submissions: Submissions) -> None:
+    submissions.cluster.state.set_data("/names/mine", b"mine-7-1")  # as if an operator had removed the record
+    with pytest.raises(ClusterError, match="the name 'mine' is that of mine-7-1, of which there is no record"):
+        submissions.submit(packed(submissions), "mine")
+
+
+def test_names_as_an_earlier_release_kept_them_are_taken_and_free_as_then(submissions: Submissions) -> None:
+    cluster, sha256 = submissions.cluster, packed(submissions)
+    storm_id = submissions.submit(sha256, submission="s1")
+    base = cluster.storm_base(storm_id)
+    assert base is not None
+    claim = {"version": 1, "id": storm_id, "base": json.loads(base.to_bytes())}
+    cluster.state.set_data("/names/mine", json.dumps(claim).encode())
+    assert submissions.submit(sha256, submission="s1") == storm_id
+    with pytest.raises(NameTaken, match=f"has a topology 'mine', submitted at .* \\(id {storm_id}\\)"):
+        submissions.submit(sha256, submission="s2")
+    cluster.remove_storm(storm_id)
+    assert cluster.storm_of_name("mine") is None
+    cluster.state.set_data("/names/mine", b"")  # a name that was given back
+    again = submissions.submit(sha256)
+    assert submissions.find("mine") == (again, cluster.storm_base(again))
+
+
+def test_a_name_and_its_record_come_and_go_together(submissions: Submissions) -> None:
+    """At each change of the cluster's state on the way, whoever else looks sees both or none."""
+    seen: list[tuple[bool, bool]] = []
+    cluster, change = submissions.cluster, submissions.cluster.state._nodes.change
+
+    def changed(*steps: Any, **options: Any) -> Any:
+        done = change(*steps, **options)
+        seen.append((cluster.storm_of_name("mine") is not None, cluster.active_storms() != []))
+        return done
+
+    with mock.patch.object(cluster.state._nodes, "change", changed):
+        cluster.remove_storm(submissions.submit(packed(submissions), "mine"))
+    assert (True, True) in seen
+    assert all(has_name == is_there for has_name, is_there in seen)
+    assert seen[-1] == (False, False)
 
 
 def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submissions: Submissions) -> None:
-    storm_id = submissions.submit(Submission(packed(submissions), submission="s1"))
+    storm_id = submissions.submit(packed(submissions), submission="s1")
     submissions.cluster.report_error(storm_id, "a", ErrorInfo(1.0, "x", "host", 1))
     submissions.cluster.setup_heartbeats(storm_id)
-    submissions.cluster.set_assignment(
-        storm_id, Assignment("", {}, {Assignment.DRIVER: NodePort("s", 1)}, {Assignment.DRIVER: 1.0}, "", 1)
+    set_assignment(
+        submissions.cluster,
+        storm_id,
+        Assignment("", {}, {Assignment.DRIVER: NodePort("s", 1)}, {Assignment.DRIVER: 1.0}, "", 1),
     )
-    submissions.names.remove(storm_id)
-    submissions.names.remove(storm_id)
-    submissions.names.complete_all()
+    submissions.cluster.remove_storm(storm_id)
+    submissions.cluster.remove_storm(storm_id)
     cluster = submissions.cluster
     assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == []
     assert cluster.all_errors(storm_id) == {}
-    again = submissions.submit(Submission(packed(submissions), submission="s2"))
+    again = submissions.submit(packed(submissions), submission="s2")
     assert again.rsplit("-", 2)[1] == "2"
-    submissions.names.remove(storm_id)  # of the earlier one: the name is not its any more
-    assert submissions.names.find("mine")[0] == again
+    submissions.cluster.remove_storm(storm_id)  # of the earlier one: the name is not its any more
+    assert submissions.find("mine")[0] == again
 
 
 def test_what_is_not_there_is_told_with_what_is(submissions: Submissions) -> None:
     with pytest.raises(NoSuchTopology, match="no topology 'mine' in this cluster; its topologies are: none"):
         submissions.activate("mine")
-    submissions.submit(Submission(packed(submissions), "one"))
-    submissions.submit(Submission(packed(submissions), "two"))
+    submissions.submit(packed(submissions), "one")
+    submissions.submit(packed(submissions), "two")
     with pytest.raises(NoSuchTopology, match="no topology 'a/../b' in this cluster; its topologies are: one, two"):
         submissions.kill("a/../b")
 
 
 def test_a_topology_is_paused_and_goes_on(submissions: Submissions) -> None:
-    submissions.submit(Submission(packed(submissions), "mine"))
+    submissions.submit(packed(submissions), "mine")
     for _ in range(2):
         base = submissions.deactivate("mine")
         assert (base.status.kind, base.generation) == ("inactive", 1)
@@ -296,13 +323,13 @@ def test_a_topology_is_paused_and_goes_on(submissions: Submissions) -> None:
 
 
 def _fail(submissions: Submissions, reason: str) -> None:
-    storm_id, _ = submissions.names.find("mine")
+    storm_id, _ = submissions.find("mine")
     status = WantedStatus("failed", 1.0, reason=reason)
     submissions.cluster.update_storm(storm_id, lambda base: replace(base, status=status))
 
 
 def test_a_topology_that_was_put_to_rest_is_woken_by_activate_and_by_an_upgrade(submissions: Submissions) -> None:
-    submissions.submit(Submission(packed(submissions), "mine"))
+    submissions.submit(packed(submissions), "mine")
     _fail(submissions, "its driver died 10 times")
     with pytest.raises(ClusterError, match="does not run: its driver died 10 times"):
         submissions.deactivate("mine")
@@ -315,7 +342,7 @@ def test_a_topology_that_was_put_to_rest_is_woken_by_activate_and_by_an_upgrade(
 
 def test_a_topology_that_is_killed_changes_no_more_but_for_its_wait(submissions: Submissions) -> None:
     sha256 = packed(submissions)
-    submissions.submit(Submission(sha256, "mine"))
+    submissions.submit(sha256, "mine")
     since = submissions.kill("mine", 60).status.since_secs
     assert submissions.kill("mine", 5).status == WantedStatus("killed", since, 5.0)
     for change in (
@@ -327,11 +354,11 @@ def test_a_topology_that_is_killed_changes_no_more_but_for_its_wait(submissions:
         with pytest.raises(ClusterError, match="is being killed; it cannot be"):
             change()
     with pytest.raises(NameTaken, match="is being killed, and keeps its name until it has ended: within 5 s"):
-        submissions.submit(Submission(sha256, "mine"))
+        submissions.submit(sha256, "mine")
 
 
 def test_bolts_are_rebalanced_within_their_tasks(submissions: Submissions) -> None:
-    submissions.submit(Submission(packed(submissions, **BOLTS), "mine"))
+    submissions.submit(packed(submissions, **BOLTS), "mine")
     base = submissions.rebalance("mine", 5, workers=3, executors={"count": 4})
     assert (base.num_workers, base.component_executors, base.generation) == (3, {"spout": 1, "count": 4}, 1)
     assert base.status.wait_secs == 5.0
@@ -346,11 +373,11 @@ def test_bolts_are_rebalanced_within_their_tasks(submissions: Submissions) -> No
             submissions.rebalance("mine", executors=executors)
     with pytest.raises(ClusterError, match="from 1 to 10,000"):
         submissions.rebalance("mine", workers=0)
-    assert submissions.names.find("mine")[1] == base
+    assert submissions.find("mine")[1] == base
 
 
 def test_of_trident_the_workers_are_rebalanced_and_executors_refused(submissions: Submissions) -> None:
-    submissions.submit(Submission(packed(submissions), "mine"))
+    submissions.submit(packed(submissions), "mine")
     base = submissions.rebalance("mine", workers=4)
     assert (base.num_workers, base.generation) == (4, 2)
     with pytest.raises(ClusterError, match="is part of its declaration \\(parallelism_hint\\)"):
@@ -359,7 +386,7 @@ def test_of_trident_the_workers_are_rebalanced_and_executors_refused(submissions
 
 def test_an_upgrade_changes_the_code_once_and_keeps_what_can_be_returned_to(submissions: Submissions) -> None:
     first, second, third = (packed(submissions, text) for text in "123")
-    submissions.submit(Submission(first, "mine", conf={"max_spout_pending": "2"}))
+    submissions.submit(first, "mine", conf={"max_spout_pending": "2"})
     twice = [submissions.upgrade("mine", second) for _ in range(2)]
     for base, check in twice:
         assert (base.code_hash, base.previous_code_hash, base.generation) == (second, first, 2)
@@ -373,7 +400,7 @@ def test_an_upgrade_changes_the_code_once_and_keeps_what_can_be_returned_to(subm
 def test_what_an_upgrade_replaced_comes_back_with_the_code(submissions: Submissions) -> None:
     components = {"spout": ComponentFacts("spout", 2, 2)}
     after = packed(submissions, "2", **{**BOLTS, "components": components, "target": "other.py:topology"})
-    storm_id = submissions.submit(Submission(packed(submissions, **BOLTS), "mine", conf={"debug": "true"}))
+    storm_id = submissions.submit(packed(submissions, **BOLTS), "mine", conf={"debug": "true"})
     before = submissions.rebalance("mine", executors={"count": 3})
     submissions.upgrade("mine", after, {})
     submissions.upgrade("mine", packed(submissions, "3", **BOLTS), {"debug": "false"})
@@ -383,7 +410,7 @@ def test_what_an_upgrade_replaced_comes_back_with_the_code(submissions: Submissi
 
 
 def test_an_upgrade_of_bolts_keeps_executors_that_were_rebalanced(submissions: Submissions) -> None:
-    submissions.submit(Submission(packed(submissions, **BOLTS), "mine"))
+    submissions.submit(packed(submissions, **BOLTS), "mine")
     submissions.rebalance("mine", executors={"count": 3})
     components = {
         "spout": ComponentFacts("spout", 2, 2),
@@ -399,14 +426,14 @@ def test_an_upgrade_that_does_not_fit_the_log_is_refused_before_anything_changes
 ) -> None:
     log = FileLog.open(tmp_path / "logs" / "mine", "mine")
     log.append(TopologyRecord({"count": COUNT, "old": COUNT}, {}))
-    submissions.submit(Submission(packed(submissions), "mine"))
-    _, before = submissions.names.find("mine")
+    submissions.submit(packed(submissions), "mine")
+    _, before = submissions.find("mine")
     wrong = packed(submissions, "2", meaning={"states": {"count": {**COUNT, "by": "Sum"}}, "streams": {}})
     with pytest.raises(
         UpgradeRefused, match=r"state 'count': by Count\(.* -> Sum\(.*\n +To do: count again .*\nNothing was changed"
     ):
         submissions.upgrade("mine", wrong)
-    assert submissions.names.find("mine")[1] == before
+    assert submissions.find("mine")[1] == before
     right = packed(submissions, "3", meaning={"states": {"count": {**COUNT, "streams": ["a", "b"]}}, "streams": {}})
     base, check = submissions.upgrade("mine", right)
     assert (base.code_hash, check.compared) == (right, True)
@@ -422,7 +449,7 @@ def test_a_log_that_cannot_be_read_is_told_and_refuses_nothing(submissions: Subm
     log.close()
     for segment in (tmp_path / "logs" / "mine").glob("*.log"):
         segment.write_bytes(b"damaged")
-    submissions.submit(Submission(packed(submissions), "mine"))
+    submissions.submit(packed(submissions), "mine")
     base, check = submissions.upgrade("mine", packed(submissions, "2"))
     assert (base.generation, check.compared) == (2, False)
     assert "not compared with the log: " in check.notes[0]
@@ -430,29 +457,30 @@ def test_a_log_that_cannot_be_read_is_told_and_refuses_nothing(submissions: Subm
 
 
 def test_an_upgrade_to_the_other_kind_is_refused(submissions: Submissions) -> None:
-    submissions.submit(Submission(packed(submissions), "mine"))
+    submissions.submit(packed(submissions), "mine")
     with pytest.raises(UpgradeRefused, match="is of kind trident, and the new code is of kind bolts"):
         submissions.upgrade("mine", packed(submissions, "2", **BOLTS))
 
 
 def test_changes_side_by_side_are_all_made(submissions: Submissions) -> None:
-    submissions.submit(Submission(packed(submissions), "mine"))
+    submissions.submit(packed(submissions), "mine")
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: submissions.rebalance("mine", workers=n), range(1, 33)))
-    assert submissions.names.find("mine")[1].generation == 33
+    assert submissions.find("mine")[1].generation == 33
 
 
 def test_code_is_kept_while_a_topology_runs_it_or_may_return_to_it(submissions: Submissions) -> None:
     first, second, unused = (packed(submissions, text) for text in "123")
-    submissions.submit(Submission(first, "mine"))
+    submissions.submit(first, "mine")
     submissions.upgrade("mine", second)
     assert submissions.remove_unused_code() == []  # it is new: its submission may be on its way
-    assert submissions.remove_unused_code(older_than_s=-1) == [unused]
+    os.utime(submissions.code.path(unused), (0, 0))
+    assert submissions.remove_unused_code() == [unused]
     assert submissions.code.hashes() == sorted([first, second])
 
 
 def test_what_is_asked_over_rest_is_done(submissions: Submissions) -> None:
-    submissions.submit(Submission(packed(submissions), "mine"))
+    submissions.submit(packed(submissions), "mine")
     assert submissions.act("mine", "deactivate", {}) == {"name": "mine", "topologyStatus": "inactive", "generation": 1}
     assert submissions.act("mine", "activate", {})["topologyStatus"] == "active"
     assert submissions.act("mine", "rebalance", {"wait_s": 1.0, "workers": 2})["generation"] == 2

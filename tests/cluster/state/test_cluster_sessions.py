@@ -11,7 +11,7 @@ import pytest
 from tests.harness.cluster_session import SessionProcess
 from tests.harness.cluster_states import Opening
 from tests.harness.commands import until
-from trident.cluster.state.cluster_state import Versioned
+from trident.servers.nodes import StoredNode
 
 pytestmark = pytest.mark.slow
 
@@ -115,17 +115,17 @@ def test_exactly_one_of_several_processes_sets_each_version(opening: Opening, pr
     looks.state.set_data("/a", b"0")
     for number, each in enumerate(many):
         each.begin(
-            f"[found.version for _ in range(150) if (found := state.get_versioned('/a'))"
+            f"[found.version for _ in range(150) if (found := state.get_node('/a'))"
             f" and state.compare_and_set('/a', b'{number}', found.version)]"
         )
     won = [each.result() for each in many]
     versions = sorted(version for each in won for version in each)
     assert versions == list(range(len(versions)))
-    found = looks.state.get_versioned("/a")
+    found = looks.state.get_node("/a")
     assert found is not None
     assert found.version == len(versions)
     last = next(number for number, each in enumerate(won) if len(versions) - 1 in each)
-    assert found == Versioned(b"%d" % last, len(versions))
+    assert found == StoredNode(b"%d" % last, len(versions))
 
 
 @pytest.mark.sample(1)
@@ -185,8 +185,8 @@ def test_what_a_killed_process_was_told_is_there_and_at_most_one_change_more(
         assert writer.process.stdout is not None
         told += [int(line) for line in writer.process.stdout if line.endswith("\n")]
         assert told == list(range(len(told)))
-        found = looks.state.get_versioned(f"/a{life}")
-        assert found in (Versioned(b"%d" % (len(told) - 1), len(told) - 1), Versioned(b"%d" % len(told), len(told)))
+        found = looks.state.get_node(f"/a{life}")
+        assert found in (StoredNode(b"%d" % (len(told) - 1), len(told) - 1), StoredNode(b"%d" % len(told), len(told)))
     looks.state.set_data("/a0", b"goes on")
     assert looks.state.get_data("/a0") == b"goes on"
 

@@ -9,8 +9,9 @@ import pytest
 
 from tests.harness.cluster_states import Opened, Opening
 from tests.harness.commands import until
-from trident.cluster.state.cluster_state import ClusterEvent, Versioned
+from trident.cluster.state.cluster_state import EventDispatcher
 from trident.cluster_errors import ClusterError
+from trident.servers.nodes import NodeEvent, StoredNode
 
 BINARY = bytes(range(256))
 
@@ -28,19 +29,12 @@ def test_data_is_read_as_it_was_set(opened: Opened) -> None:
 def test_a_node_that_is_not_there_is_none_and_has_nothing_below(opened: Opened) -> None:
     state = opened.state
     assert state.get_data("/none") is None
-    assert state.get_versioned("/none") is None
+    assert state.get_node("/none") is None
     assert state.get_children("/none/at/all") == []
     assert state.get_data_below("/none") == {}
     assert state.get_data_below_each(["/none"]) == {"/none": {}}
     assert state.get_data_each(["/none"]) == [None]
     state.delete_node("/none")
-
-
-def test_set_data_creates_the_nodes_above(opened: Opened) -> None:
-    opened.state.set_data("/a/b/c", b"1")
-    assert opened.state.get_data("/a/b") == b""
-    assert opened.state.get_children("/") == ["a"]
-    assert opened.state.get_children("/a/b") == ["c"]
 
 
 def test_children_are_sorted(opened: Opened) -> None:
@@ -65,18 +59,6 @@ def test_many_nodes_are_read_at_once_in_the_order_asked(opened: Opened) -> None:
     }
 
 
-def test_versions_count_from_zero_and_again_after_a_delete(opened: Opened) -> None:
-    state = opened.state
-    state.set_data("/a", b"0")
-    assert state.get_versioned("/a") == Versioned(b"0", 0)
-    state.set_data("/a", b"1")
-    state.set_data("/a", b"1")
-    assert state.get_versioned("/a") == Versioned(b"1", 2)
-    state.delete_node("/a")
-    state.set_data("/a", b"")
-    assert state.get_versioned("/a") == Versioned(b"", 0)
-
-
 def test_compare_and_set_needs_the_version(opened: Opened) -> None:
     state = opened.state
     assert not state.compare_and_set("/a/b", b"x", 0)
@@ -86,27 +68,7 @@ def test_compare_and_set_needs_the_version(opened: Opened) -> None:
     assert not state.compare_and_set("/a/b", b"x", -1)
     assert state.compare_and_set("/a/b", b"1", 0)
     assert not state.compare_and_set("/a/b", b"x", 0)
-    assert state.get_versioned("/a/b") == Versioned(b"1", 1)
-
-
-def test_a_delete_takes_all_below_and_nothing_beside(opened: Opened) -> None:
-    state = opened.state
-    for path in ("/a", "/a/b", "/a/b/c", "/a/d/e/f", "/a!", "/a-b/c", "/a0", "/ab"):
-        state.set_data(path, b"1")
-    state.delete_node("/a")
-    assert state.get_children("/") == ["a!", "a-b", "a0", "ab"]
-    assert state.get_children("/a-b") == ["c"]
-    assert state.get_data("/a/b/c") is None
-
-
-def test_mkdirs_makes_what_is_missing_and_leaves_what_is_there(opened: Opened) -> None:
-    state = opened.state
-    state.set_data("/a", b"kept")
-    state.mkdirs("/a/b/c")
-    state.mkdirs("/a/b/c")
-    state.mkdirs("/")
-    assert state.get_versioned("/a") == Versioned(b"kept", 0)
-    assert state.get_versioned("/a/b/c") == Versioned(b"", 0)
+    assert state.get_node("/a/b") == StoredNode(b"1", 1)
 
 
 def test_sequential_names_have_ten_digits_and_only_grow(opened: Opened) -> None:
@@ -141,7 +103,7 @@ def test_what_is_no_path_is_refused(opened: Opened) -> None:
         lambda path: state.create_sequential(f"{path}\0", b""),
         lambda path: state.compare_and_set(path, b"", None),
         state.get_data,
-        state.get_versioned,
+        state.get_node,
         state.get_children,
         state.get_data_below,
         lambda path: state.get_data_below_each([path]),
@@ -232,31 +194,17 @@ def test_a_child_watch_tells_of_creations_and_deletes_not_of_data(opening: Openi
     one.told(("changed", "/a"))
 
 
-def test_a_data_watch_does_not_tell_of_nodes_below(opening: Opening) -> None:
-    one, other = opening(), opening()
-    one.state.set_data("/a", b"")
-    one.state.get_data("/a", watch=True)
-    other.state.set_data("/a/b", b"")
-    assert one.settled() == []
-
-
 def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:
     opened.state.get_data("/a")
     opened.state.get_children("/")
-    opened.state.get_versioned("/a")
+    opened.state.get_node("/a")
     opened.state.get_data_below("/")
     opened.state.set_data("/a", b"")
     assert opened.settled() == []
 
 
-def test_watches_of_one_session_tell_it_of_its_own_changes(opened: Opened) -> None:
-    opened.state.get_data("/a", watch=True)
-    opened.state.set_data("/a", b"")
-    opened.told(("changed", "/a"))
-
-
 def test_a_callback_that_is_no_longer_registered_is_told_nothing(opened: Opened) -> None:
-    told: list[ClusterEvent] = []
+    told: list[NodeEvent] = []
     callback_id = opened.state.register(told.append)
     opened.state.get_data("/a", watch=True)
     opened.state.set_data("/a", b"1")
@@ -271,11 +219,11 @@ def test_a_callback_that_is_no_longer_registered_is_told_nothing(opened: Opened)
 
 
 def test_a_callback_that_fails_keeps_no_other_from_its_events(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(event: ClusterEvent) -> None:
+    def fail(event: NodeEvent) -> None:
         raise RuntimeError(f"no {event.kind}")
 
     opened.state.register(fail)
-    told: list[ClusterEvent] = []
+    told: list[NodeEvent] = []
     opened.state.register(told.append)
     for _ in range(2):
         opened.state.get_data("/a", watch=True)
@@ -290,7 +238,7 @@ def test_a_callback_that_fails_keeps_no_other_from_its_events(opened: Opened, ca
 def test_a_callback_may_use_the_state_and_set_the_watch_again(opened: Opened) -> None:
     seen: list[bytes | None] = []
 
-    def again(event: ClusterEvent) -> None:
+    def again(event: NodeEvent) -> None:
         seen.append(opened.state.get_data("/a", watch=True))
 
     opened.state.set_data("/a", b"0")
@@ -330,10 +278,10 @@ def test_an_ephemeral_node_of_another_session_becomes_one_of_this(opening: Openi
     one, other, looks = opening(), opening(), opening()
     one.state.set_ephemeral_node("/supervisors/a", b"one")
     one.state.set_ephemeral_node("/supervisors/a", b"one again")
-    assert looks.state.get_versioned("/supervisors/a") == Versioned(b"one again", 1)
+    assert (looks.state.get_node("/supervisors/a") or ())[:2] == (b"one again", 1)
     other.state.set_ephemeral_node("/supervisors/a", b"other")
     one.state.close()
-    assert looks.state.get_versioned("/supervisors/a") == Versioned(b"other", 0)
+    assert (looks.state.get_node("/supervisors/a") or ())[:2] == (b"other", 0)
     other.state.close()
     assert looks.state.get_data("/supervisors/a") is None
 
@@ -395,3 +343,24 @@ def test_a_session_outlasts_its_timeout_while_its_process_is_well(opening: Openi
         assert other.state.get_data("/a") == b"1"
     assert other.settled() == []
     assert one.settled() == []
+
+
+ONE, TWO, THREE = (NodeEvent("changed", f"/{number}") for number in range(3))
+
+
+def test_a_callback_may_close_and_register_others() -> None:
+    received: list[NodeEvent] = []
+    dispatcher = EventDispatcher()
+
+    def again(event: NodeEvent) -> None:
+        dispatcher.register(received.append)
+        if event == TWO:
+            dispatcher.close()
+
+    registered = dispatcher.register(again)
+    dispatcher.put(ONE)
+    dispatcher.put(TWO)
+    dispatcher._thread.join(10)
+    dispatcher.unregister(registered)
+    assert received == [TWO]
+    assert not dispatcher._thread.is_alive()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.harness.cluster_states import Opened
-from trident.cluster.state.beat_records import DriverDeath
+from trident.cluster.state.cluster_records import DriverDeath
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 
@@ -15,5 +15,5 @@ def test_deaths_are_read_in_order_without_what_another_version_wrote(opened: Ope
         opened.state.create_sequential("/deaths/x/d", strange)
     cluster.report_death("x", second)
     assert cluster.all_deaths() == {"x": [first, second]}
-    cluster.forget_deaths("x")
+    cluster.remove_storm("x")
     assert cluster.all_deaths() == {}

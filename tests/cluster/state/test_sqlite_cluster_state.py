@@ -8,9 +8,12 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -18,9 +21,10 @@ import pytest
 
 from tests.harness.cluster_session import SessionProcess
 from tests.harness.cluster_states import Opened
+from tests.harness.commands import until
 from trident.cluster.state import sqlite_nodes
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.sqlite_nodes import SqliteNodes
+from trident.cluster.state.sqlite_nodes import SqliteNodes, holders_text, writers_of
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 
 
@@ -154,29 +158,14 @@ def test_the_file_of_another_program_is_an_error_and_is_left_as_it_is(folder: Pa
         assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
 
 
-def test_the_file_of_another_version_is_an_error_that_names_both(folder: Path) -> None:
+@pytest.mark.parametrize("version", [1, 7])
+def test_the_file_of_another_version_is_an_error_that_names_both(folder: Path, version: int) -> None:
     with opened(folder):
         pass
     with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db:
-        db.execute("PRAGMA user_version = 7")
-    with pytest.raises(ClusterError, match="is of version 7; this version of the software reads 2"):
+        db.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(ClusterError, match=f"is of version {version}; this version of the software reads 2"):
         open_cluster_state(folder)
-
-
-def test_the_file_of_the_version_before_is_brought_up_to_date(folder: Path) -> None:
-    with opened(folder) as one:
-        one.state.set_data("/errors/a/e0000000007", b"kept")
-    with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db, db:
-        for table in ("session (id)", "journal (seq)", "counter (last)"):
-            db.execute(f"CREATE TABLE {table}")
-        db.execute("INSERT INTO node VALUES ('/leader', '/', 'leader', x'', 0, 'a session of that version')")
-        db.execute("PRAGMA user_version = 1")
-    for _ in range(2):
-        with opened(folder) as one:
-            assert one.state.get_children("/") == ["errors"]
-            assert one.state.get_data("/errors/a/e0000000007") == b"kept"
-    with opened(folder) as one:
-        assert one.state.create_sequential("/errors/a/e", b"new") == "/errors/a/e0000000008"
 
 
 def test_a_damaged_file_is_an_error(folder: Path) -> None:
@@ -315,3 +304,33 @@ def test_a_folder_whose_sessions_cannot_be_read_is_named(folder: Path, monkeypat
         with pytest.raises(ClusterError, match="cannot be used: .*Too many open files; check its rights"):
             open_cluster_state(folder, 10.0)
         monkeypatch.undo()
+
+
+_HOLD = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not tell who holds files")
+def test_a_process_that_holds_the_file_is_named_and_whether_it_is_stopped(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.db"
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE t (x)")
+        assert holders_text(file) == ""
+        command = [sys.executable, "-c", _HOLD, str(file)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            assert writers_of(file) == {holder.pid}
+            assert holders_text(file) == f" Process {holder.pid} holds it."
+            os.kill(holder.pid, signal.SIGSTOP)
+            until(lambda: psutil.Process(holder.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
+            assert f"kill -CONT {holder.pid}" in holders_text(file)
+            holder.kill()
+        until(lambda: writers_of(file) == set(), "nobody holds it")

@@ -10,12 +10,19 @@ from typing import Any
 
 import pytest
 
-from tests.harness.cluster_states import Opened, Opening
-from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
-from trident.cluster.state.cluster_state import ClusterEvent
+from tests.harness.cluster_states import Opened, Opening, set_assignment
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    ErrorInfo,
+    NodePort,
+    StormBase,
+    SupervisorInfo,
+    WantedStatus,
+    WorkerHeartbeat,
+)
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
+from trident.servers.nodes import NodeEvent
 
 BASE = StormBase(
     "words", 1700000000.5, WantedStatus("active", 1700000000.5), 2, {"split": 4, "größe": 1}, "trident", "app:words",
@@ -50,7 +57,7 @@ class Told:
         self._more = threading.Condition()
         cluster.state.register(self._tell)
 
-    def _tell(self, _event: ClusterEvent) -> None:
+    def _tell(self, _event: NodeEvent) -> None:
         with self._more:
             self.calls += 1
             self._more.notify_all()
@@ -78,9 +85,9 @@ def raw(opening: Opening) -> Opened:
 def test_assignments(cluster: StormClusterState, raw: Opened) -> None:
     told = Told(cluster)
     assert cluster.assignments(watch=True) == []
-    StormClusterState(raw.state).set_assignment("b", ASSIGNMENT)
+    set_assignment(StormClusterState(raw.state), "b", ASSIGNMENT)
     told.wait(1)
-    cluster.set_assignment("a", ASSIGNMENT)
+    set_assignment(cluster, "a", ASSIGNMENT)
     assert cluster.assignments() == ["a", "b"]
     assert cluster.all_assignments() == {"a": ASSIGNMENT, "b": ASSIGNMENT}
     assert told.calls == 1
@@ -89,7 +96,7 @@ def test_assignments(cluster: StormClusterState, raw: Opened) -> None:
 def test_assignment_info(cluster: StormClusterState, raw: Opened) -> None:
     told = Told(cluster)
     assert cluster.assignment_info("a", watch=True) is None
-    StormClusterState(raw.state).set_assignment("a", ASSIGNMENT)
+    set_assignment(StormClusterState(raw.state), "a", ASSIGNMENT)
     told.wait(1)
     assert cluster.assignment_info("a", watch=True) == ASSIGNMENT
     raw.state.delete_node("/assignments/a")
@@ -98,8 +105,8 @@ def test_assignment_info(cluster: StormClusterState, raw: Opened) -> None:
 
 
 def test_set_assignment(cluster: StormClusterState) -> None:
-    cluster.set_assignment("a", ASSIGNMENT)
-    cluster.set_assignment("a", replace(ASSIGNMENT, generation=4))
+    set_assignment(cluster, "a", ASSIGNMENT)
+    set_assignment(cluster, "a", replace(ASSIGNMENT, generation=4))
     found = cluster.assignment_info("a")
     assert found == replace(ASSIGNMENT, generation=4)
     assert found is not None
@@ -113,7 +120,7 @@ def test_set_assignment(cluster: StormClusterState) -> None:
 
 def test_active_storms(cluster: StormClusterState) -> None:
     assert cluster.active_storms() == []
-    cluster.activate_storm("b", BASE)
+    cluster.activate_storm("b", replace(BASE, storm_name="other"))
     cluster.activate_storm("a", BASE)
     assert cluster.active_storms() == ["a", "b"]
 
@@ -134,15 +141,17 @@ def test_all_bases(cluster: StormClusterState, raw: Opened) -> None:
     cluster.activate_storm("a", BASE)
     assert cluster.all_bases(watch=True) == {"a": BASE}
     StormClusterState(raw.state).update_storm("a", lambda base: replace(base, generation=4))
-    StormClusterState(raw.state).activate_storm("b", BASE)
+    StormClusterState(raw.state).activate_storm("b", replace(BASE, storm_name="other"))
     told.wait(1)
     assert set(cluster.all_bases()) == {"a", "b"}
 
 
 def test_activate_storm(cluster: StormClusterState) -> None:
     assert cluster.activate_storm("a", BASE)
-    assert not cluster.activate_storm("a", replace(BASE, generation=9))
-    assert cluster.storm_base("a") == BASE
+    for storm_id, name in (("a", BASE.storm_name), ("a", "other"), ("b", BASE.storm_name)):
+        assert not cluster.activate_storm(storm_id, replace(BASE, storm_name=name, generation=9))
+    assert cluster.all_bases() == {"a": BASE}
+    assert (cluster.storm_of_name(BASE.storm_name), cluster.storm_of_name("other")) == ("a", None)
 
 
 def test_update_storm(cluster: StormClusterState, raw: Opened) -> None:
@@ -165,23 +174,17 @@ def test_update_storm(cluster: StormClusterState, raw: Opened) -> None:
     assert cluster.active_storms() == ["a"]
 
 
-def test_remove_storm_base(cluster: StormClusterState) -> None:
-    cluster.activate_storm("a", BASE)
-    cluster.set_assignment("a", ASSIGNMENT)
-    cluster.remove_storm_base("a")
-    cluster.remove_storm_base("a")
-    assert cluster.active_storms() == []
-    assert cluster.assignments() == ["a"]
-
-
 def test_remove_storm(cluster: StormClusterState) -> None:
-    cluster.activate_storm("a", BASE)
-    cluster.activate_storm("b", BASE)
-    cluster.set_assignment("a", ASSIGNMENT)
+    for storm in ("a", "b"):
+        cluster.activate_storm(storm, replace(BASE, storm_name=f"name-{storm}"))
+        set_assignment(cluster, storm, ASSIGNMENT)
+        cluster.worker_heartbeat(storm, "node-a", 6700, BEAT)
+        cluster.report_error(storm, "split", ERROR)
     cluster.remove_storm("a")
     cluster.remove_storm("a")
-    assert cluster.active_storms() == ["b"]
-    assert cluster.assignments() == []
+    assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == ["b"]
+    assert (cluster.all_errors("a"), cluster.all_errors("b")) == ({}, {"split": [ERROR]})
+    assert (cluster.storm_of_name("name-a"), cluster.storm_of_name("name-b")) == (None, "b")
 
 
 # ---- supervisors ---------------------------------------------------------------------------------------------------------
@@ -259,14 +262,6 @@ def test_remove_worker_heartbeat(cluster: StormClusterState) -> None:
     assert cluster.all_heartbeats() == {"a": {"node-a-6701": BEAT}}
 
 
-def test_teardown_heartbeats(cluster: StormClusterState) -> None:
-    for storm in ("a", "b"):
-        cluster.worker_heartbeat(storm, "node-a", 6700, BEAT)
-    cluster.teardown_heartbeats("a")
-    cluster.teardown_heartbeats("a")
-    assert cluster.heartbeat_storms() == ["b"]
-
-
 def test_all_heartbeats_are_those_of_each_topology(cluster: StormClusterState) -> None:
     beats = {
         storm: {f"node-{node}-6700": replace(BEAT, storm_id=storm, pid=node) for node in range(3)}
@@ -325,15 +320,6 @@ def test_errors(cluster: StormClusterState) -> None:
     assert cluster.all_errors("b") == {}
 
 
-def test_teardown_topology_errors(cluster: StormClusterState) -> None:
-    for storm in ("a", "b"):
-        cluster.report_error(storm, "split", ERROR)
-    cluster.teardown_topology_errors("a")
-    cluster.teardown_topology_errors("a")
-    assert cluster.all_errors("b") == {"split": [ERROR]}
-    assert cluster.errors("a", "split") == []
-
-
 # ---- the session, watches, names ---------------------------------------------------------------------------------------
 
 
@@ -342,7 +328,7 @@ def test_disconnect(cluster: StormClusterState, raw: Opened) -> None:
     cluster.assignments(watch=True)
     cluster.disconnect()
     cluster.disconnect()
-    StormClusterState(raw.state).set_assignment("a", ASSIGNMENT)
+    set_assignment(StormClusterState(raw.state), "a", ASSIGNMENT)
     raw.settled()
     assert told.calls == 0
     with pytest.raises(ClusterError, match="is closed"):
@@ -356,15 +342,15 @@ def test_a_change_is_told_once_however_often_it_is_watched(
         cluster.assignment_info("a", watch=True)
     writer = StormClusterState(raw.state)
     for _ in range(3):
-        writer.set_assignment("a", ASSIGNMENT)
+        set_assignment(writer, "a", ASSIGNMENT)
     opened.until(lambda told: len(told) > 0)
     assert opened.settled() == [("changed", "/assignments/a")]
 
 
 def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
     for name in ODD:
-        cluster.activate_storm(name, BASE)
-        cluster.set_assignment(name, ASSIGNMENT)
+        cluster.activate_storm(name, replace(BASE, storm_name=name))
+        set_assignment(cluster, name, ASSIGNMENT)
         cluster.supervisor_heartbeat(name, SUPERVISOR)
         cluster.worker_heartbeat(name, name, 6700, BEAT)
         cluster.report_error(name, name, ERROR)
@@ -382,8 +368,6 @@ def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
     )
     for name in ODD:
         cluster.remove_storm(name)
-        cluster.teardown_heartbeats(name)
-        cluster.teardown_topology_errors(name)
     assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == []
     assert all(cluster.all_errors(name) == {} for name in ODD)
 
@@ -452,7 +436,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def filled(cluster: StormClusterState) -> None:
     cluster.activate_storm("a", BASE)
-    cluster.set_assignment("a", ASSIGNMENT)
+    set_assignment(cluster, "a", ASSIGNMENT)
     cluster.supervisor_heartbeat("node-a", SUPERVISOR)
     cluster.worker_heartbeat("a", "node-a", 6700, BEAT)
     cluster.report_error("a", "split", ERROR)

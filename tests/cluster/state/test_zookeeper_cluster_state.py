@@ -21,8 +21,8 @@ from tests.harness.commands import environment, until
 from tests.harness.proxy import Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_state import Versioned
 from trident.cluster_errors import ClusterError, ClusterUnreachable
+from trident.servers.nodes import StoredNode
 
 pytestmark = pytest.mark.server
 
@@ -82,7 +82,7 @@ def test_a_compare_and_set_whose_answer_was_lost_is_done_once(proxy: Proxy, shak
     lost(proxy, shaky)
     assert shaky.state.compare_and_set("/a", b"1", 0)
     reconnected(proxy, shaky)
-    assert direct.state.get_versioned("/a") == Versioned(b"1", 1)
+    assert direct.state.get_node("/a") == StoredNode(b"1", 1)
 
 
 def test_a_compare_and_set_that_was_refused_is_refused_although_the_answer_was_lost(
@@ -93,7 +93,7 @@ def test_a_compare_and_set_that_was_refused_is_refused_although_the_answer_was_l
     lost(proxy, shaky)
     assert not shaky.state.compare_and_set("/a", b"2", 0)
     reconnected(proxy, shaky)
-    assert direct.state.get_versioned("/a") == Versioned(b"1", 1)
+    assert direct.state.get_node("/a") == StoredNode(b"1", 1)
 
 
 def test_a_creation_whose_answer_was_lost_is_ours(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
@@ -103,8 +103,8 @@ def test_a_creation_whose_answer_was_lost_is_ours(proxy: Proxy, shaky: Opened, d
     lost(proxy, shaky)
     assert shaky.state.compare_and_set("/a", b"1", None)
     reconnected(proxy, shaky)
-    assert direct.state.get_versioned("/leader") == Versioned(b"1", 0)
-    assert direct.state.get_versioned("/a") == Versioned(b"1", 0)
+    assert (direct.state.get_node("/leader") or ())[:2] == (b"1", 0)
+    assert direct.state.get_node("/a") == StoredNode(b"1", 0)
 
 
 def test_a_node_of_another_is_not_ours_although_the_answer_was_lost(
@@ -261,13 +261,13 @@ def test_an_ensemble_that_loses_a_member_and_its_majority(ensemble: ZooKeeperEns
         other.state.get_data("/b", watch=True)
         for member in ensemble.members:  # each in turn, so the one that each session speaks to is among them
             member.kill()
-            version = one.state.get_versioned("/a")
+            version = one.state.get_node("/a")
             assert version is not None
             assert one.state.compare_and_set("/a", b"next", version.version)
             assert not other.state.compare_and_set("/a", b"too late", version.version)
             member.start()
             until(ensemble.leader, "the ensemble has a leader")
-        assert one.state.get_versioned("/a") == Versioned(b"next", 3)
+        assert one.state.get_node("/a") == StoredNode(b"next", 3)
         one.settled()
         for member in ensemble.members[:2]:
             member.kill()

@@ -17,8 +17,8 @@ from tests.crash.fuse import Fuse
 from tests.crash.spout import ScriptedSpout, rows_of
 from tests.harness.topology_runs import open_view
 from trident.config import Config
+from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import LogReader
 from trident.operations import Sum
 from trident.state import StateSpec, StateType
 from trident.topology import TridentTopology

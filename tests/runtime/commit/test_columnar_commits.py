@@ -9,7 +9,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryData, MemoryMapState
-from states.memory.state import kept_data
+from states.memory.state import _kept
 from trident import TridentTopology
 from trident.operations import Count, Max, Min, Sum
 from trident.planner import make_plan
@@ -25,11 +25,11 @@ MOST = (1 << 63) - 1
 
 @pytest.fixture(autouse=True)
 def always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
+    monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
 
 
 def data_of(factory: MemoryMapState) -> MemoryData:
-    (data,) = kept_data(factory.id).values()
+    (data,) = (data for (owner, _), kept in _kept.items() if owner == factory.id for data in kept.values())
     return data
 
 

@@ -20,7 +20,6 @@ from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, start, topology_of
 from trident import BatchFailedError, FailedException, Stream, TridentCollector, TridentTopology, TridentTuple
-from trident.coordination.log_file import make_directory
 from trident.coordination.log_state import LogState
 from trident.coordination.records import LETTERS
 from trident.errors import LogError
@@ -43,6 +42,7 @@ from trident.runtime.engine.routing import RowFrame
 from trident.runtime.loop.batch import Batch
 from trident.runtime.running import RunningTopology
 from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
+from trident.servers.local_processes import make_directory
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
 from trident.testing import TopologyTestDriver

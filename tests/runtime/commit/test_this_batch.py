@@ -21,7 +21,7 @@ from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
 from tests.runtime.commit.this_batch_life import BATCH, ROWS, topology_in
 from trident import Config, Stream, TopologyError, TridentTopology
-from trident.coordination.transaction_log import LogReader
+from trident.coordination.log_reader import LogReader
 from trident.operations import Count, Last, MapGet, SnapshotGet, Sum, TupleCollectionGet
 from trident.planner import make_plan
 from trident.spout import SpoutType

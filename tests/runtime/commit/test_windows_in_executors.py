@@ -32,13 +32,7 @@ def declare(name: str, url: str, partitions: int) -> tuple[TridentTopology, list
     whole = rows.tumbling_window(7, state, "n", Sum(), "sum", bounds="start, end", state_name="whole")
     counted = rows.group_by("key").window(TumblingCountWindow.of(4), state, "n", Sum(), "sum", state_name="counted")
     sessions, late = rows.group_by("key").window_with_late_rows(
-        SESSIONS,
-        state,
-        Count(),
-        "m",
-        bounds="first, last",
-        state_name="sessions",
-        parallelism=partitions,
+        SESSIONS, state, Count(), "m", bounds="first, last", state_name="sessions", parallelism=partitions
     )
     ends = rows.group_by("key").process(state, Ends(), "end: bigint, m: int", event_time="at", state_name="ends")
     hours = rows.select(

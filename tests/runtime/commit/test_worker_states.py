@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -24,7 +23,7 @@ from tests.harness.servers import Server
 from trident import TridentTopology
 from trident.operations import Count
 from trident.planner import make_plan
-from trident.runtime.commit.worker_states import MOST_KEPT, WorkerStates
+from trident.runtime.commit.committing import MOST_KEPT, WorkerStates
 from trident.state import Sentinel, Snapshot, StateSpec, Txid, Winners, loss_warnings, map_state
 from trident.state.key_counts import KeyCounts, counting_keys
 from trident.storekit import record_fence as guards
@@ -83,7 +82,7 @@ def test_only_the_partitions_used_last_stay_open(spec: StateSpec, closed: list[i
 
 def test_what_no_task_uses_is_closed(spec: StateSpec, closed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("trident.runtime.commit.worker_states.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("trident.runtime.commit.committing.monotonic", lambda: now[0])
     states = states_of(spec, idle_s=60.0)
     for partition in range(3):
         now[0] += 25

@@ -176,11 +176,6 @@ def test_a_size_that_cannot_be_told_fails_the_batch(topology: TridentTopology, m
 
 
 @pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
-@pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     """The runners that were opened in the place of Spark."""
     opened: list[Recorder] = []

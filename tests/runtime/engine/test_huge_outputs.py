@@ -30,18 +30,12 @@ from trident.operations import (
 )
 from trident.operations.names import operation_name
 from trident.runtime.engine import spark_runner
-from trident.runtime.steps.bounds import Bounds, TooManyRows
-from trident.runtime.steps.failures import TupleErrors
+from trident.runtime.steps.failures import Bounds, TooManyRows, TupleErrors
 from trident.runtime.steps.rows import Emitted
 from trident.spark.job_errors import JobFailed
 from trident.spark.spark_resources import most_shipped
 
 MOST: dict[str, Any] = {"max_rows_per_tuple": 50, "max_rows_per_step": 200, "max_batch_attempts": 1}
-
-
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
 
 
 def numbers(topology: TridentTopology, *rows: int) -> Stream:

@@ -35,11 +35,6 @@ from trident.runtime.steps.rows import StepRun
 from trident.spout.interfaces import TransactionAttempt
 
 
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
 def numbers(topology: TridentTopology, count: int, parts: int = 2) -> Stream:
     batch = [(n, f"w{n % 5}") for n in range(count)]
     return topology.new_stream("s", FixedBatchSpout("n: int, w: string", max(1, count), *batch)).parallelism_hint(parts)

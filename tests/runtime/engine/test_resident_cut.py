@@ -19,7 +19,7 @@ from tests.harness.topology_runs import start
 from tests.runtime.engine.forked_workers import forked_workers
 from trident import TridentTopology
 from trident.operations import Count
-from trident.runtime.engine import resident_pool
+from trident.runtime.engine import resident_runner
 from trident.runtime.engine.resident_runner import ResidentRunner
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -94,7 +94,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[Links]:
 def test_rows_that_a_cut_keeps_from_another_worker_fail_the_attempt_and_none_is_lost(
     links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resident_pool, "_PATIENCE_S", 300.0)  # the first batch waits for both workers
+    monkeypatch.setattr(resident_runner, "_PATIENCE_S", 300.0)  # the first batch waits for both workers
     topology = TridentTopology("cut")
     numbers = topology.new_stream("numbers", FixedBatchSpout("n: int", 4, *[(n,) for n in range(ROWS)]))
     crossing = numbers.shuffle().filter("n", lambda n: n >= 0).parallelism_hint(2)

@@ -12,13 +12,11 @@ import pytest
 from tests.harness.commands import until
 from trident.arrow import ipc_of
 from trident.runtime.engine import resident_worker
-from trident.runtime.engine.resident_mail import Rows
-from trident.runtime.engine.resident_worker import Boxes, ResidentWorker
+from trident.runtime.engine.resident_worker import Boxes, ResidentWorker, Rows
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.failures import StepFailed
 from trident.spark import mailbox, worker_group
-from trident.spark.link_keys import Keys
-from trident.spark.mailbox import Mailbox, PeerAway
+from trident.spark.mailbox import Keys, Mailbox, PeerAway
 from trident.spark.worker_group import Letter, WorkerTicket
 
 TABLE = pa.table({"n": pa.array(range(100), pa.int64())})

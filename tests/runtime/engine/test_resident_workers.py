@@ -19,23 +19,24 @@ from spouts import FixedBatchSpout
 from spouts.spark import DataFrameSpout
 from states.memory import MemoryMapState
 from states.redis import RedisState
+from tests.crash.spout import rows_of
 from tests.harness.commands import until
 from tests.harness.servers import Server
 from tests.harness.topology_runs import run_all, start
+from tests.runtime.engine import resident_lives
+from tests.runtime.engine.resident_lives import ResidentLife
 from tests.runtime.random_topologies import check
 from trident import Config, Stream, TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem
 from trident.operations import Count
-from trident.runtime.engine import resident_pool
+from trident.runtime.engine import resident_runner
 from trident.runtime.replaying.batch_replay import Replay
 from trident.runtime.start import engine_choice
-from trident.spark.worker_slots import Slots
+from trident.spark.spark_resources import Slots
 from trident.ui.running_pages import TridentPages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROWS = 24
 Declare = Callable[[Stream], Stream]
@@ -68,6 +69,8 @@ class Once:
         return True
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.long
 def test_an_attempt_fails_with_its_worker_in_each_stage_and_no_tuple_is_lost(
     spark: SparkSession, tmp_path: Path
@@ -88,11 +91,13 @@ def test_an_attempt_fails_with_its_worker_in_each_stage_and_no_tuple_is_lost(
     assert spark.sparkContext.parallelize(range(4), 2).sum() == 6  # its cores are free
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_without_zeromq_the_start_says_what_to_install(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zmq", None)
     for name in (
         "trident.runtime.engine.resident_runner",
-        "trident.runtime.engine.resident_pool",
+        "trident.runtime.engine.resident_runner",
         "trident.spark.mailbox",
         "trident.spark.worker_group",
     ):
@@ -103,6 +108,8 @@ def test_without_zeromq_the_start_says_what_to_install(spark: SparkSession, monk
         run_all(declared(lambda numbers: numbers)[0], "spark", workers="resident")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.long
 def test_a_worker_that_hangs_is_not_waited_for_and_ends(spark: SparkSession, tmp_path: Path) -> None:
     hangs = Once(tmp_path, 7, "hang")
@@ -114,12 +121,14 @@ def test_a_worker_that_hangs_is_not_waited_for_and_ends(spark: SparkSession, tmp
         until(lambda: not Path("/proc", hangs.path.read_text()).exists(), "the worker that hangs has ended")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.long
 def test_missing_cores_are_said_and_batches_go_on_without_them(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Slots, "found", property(lambda self: 3))
-    monkeypatch.setattr(resident_pool, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(resident_runner, "_PATIENCE_S", 0.0)
     topology, counts = declared(lambda numbers: numbers)
     with caplog.at_level(logging.WARNING), start(topology, "spark", workers="resident", parallelism=3) as running:
         running.process_all_available()
@@ -128,6 +137,8 @@ def test_missing_cores_are_said_and_batches_go_on_without_them(
     no_job_is_left(spark)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.long
 def test_two_topologies_share_the_cores_and_a_third_is_told_that_there_is_none(spark: SparkSession) -> None:
     (first, counts), (second, others) = declared(lambda numbers: numbers), declared(lambda numbers: numbers)
@@ -144,6 +155,8 @@ def test_two_topologies_share_the_cores_and_a_third_is_told_that_there_is_none(s
             start(declared(lambda numbers: numbers)[0], "spark")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_what_cannot_be_resident_is_refused_by_name(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +172,8 @@ def test_what_cannot_be_resident_is_refused_by_name(
         run_all(topology, "spark", workers="resident")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 24), marks=pytest.mark.long)], ids=str)
 def test_random_topologies_give_what_plain_python_gives(
     seeds: range, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
@@ -172,6 +187,8 @@ def test_random_topologies_give_what_plain_python_gives(
     assert sum(case.compare() for case in check(seeds, "spark")) > 9 * len(seeds)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_large_batches_go_to_the_workers_and_the_history_is_verified_without_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -192,6 +209,8 @@ def test_large_batches_go_to_the_workers_and_the_history_is_verified_without_the
         assert sum(1 for _ in replay.until()) == ROWS // 2
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_worker_that_cannot_be_prepared_fails_the_attempt_as_data(spark: SparkSession) -> None:
     class Unready:
         def prepare(self, conf: Any, context: Any) -> None:
@@ -205,6 +224,8 @@ def test_a_worker_that_cannot_be_prepared_fails_the_attempt_as_data(spark: Spark
         run_all(topology, "spark", workers="resident", max_batch_attempts=2)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_workers_that_are_killed_anywhere_cost_attempts_only(
@@ -238,3 +259,31 @@ def test_workers_that_are_killed_anywhere_cost_attempts_only(
             running.process_all_available()
             assert running.state(counts).multi_get([(n,) for n in range(ROWS)]) == [1] * ROWS
             assert running.status["failures"] >= 1
+
+
+# ---- random lives ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(1, 25))
+def test_whatever_the_options_each_row_is_counted_once(
+    seed: int, spark: SparkSession, redis_server: Server, tmp_path: Path
+) -> None:
+    life = ResidentLife.drawn(seed)
+    wrong, _ = life.wrong(tmp_path, redis_server.port)
+    assert not wrong, f"{life}: {wrong}"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_an_oracle_that_expects_other_rows_finds_them(
+    spark: SparkSession, redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = ResidentLife(seed=0, batch_size=3)
+    monkeypatch.setattr(resident_lives, "rows_of", lambda seed, count: rows_of(seed, count + 1))
+    wrong, failures = life.wrong(tmp_path, redis_server.port)
+    assert [each.partition(":")[0] for each in wrong] == ["words", "shelves"]
+    assert failures == 0

@@ -1,9 +1,10 @@
-"""Rows for a later level, or for the driver, pass through no stage in between; neither do they in a job that only commits."""
+"""Rows for a later level, or for the driver, pass through no stage in between; those without columns are counted."""
 
 from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,13 +12,14 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from trident import TridentTopology
-from trident.operations import Count
+from tests.harness.topology_runs import start
+from trident import Stream, TridentTopology
+from trident.operations import Count, Split, Sum
 from trident.planner import make_plan
-from trident.runtime.engine.hops import routes_of
 from trident.runtime.engine.runners import InProcessRunner, tag_of
 from trident.runtime.engine.spark_runner import KeptStages, SparkRunner
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.tasks import routes_of
 from trident.runtime.engine.worker import Order, Part, Program
 from trident.runtime.spouts.batch_spouts import as_trident_spout
 from trident.spout.interfaces import TransactionAttempt
@@ -151,3 +153,33 @@ def test_a_level_reads_only_the_stages_that_send_to_it() -> None:
     assert routes.sources == ((0,), (0, 1))
     assert (routes.driver, routes_of(later, any_way=False, apart=True, width=3).driver) == (range(4, 4), range(4, 5))
     assert routes_of(program, any_way=False, apart=True, width=3).driver == range(4, 7)
+
+
+# ---- rows without columns --------------------------------------------------------------------------------------------
+
+
+Ways = Callable[[TridentTopology, Stream], Stream]
+
+WAYS: dict[str, tuple[Ways, int]] = {
+    "merged with itself": (lambda t, words: t.merge(words.project("word"), words.project("word")), 8),
+    "merged behind a partitioning": (
+        lambda t, words: t.merge(words.partition_by("word").project("word"), words.project("word")), 8,
+    ),
+    "shuffled": (lambda t, words: words.shuffle(), 4),
+    "in one partition": (lambda t, words: words.global_(), 4),
+    "filtered": (lambda t, words: words.partition_by("word").filter("word", lambda word: True), 4),
+    "merged, then shuffled": (lambda t, words: t.merge(words, words).shuffle(), 8),
+}  # fmt: skip
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_row_is_counted(way: str, engine: str) -> None:
+    make, expected = WAYS[way]
+    topology = TridentTopology("counted")
+    lines = topology.new_stream("lines", FixedBatchSpout("line: string", 2, ["the cow"], ["the dog"]))
+    counted = make(topology, lines.each("line", Split(), "word: string")).aggregate(Count(), "c")
+    total = counted.persistent_aggregate(MemoryMapState(), "c", Sum(), "total", state_name="total")
+    with start(topology, engine) as running:
+        running.process_all_available()
+        assert running.state(total).get() == expected

@@ -16,9 +16,8 @@ from trident import Fields, TridentTopology
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.engine import tasks
-from trident.runtime.engine.hops import Sent, routes_of
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task, unpack
+from trident.runtime.engine.tasks import Sent, gathered, routes_of, run_level_task, run_parts_task, unpack
 from trident.runtime.engine.worker import Order, Program
 from trident.runtime.spouts.batch_spouts import as_trident_spout
 from trident.spout import IOpaquePartitionedTridentSpout

@@ -22,11 +22,6 @@ from trident.runtime.running import start as start_graph
 
 
 @pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
-@pytest.fixture
 def gate(request: pytest.FixtureRequest) -> Iterator[str]:
     name: str = request.node.name
     yield name

@@ -17,7 +17,7 @@ from trident.coordination.records import TIME, DefineRecord
 from trident.coordination.transaction_log import FileLog
 from trident.operations import Count, Sum, TumblingCountWindow, TumblingDurationWindow
 from trident.planner import make_plan
-from trident.runtime.loop.batch_time import BatchTime
+from trident.runtime.loop.batch import BatchTime
 from trident.runtime.windows.grid import Grid
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
@@ -47,12 +47,7 @@ def test_nothing_is_due_before_the_first_tuples() -> None:
 
 @pytest.mark.parametrize(
     ("time", "clock", "due"),
-    [
-        (TUMBLING, 109, False),
-        (TUMBLING, 110, True),
-        (TUMBLING, 10_000, True),
-        (SLIDING, 110, True),
-    ],
+    [(TUMBLING, 109, False), (TUMBLING, 110, True), (TUMBLING, 10_000, True), (SLIDING, 110, True)],
 )
 def test_a_window_with_tuples_is_due_at_its_end(time: BatchTime, clock: int, due: bool) -> None:
     assert (time.define(clock, None, {"now": 105, "tuples_at": 105}, has_tuples=False) is not None) is due

@@ -13,7 +13,7 @@ from spouts import FeederBatchSpout
 from tests.harness.topology_runs import QUICK, dict_state
 from trident import Stream, TopologyError, TridentTopology, TridentTuple
 from trident.cli.log import report
-from trident.coordination.transaction_log import LogReader
+from trident.coordination.log_reader import LogReader
 from trident.errors import BatchFailedError, TopologyChangedError
 from trident.operations import BaseStateUpdater, CombinerAggregator, Count, Max, Sum
 from trident.runtime.running import RunningTopology

@@ -19,6 +19,7 @@ from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import QUICK, RowsSpout, RowsState, dict_state, keep
 from trident import TridentTopology, TridentTuple
+from trident.channel import DaemonPool
 from trident.errors import BatchFailedError, SpoutError
 from trident.graph import EachNode
 from trident.operations import (
@@ -31,7 +32,6 @@ from trident.operations import (
     TumblingCountWindow,
 )
 from trident.runtime import running as running_module
-from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.loop.hanging import Work
 from trident.runtime.steps.applying import EmittedRows
 from trident.runtime.steps.failures import TupleErrors

@@ -12,11 +12,11 @@ from states.memory import LRUMemoryMapState, MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import Keep, RowsState, dict_state, run_all, start
 from trident import TridentTopology
-from trident.coordination.transaction_log import LogReader
+from trident.coordination.log_reader import LogReader
 from trident.errors import ConfigError, InexactPairingError, TopologyError
 from trident.operations import Count
 from trident.planner import make_plan
-from trident.runtime.start.capabilities import lasting_states
+from trident.runtime.start.placements import lasting_states
 from trident.spout import SpoutType
 from trident.state import MapStateFactory, SnapshottableMap, StateSpec, StateType, TransactionalMap
 from trident.state.interfaces import state_of

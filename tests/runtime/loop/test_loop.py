@@ -56,11 +56,6 @@ from trident.testing import TopologyTestDriver
 LIFE = ["defined", "processed", "committing", "committed", "recorded", "succeeded"]
 
 
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
-
-
 def letters(text: str = "abc") -> FixedBatchSpout:
     return FixedBatchSpout("x: string", 1, *([letter] for letter in text))
 

@@ -18,20 +18,13 @@ from tests.harness.topology_runs import counted, dict_state, start
 from trident import Fields, TridentTopology
 from trident.coordination import log_address
 from trident.coordination.framing import read_frames
-from trident.coordination.log_file import LogFile
+from trident.coordination.log_reader import LogReader
 from trident.coordination.records import DefineRecord
-from trident.coordination.transaction_log import FileLog, LogReader
+from trident.coordination.transaction_log import FileLog, LogFile
 from trident.operations import Count
 from trident.runtime.loop.batch import Clock
 from trident.spout.interfaces import BatchTraits, Definition, SpoutType, TransactionAttempt
-from trident.state import (
-    CachedMap,
-    MicroBatchIBackingMap,
-    ReadThroughMap,
-    SerializedMap,
-    StateSpec,
-    map_state,
-)
+from trident.state import CachedMap, MicroBatchIBackingMap, ReadThroughMap, SerializedMap, StateSpec, map_state
 
 
 class SyncedFile(LogFile):

@@ -105,10 +105,7 @@ def test_totals_of_a_query_are_not_added_up(connect: SparkSession, tmp_path: Pat
 @pytest.mark.long
 @pytest.mark.parametrize(
     "points",
-    [
-        pytest.param(("half of the put", "after"), id="some"),
-        pytest.param(POINTS, id="all", marks=pytest.mark.long),
-    ],
+    [pytest.param(("half of the put", "after"), id="some"), pytest.param(POINTS, id="all", marks=pytest.mark.long)],
 )
 def test_each_row_counts_once_wherever_the_process_of_the_function_is_killed(points: tuple[str, ...], job: Job) -> None:
     for batch, point in enumerate(points):

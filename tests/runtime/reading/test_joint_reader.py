@@ -20,7 +20,7 @@ from tests.harness.topology_runs import start
 from trident import TridentTopology
 from trident.errors import ConfigError, LogError, StateError, TopologyError, UnsupportedOperation
 from trident.operations import Count, Sum
-from trident.runtime.reading.joint_reader import snapshots_of
+from trident.runtime.reading.state_reader import snapshots_of
 from trident.state import Snapshot, StateSpec, Winners
 
 pytestmark = pytest.mark.slow
@@ -159,7 +159,7 @@ def test_a_read_asks_the_log_once_and_is_of_one_batch_though_the_log_goes_on() -
             return Snapshot(before, Winners())
 
     log = Committed()
-    found = snapshots_of(log, ["revenue", "sales"])
+    found = snapshots_of(log.now, ["revenue", "sales"])
     assert ([each.txid for each in found.values()], log.asked) == ([1, 1], 1)
 
 

@@ -18,8 +18,9 @@ from states.postgres import PostgresState
 from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import QUICK
-from trident import FailedException, Fields, TridentTopology
-from trident.operations import Avg, BaseStateUpdater, Count, Max, Sum
+from tests.runtime.commit.test_removing_streams import FailsNowAndThen
+from trident import Fields, TridentTopology
+from trident.operations import Avg, Count, Max, Sum
 from trident.spout import SpoutType
 from trident.state.encoding.codec import encode_keys
 
@@ -69,16 +70,6 @@ class Rows:
 
     def get_output_fields(self) -> Fields:
         return Fields(", ".join([*(f"k{at}: {type_}" for at, type_ in enumerate(self.types)), "n: bigint"]))
-
-
-class FailsNowAndThen(BaseStateUpdater[Any]):
-    """Fails after the state before it has committed."""
-
-    draw = random.Random()
-
-    def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
-        if self.draw.random() < 0.3:
-            raise FailedException("now and then")
 
 
 def spec(draw: random.Random, postgres: Server, redis: Server, name: str) -> tuple[Any, str, str]:

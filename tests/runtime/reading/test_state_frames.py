@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,7 @@ from pyspark.sql.types import StructType
 import trident
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
+from states.delta.state import DeltaMapState
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.sqlite_map import PAGE, sqlite_state
@@ -35,21 +37,17 @@ from trident.errors import (
 )
 from trident.fields import Fields
 from trident.operations import Count, Sum
+from trident.runtime.reading import data_source
 from trident.runtime.reading.data_source import TridentDataSource
-from trident.runtime.reading.state_frames import table_of_state
+from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.targets import load_topology
-from trident.runtime.reading.views import StateView
+from trident.runtime.reading.views import StateView, table_of_state
 from trident.state import Key, OpaqueMap, OpaqueValue, Snapshot, State, Winners
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEYS = [f"k{n}" for n in range(2 * PAGE + 50)]
-
-
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
 
 
 def counting(topology: TridentTopology, state: Any, partitions: int = 1, batches: int = 2) -> None:
@@ -236,6 +234,18 @@ def test_rows_that_commits_overtook_are_not_given(target: str, tmp_path: Path) -
     assert read("table", 1) == {1: 100}
     with pytest.raises(StateError, match="as of batch 1: its topology committed further batches while Spark read"):
         read("rows", 1)
+
+
+def test_what_the_planning_opens_is_closed(target: str, tmp_path: Path) -> None:
+    run_all(load_topology(target), "in_process", log_dir=str(tmp_path / "log"))
+    source = TridentDataSource({"topology": target, "log_dir": str(tmp_path / "log"), "state": "table", "txid": "2"})
+    reader: Any = source.reader(StructType())
+    with (
+        mock.patch.object(data_source, "open_state", side_effect=open_state) as opened,
+        mock.patch.object(DeltaMapState, "close", autospec=True, side_effect=DeltaMapState.close) as closed,
+    ):
+        reader.partitions()
+    assert opened.call_count == closed.call_count == 2
 
 
 @pytest.mark.long

@@ -43,24 +43,9 @@ from trident.errors import (
 from trident.operations import BaseQueryFunction, Count, Sum
 from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
-from trident.state import (
-    OpaqueMap,
-    OpaqueValue,
-    Snapshot,
-    SnapshottableMap,
-    State,
-    StateSpec,
-    Txid,
-    Winners,
-    map_state,
-)
+from trident.state import OpaqueMap, OpaqueValue, Snapshot, SnapshottableMap, State, StateSpec, Txid, Winners, map_state
 
 KEYS = [(f"k{n}",) for n in range(30)]
-
-
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
 
 
 def counting(topology: TridentTopology, state: Any, partitions: int, batches: int) -> TridentState:

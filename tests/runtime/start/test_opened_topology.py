@@ -116,8 +116,8 @@ def test_what_a_state_opened_before_one_failed_is_closed() -> None:
     [
         ("check_states", ["close state 0", "close state 1"]),
         ("reconcile", ["close state 0", "close state 1", "close log"]),
-        ("committing_program", ["close spout", "close state 0", "close state 1", "close log"]),
-        ("operations_of_commits", CLOSE),
+        ("programs_of", ["close spout", "close state 0", "close state 1", "close log"]),
+        ("open_committer", CLOSE),
     ],
 )
 def test_whatever_fails_all_that_was_opened_is_closed(

@@ -102,11 +102,7 @@ def moved(move: Callable[[], Any], pause: Pause) -> None:
 
 
 def overtaken(
-    world: World,
-    number: int,
-    patch: pytest.MonkeyPatch,
-    first: partial[None],
-    second: Callable[[], RunningTopology],
+    world: World, number: int, patch: pytest.MonkeyPatch, first: partial[None], second: Callable[[], RunningTopology]
 ) -> list[Any]:
     """Let `second` start at the n-th call of `first`; return the counts of its two batches, none if there was no such call."""
     counts: list[Any] = []

@@ -28,13 +28,8 @@ from trident.operations import (
     Sum,
 )
 from trident.operations.assemblies import FirstRows
-from trident.operations.comparators import MaxBy, MinBy
+from trident.operations.builtin import MaxBy, MinBy
 from trident.spout.interfaces import TransactionAttempt
-
-
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
 
 
 def rows(topology: TridentTopology, fields: str, *batch: Sequence[Any], name: str = "s") -> Stream:
@@ -145,15 +140,6 @@ COUNTS = [Count(), CountAll(), Fold(), CountAsAggregator()]
 # ---- partition_aggregate -----------------------------------------------------------------------------------------------
 
 
-def test_partition_aggregate_gives_a_sum_per_partition(engine: str, topology: TridentTopology) -> None:
-    stream = in_partitions(
-        topology, "a: string, b: int", [("a", 1), ("b", 2)], [("a", 3), ("c", 8)], [("e", 1), ("d", 9), ("d", 10)]
-    )
-    kept = keep(stream.partition_aggregate("b", Sum(), "sum"))
-    run_all(topology, engine)
-    assert kept.rows == [(3,), (11,), (20,)]
-
-
 def test_a_partition_without_tuples_counts_zero(engine: str, topology: TridentTopology) -> None:
     stream = in_partitions(topology, "a: string", [("a",), ("b",)], [], [("c",)])
     counts = [keep(stream.partition_aggregate(count, "n"), type(count).__name__) for count in COUNTS]
@@ -204,25 +190,6 @@ def test_an_empty_batch_counts_zero_once_and_no_group(engine: str, topology: Tri
     assert [kept.rows for kept in groups] == [[]] * len(COUNTS)
 
 
-def test_the_groups_of_the_picture(engine: str, topology: TridentTopology) -> None:
-    words = in_partitions(
-        topology, "w: string", [("the",), ("man",), ("four",)], [("the",), ("score",), ("man",)],
-        [("and",), ("four",), ("the",)],
-    )  # fmt: skip
-    kept = keep(words.group_by("w").aggregate(Count(), "n").parallelism_hint(2))
-    run_all(topology, engine)
-    assert sorted(kept.rows) == [("and", 1), ("four", 2), ("man", 2), ("score", 1), ("the", 3)]
-
-
-def test_a_sum_by_field_and_a_sum_of_all(engine: str, topology: TridentTopology) -> None:
-    stream = rows(topology, "val1: string, val2: int", ("a", 1), ("b", None), ("a", 5), ("c", None), ("c", 7))
-    whole = keep(stream.aggregate("val2", Sum(), "sum"))
-    by_field = keep(stream.group_by("val1").aggregate("val2", Sum(), "sum"), "by_field")
-    run_all(topology, engine)
-    assert whole.rows == [(13,)]
-    assert sorted(by_field.rows) == [("a", 6), ("b", 0), ("c", 7)]
-
-
 def test_a_combiner_without_an_identity(engine: str, topology: TridentTopology) -> None:
     stream = in_partitions(topology, "a: string", [], [("ab",)], [], [("abc",), ("x",)])
     kept = keep(stream.aggregate("a", Longest(), "longest"))
@@ -246,19 +213,6 @@ def test_a_sum_beyond_64_bits_fails_the_batch_and_one_below_is_exact(engine: str
     exact = keep(stream.each("b", lambda b: Decimal(b), "d: decimal(20,0)").aggregate("d", Sum(), "sum"), "decimal")
     run_all(topology, engine)
     assert (kept.rows, exact.rows) == ([(big + 1,)], [(Decimal(big + 1),)])
-
-
-def test_keys_that_are_equal_are_one_group(engine: str, topology: TridentTopology) -> None:
-    stream = rows(
-        topology, "k: double, t: string", (0.0, "é"), (-0.0, "é"), (math.nan, "x"), (math.nan, "x"), (None, None)
-    )
-    counts = [
-        keep(stream.group_by("k", "t").aggregate(count, "n"), type(count).__name__)
-        for count in (Count(), CountAsAggregator())
-    ]
-    run_all(topology, engine)
-    for kept in counts:
-        assert sorted((str(k), t, n) for k, t, n in kept.rows) == [("0.0", "é", 2), ("None", None, 1), ("nan", "x", 2)]
 
 
 def test_many_groups_and_one(engine: str, topology: TridentTopology) -> None:
@@ -294,20 +248,6 @@ def test_an_aggregator_is_told_the_attempt_also_behind_a_state(
     assert before.rows == behind.rows
     ((txid, attempt, text),) = before.rows
     assert (txid, attempt, text) == (1, 1, text.partition(",")[0] + ", retry 1)")
-
-
-def test_a_replay_gives_the_same(engine: str, topology: TridentTopology, tmp_path: Path) -> None:
-    def fails_once(b: int) -> int:
-        if b == 2 and touch(str(tmp_path)) == 0:
-            raise RuntimeError("once")
-        return b
-
-    stream = topology.new_stream("s", FixedBatchSpout("a: string, b: int", 2, *(("xy"[n % 2], n) for n in range(6))))
-    sums = stream.group_by("a").aggregate("b", Sum(), "sum").each("sum", fails_once, "checked")
-    state = sums.group_by("a").persistent_aggregate(MemoryMapState(), "checked", Sum(), "all")
-    running = run_all(topology, engine, max_batch_attempts=3)
-    assert running.status["failures"] == 1
-    assert running.state(state).multi_get(["x", "y"]) == [6, 9]
 
 
 # ---- chained_agg -------------------------------------------------------------------------------------------------------
@@ -473,21 +413,6 @@ def test_of_equal_ones_the_first_that_came_stand_before(topology: TridentTopolog
 
 
 # ---- behind a state, poison, errors ------------------------------------------------------------------------------------
-
-
-def test_the_new_values_of_a_state_are_aggregated(engine: str, topology: TridentTopology) -> None:
-    stream = topology.new_stream("s", FixedBatchSpout("w: string", 3, *([w] for w in "aabacb")))
-    counts = stream.group_by("w").persistent_aggregate(MemoryMapState(), Count(), "n")
-    fresh = counts.new_values_stream()
-    whole = keep(fresh.aggregate("n", Sum(), "sum"))
-    groups = keep(fresh.group_by("n").aggregate(Count(), "times").parallelism_hint(3), "groups")
-    none = keep(fresh.filter(lambda row: False).partition_aggregate(Count(), "zero"), "none")
-    run_all(topology, engine)
-    assert whole.batches == {1: [(3,)], 2: [(6,)]}
-    assert {txid: sorted(kept) for txid, kept in groups.batches.items()} == {
-        1: [(1, 1), (2, 1)], 2: [(1, 1), (2, 1), (3, 1)],
-    }  # fmt: skip
-    assert none.batches == {1: [(0,)], 2: [(0,)]}
 
 
 def test_a_state_without_new_values_counts_zero(engine: str, topology: TridentTopology) -> None:

@@ -30,16 +30,11 @@ from trident.arrow import table_of
 from trident.errors import InexactPairingError
 from trident.graph import JoinNode
 from trident.operations import Count, GroupedMultiReducer, MultiReducer, Sum, col
-from trident.runtime.steps.joins import join
+from trident.runtime.steps.in_batch import join
 from trident.spout.interfaces import SpoutType
 
 INNER, OUTER = JoinType.INNER, JoinType.OUTER
 COMPACT, PRESERVE = JoinOutFieldsMode.COMPACT, JoinOutFieldsMode.PRESERVE
-
-
-@pytest.fixture
-def topology() -> TridentTopology:
-    return TridentTopology("t")
 
 
 def rows(topology: TridentTopology, name: str, fields: str, *batch: Sequence[Any]) -> Stream:
@@ -84,27 +79,6 @@ def test_a_merge_of_the_same_names_in_another_order_mixes_no_fields(
     assert by_text(cut.rows) == [("bolt",), ("nut",), ("nut",)]
     assert by_text(sums.rows) == [("oslo", 4), ("rome", 2)]
     assert done.state(total).multi_get([("oslo", "nut"), ("rome", "bolt"), ("nut", "oslo")]) == [4, 2, None]
-
-
-def test_branches_of_a_stream_come_together_again(engine: str, topology: TridentTopology) -> None:
-    stream = rows(topology, "s", "n: int, t: string", (1, "a"), (2, "b"), (3, "c"))
-    odd, even = stream.filter("n", lambda n: n % 2 == 1), stream.filter("n", lambda n: n % 2 == 0)
-    merged = topology.merge(odd, even, odd)
-    kept, count = keep(merged.project("t")), keep(merged.partition_aggregate(Count(), "n2"), "count")
-    run_all(topology, engine)
-    assert by_text(kept.rows) == [("a",), ("a",), ("b",), ("c",), ("c",)]
-    assert sum(n for (n,) in count.rows) == 5
-
-
-def test_new_values_merge_with_what_comes_from_a_spout(engine: str, topology: TridentTopology) -> None:
-    stream = topology.new_stream("s", FixedBatchSpout("w: string, n: bigint", 2, ("a", 5), ("a", 6), ("b", 7)))
-    counts = stream.group_by("w").persistent_aggregate(MemoryMapState(), Count(), "count")
-    merged = topology.merge("w, n", stream, counts.new_values_stream())
-    sums = keep(merged.group_by("w").aggregate("n", Sum(), "sum"))
-    total = keep(merged.shuffle().parallelism_hint(3).aggregate("n", Sum(), "sum"), "total")
-    run_all(topology, engine)
-    assert {txid: by_text(found) for txid, found in sums.batches.items()} == {1: [("a", 13)], 2: [("b", 8)]}
-    assert total.batches == {1: [(13,)], 2: [(8,)]}
 
 
 # ---- join --------------------------------------------------------------------------------------------------------------
@@ -165,39 +139,6 @@ def test_a_join_of_three_streams_by_two_fields(engine: str, topology: TridentTop
     expected = [("x", 1, a, "b1", c) for a in ("a1", "a2") for c in ("c1", "c2")]
     assert by_text(inner.rows) == by_text(expected)
     assert by_text(mixed.rows) == by_text([*expected, ("y", 1, "a3", None, "c3")])
-
-
-def test_a_join_is_within_a_batch(engine: str, topology: TridentTopology) -> None:
-    left = topology.new_stream("l", RowsSpout("k: string, a: int", {1: [("x", 1)], 2: [("y", 2)], 3: [("z", 3)]}))
-    right = topology.new_stream("r", RowsSpout("k: string, b: int", {2: [("x", 10), ("y", 20)]}))
-    kept = keep(topology.join(left, "k", right, "k", "k, a, b", INNER_OUTER))
-    run_all(topology, engine)
-    assert kept.batches == {1: [("x", 1, None)], 2: [("y", 2, 20)], 3: [("z", 3, None)]}
-
-
-def test_a_side_waits_for_the_other_over_several_exchanges(engine: str, topology: TridentTopology) -> None:
-    stream = rows(topology, "s", "k: string, n: int", ("a", 1), ("b", 2), ("a", 3), ("c", 4))
-    counts = stream.shuffle().group_by("k").aggregate(Count(), "count")
-    joined = topology.join(stream, "k", counts.partition_by("count").parallelism_hint(2), "k", "k, n, count")
-    kept = keep(joined.parallelism_hint(3))
-    total = keep(topology.merge(joined.project("n"), stream.project("n")).aggregate("n", Sum(), "sum"), "total")
-    run_all(topology, engine)
-    assert by_text(kept.rows) == [("a", 1, 2), ("a", 3, 2), ("b", 2, 1), ("c", 4, 1)]
-    assert total.rows == [(20,)]
-
-
-def test_a_stream_joins_itself_and_new_values(engine: str, topology: TridentTopology) -> None:
-    stream = topology.new_stream("s", FixedBatchSpout("w: string, n: int", 3, ("a", 1), ("a", 2), ("b", 3), ("a", 4)))
-    counts = stream.group_by("w").persistent_aggregate(MemoryMapState(), Count(), "count")
-    itself = keep(topology.join(stream, "w", stream, "w", "w, n, m"))
-    both = keep(topology.join(stream, "w", counts.new_values_stream(), "w", "w, n, count"), "both")
-    run_all(topology, engine)
-    assert {txid: by_text(found) for txid, found in itself.batches.items()} == {
-        1: [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("a", 2, 2), ("b", 3, 3)], 2: [("a", 4, 4)],
-    }  # fmt: skip
-    assert {txid: by_text(found) for txid, found in both.batches.items()} == {
-        1: [("a", 1, 2), ("a", 2, 2), ("b", 3, 1)], 2: [("a", 4, 3)],
-    }  # fmt: skip
 
 
 KEYS: dict[str, tuple[str, list[Any], int]] = {
@@ -305,17 +246,6 @@ def test_several_streams_are_reduced_together(engine: str, topology: TridentTopo
     assert whole.batches == {1: [("begin",), ("0a 0b 1z",)], 2: [("begin",), ("0c",)]}
     assert some.batches == lists.batches == {1: [("begin",), ("01 02 1z",)], 2: [("begin",), ("03",)]}
     assert empty.batches == {1: [("begin",), ("",)], 2: [("begin",), ("",)]}
-
-
-def test_grouped_streams_are_reduced_key_by_key(engine: str, topology: TridentTopology) -> None:
-    came = rows(topology, "in", "who: string, amount: int", ("a", 5), ("b", 3), ("a", 1))
-    went = rows(topology, "out", "amount: int, name: string", (2, "a"), (9, "c"))
-    balance = topology.multi_reduce(came.group_by("who"), went.group_by("name"), Balance(), "who, balance")
-    kept = keep(balance.parallelism_hint(3))
-    state = balance.group_by("who").persistent_aggregate(MemoryMapState(), "balance", Sum(), "sum")
-    running = run_all(topology, engine)
-    assert by_text(kept.rows) == [("a", 4), ("b", 3), ("c", -9)]
-    assert running.state(state).multi_get(["a", "b", "c"]) == [4, 3, -9]
 
 
 class Picky(MultiReducer[int]):

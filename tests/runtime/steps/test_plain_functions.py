@@ -17,8 +17,7 @@ from trident.graph import EachNode
 from trident.operations.adapters import PlainFunction
 from trident.planner import Step
 from trident.runtime.steps.applying import apply_step
-from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.failures import StepFailed, TupleErrors
+from trident.runtime.steps.failures import Bounds, StepFailed, TupleErrors
 from trident.runtime.steps.rows import as_values
 
 INPUTS = Fields("n: int")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,86 +13,15 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import keep, run_all
 from trident import Fields, TopologyError, TridentTopology
-from trident.arrow import arrow_type, schema_of
 from trident.operations import Sum, col, sql
 from trident.operations.expression_types import type_of
 from trident.runtime.steps.vector_steps import evaluate
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FIELDS = Fields(
     "a: int, b: bigint, x: double, s: string, t: string, n: string, p: boolean, d: date, m: decimal(10,2), u: timestamp, "
     "l: array<string>, j: string, g: string, w: struct<shop:string,euros:bigint>"
 )
 NOON = dt.datetime(2026, 3, 1, 12, 30, 59, 5, dt.UTC)
-ROWS: list[dict[str, Any]] = [
-    {"a": 7, "b": 40, "x": 2.5, "s": "Hello wörld", "t": "wör", "n": "2026-03-01", "p": True, "d": NOON.date(),
-     "m": Decimal("1.25"), "u": NOON, "l": ["a"], "j": '{"user": {"name": "ann", "tags": [1, {"k": "v"}]}}',
-     "g": "01.03.2026", "w": {"shop": "oslo", "euros": 3}},
-    {"a": -7, "b": 3, "x": -2.5, "s": "a_b%c", "t": "", "n": "1999-12-31", "p": False, "d": dt.date(2024, 12, 30),
-     "m": Decimal("-2.05"), "u": dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, dt.UTC), "l": [], "j": "no json",
-     "g": "31.12.1999", "w": {"shop": None, "euros": None}},
-    {"a": 1, "b": 1, "x": 0.125, "s": "", "t": "x", "n": "2024-02-29", "p": True, "d": dt.date(2024, 2, 29),
-     "m": Decimal("0.00"), "u": dt.datetime(2024, 2, 29, tzinfo=dt.UTC), "l": ["b", "c"], "j": '{"user": {"name": null}}',
-     "g": "29.02.2024", "w": None},
-    dict.fromkeys(FIELDS.names),
-]  # fmt: skip
-
-SAME = [
-    "a > 1 and s in ('Hello wörld', 'x')", "a not in (1, 2)", "x in (2.5, 1)", "m in (1.25, 3)", "a between -7 and 1",
-    "a not between 0 and 2", "s like 'a%'", r"s like '%\\%c'", "s like '_\\_b%'", "s not like 'a%'", "s rlike 'l+o'",
-    "regexp_extract(s, '(l+)(o)', 2)", "regexp_extract(s, 'w(.)')", "regexp_extract(s, '[(](x)|(b)', 2)",
-    "regexp_extract(s, 'l+', 0)", "regexp_replace(s, '[a-m]+', '-')", "replace(s, 'l', 'LL')", "round(x)",
-    "round(x, 2)", "round(a, -1)", "abs(a)", "abs(x)", "abs(m)", "floor(x)", "ceil(x)", "ceiling(x)", "year(d)",
-    "month(u)", "day(d)", "dayofmonth(u)", "hour(u)", "minute(u)", "second(u)", "dayofweek(d)", "dayofyear(d)",
-    "quarter(u)", "weekofyear(d)", "extract(year from u)", "date_part('month', d)", "date_trunc('month', u)",
-    "date_trunc('week', u)", "date_trunc('hour', u)", "trunc(d, 'quarter')", "to_date(n)", "to_date(g, 'dd.MM.yyyy')",
-    "to_timestamp(g, 'dd.MM.yyyy')", "date(n)", "cast(n as date)", "to_timestamp(n)", "timestamp(n)", "cast(n as timestamp)",
-    "n::timestamp_ntz", "to_timestamp(concat(n, ' 10:30:00.5')) > u", "to_timestamp(d)", "d >= date '2024-12-30'",
-    "u > timestamp '2024-02-29 00:00:00'", "get_json_object(j, '$.user.name')", "get_json_object(j, '$.user.tags[0]')",
-    "get_json_object(j, '$.user.tags[1]')", "concat(s, t)", "s || '-' || t", "greatest(a, b, 5)", "least(x, a)",
-    "a % 3", "mod(b, 4)", "x % 2", "nullif(a, 1)", "ifnull(a, 0)", "nvl(s, 'none')", "coalesce(a, b, 9)",
-    "case when a > 1 then 'big' when a = 1 then 'one' else 'small' end", "case a when 7 then 'seven' end",
-    "if(p, a, b)", "cast(a as string)", "a::double", "cast(m as double)", "substring(s, 2, 3)", "substr(s, 3)",
-    "left(s, 2)", "upper(s)", "ucase(t)", "lower(s)", "lcase(s)", "trim(s)", "length(s)", "char_length(t)",
-    "contains(s, 'l')", "startswith(s, 'Hel')", "endswith(s, 'c')", "a is null", "a is not null", "isnull(s)",
-    "isnotnull(s)", "not p", "p is true", "a = b", "a <> b", "a != b", "a <=> b", "-a", "a + b * 2 - 1", "(a + b) * 2",
-    "from_utc_timestamp(u, 'Europe/Berlin')", "to_utc_timestamp(u, 'America/New_York')", "convert_timezone('+05:30', u)",
-    "to_date(from_utc_timestamp(u, 'Australia/Sydney'))", "cast(from_utc_timestamp(u, 'America/Lima') as date)",
-    "a / b", "w.shop", "w.euros + 1", "m + a", "m - 0.5BD", "m * m", "m > x", "m > 1", "true", "a + 1 is null or p",
-]  # fmt: skip
-
-
-def ours(text: str) -> list[Any]:
-    expression = sql(text)
-    array = evaluate(expression, pa.RecordBatch.from_pylist(ROWS, schema=schema_of(FIELDS)))
-    assert array.type == arrow_type(type_of(expression, FIELDS, "s"))
-    values: list[Any] = array.to_pylist()
-    return values
-
-
-@pytest.mark.spark
-def test_a_text_gives_what_spark_gives(spark: SparkSession) -> None:
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    try:
-        frame = spark.createDataFrame(pa.Table.from_pylist(ROWS, schema=schema_of(FIELDS))).coalesce(1)
-        found = frame.selectExpr(*(f"{text} AS c{at}" for at, text in enumerate(SAME))).toArrow()
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", str(zone))
-    different = {
-        text: (ours(text), column.to_pylist())
-        for text, column in zip(SAME, found.columns, strict=True)
-        if not all(map(alike, ours(text), column.to_pylist()))
-    }
-    assert different == {}
-
-
-def alike(one: Any, other: Any) -> bool:
-    if isinstance(one, float) or isinstance(other, float):
-        return one is other if None in (one, other) else math.isclose(one, other)
-    return bool(one == other)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from trident import Fields, TopologyError
 from trident.arrow import arrow_type, schema_of
 from trident.operations import sql
 from trident.operations.expression_types import type_of
-from trident.operations.sql_rules import RULES as OF_NODES
-from trident.operations.sql_rules import SQL_FUNCTIONS
+from trident.operations.sql import RULES as OF_NODES
+from trident.operations.sql import SQL_FUNCTIONS
 from trident.runtime.steps.vector_steps import evaluate
 
 if TYPE_CHECKING:

@@ -12,13 +12,7 @@ from spouts import FixedBatchSpout
 from states.memcached import MemcachedState
 from states.redis import RedisState
 from trident import Stream, TopologyError, TridentTopology
-from trident.operations import (
-    Count,
-    SessionWindow,
-    SlidingDurationWindow,
-    TumblingCountWindow,
-    TumblingDurationWindow,
-)
+from trident.operations import Count, SessionWindow, SlidingDurationWindow, TumblingCountWindow, TumblingDurationWindow
 from trident.state import StateSpec
 
 S = timedelta(seconds=1)

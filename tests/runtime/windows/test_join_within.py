@@ -27,7 +27,7 @@ from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
 from tests.runtime.windows.join_life import DELAYS, LEFT, RIGHT, SIZE, WITHIN, topology_in
 from tests.runtime.windows.join_model import JoinModel, Row
 from trident import Config, JoinType, Stream, TopologyError, TridentTopology
-from trident.coordination.transaction_log import LogReader
+from trident.coordination.log_reader import LogReader
 from trident.errors import BatchFailedError, TopologyChangedError
 from trident.operations import Count
 from trident.runtime.windows import join_update, kept_windows

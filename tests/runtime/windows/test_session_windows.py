@@ -65,32 +65,16 @@ def test_tuples_as_far_apart_as_the_gap_are_one_session_and_others_are_two() -> 
     assert fired == [[], [("a", 0, 10, 3), ("b", 15, 15, 8), ("a", 21, 21, 4)]]
 
 
-def test_a_late_tuple_between_two_open_sessions_makes_them_one() -> None:
-    fired, late = windows_of(SESSIONS, [("a", 1, 0), ("a", 2, 20)], [("a", 4, 10)], [("z", 0, 900)])
-    assert (fired, late) == ([[], [], [("a", 0, 20, 7)]], [[], [], []])
-
-
 def test_a_session_is_complete_when_the_watermark_is_beyond_its_last_tuple_and_the_gap() -> None:
     at_the_gap, beyond = 5 + GAP + DELAY, 6 + GAP + DELAY
     fired, _ = windows_of(SESSIONS, [("a", 1, 5)], [("z", 0, at_the_gap)], [("z", 0, beyond)])
     assert fired == [[], [], [("a", 5, 5, 1)]]
 
 
-def test_a_session_before_another_one_of_its_key_is_complete_first() -> None:
-    fired, _ = windows_of(SESSIONS, [("a", 1, 60)], [("a", 2, 40)], [("z", 0, 51 + DELAY)], [("z", 0, 900)])
-    assert fired[:3] == [[], [], [("a", 40, 40, 2)]]
-    assert ("a", 60, 60, 1) in fired[3]
-
-
 def test_a_long_gap_ends_to_the_millisecond() -> None:
     config = SessionWindow.of(1000 * MS, "at")
     fired, _ = windows_of(config, [("a", 1, 0)], [("z", 0, 1000)], [("z", 0, 1001)], [("y", 0, 1002)])
     assert fired == [[], [], [("a", 0, 0, 1)], []]
-
-
-def test_the_watermark_never_goes_back() -> None:
-    _, late = windows_of(SESSIONS, [("z", 0, 100 + DELAY)], [("a", 1, 95)], [("b", 1, 85)])
-    assert late == [[], [], [("b", 1, 85)]]
 
 
 def test_late_tuples_are_counted_one_by_one() -> None:
@@ -104,12 +88,6 @@ def test_late_tuples_are_counted_one_by_one() -> None:
         assert driver._progress.metrics()["w/late"] == 3
 
 
-def test_a_tuple_makes_a_session_longer_until_it_is_complete() -> None:
-    times = range(0, 100, 10)
-    fired, _ = windows_of(SESSIONS, *([("a", 1, at)] for at in times), [("z", 0, 900)])
-    assert fired == [*([[]] * 10), [("a", 0, 90, 10)]]
-
-
 def test_a_tuple_is_late_unless_its_session_is_open() -> None:
     watermark = [("z", 0, 40 + DELAY)]
     fired, late = windows_of(
@@ -120,12 +98,6 @@ def test_a_tuple_is_late_unless_its_session_is_open() -> None:
     )
     assert late == [[], [("a", 4, 10), ("c", 2, 29)], []]
     assert fired == [[("c", 29, 29, 1)], [], [("b", 30, 30, 8), ("a", 25, 32, 3), ("z", 65, 65, 0)]]
-
-
-def test_tuples_come_in_the_order_of_their_times() -> None:
-    rows = [("a", 3, 20), ("a", 1, 0)], [("a", 2, 10), ("a", 4, 20)], [("z", 0, 900)]
-    fired, _ = windows_of(SESSIONS, *rows, aggregator=Numbers(), out="v: array<bigint>")
-    assert fired[-1] == [("a", 0, 20, [1, 2, 3, 4])]
 
 
 def test_an_aggregator_without_input_fields_counts_tuples() -> None:
@@ -246,13 +218,7 @@ def test_each_tuple_fires_once_or_is_late_once_whatever_replays_bring(
     stream = topology.new_stream("s", RowsSpout(FIELDS, {}, SpoutType.OPAQUE))
     out = "v" if isinstance(aggregator, Sum) else "v: array<bigint>"
     fired, late = stream.group_by("key").window_with_late_rows(
-        config,
-        "n",
-        aggregator,
-        out,
-        bounds="first, last",
-        state_name="w",
-        parallelism=seed + 1,
+        config, "n", aggregator, out, bounds="first, last", state_name="w", parallelism=seed + 1
     )
     wanted, wanted_late = {}, {}
     with TopologyTestDriver(topology, max_batch_attempts=99) as driver:

@@ -33,7 +33,7 @@ from tests.runtime.windows.test_windows_model import CONFIGS, Numbers, in_any_or
 from tests.runtime.windows.window_model import WindowModel, model_of
 from trident import Config, Fields, JoinType, TopologyError, TridentTopology
 from trident.arrow import table_of
-from trident.coordination.transaction_log import LogReader
+from trident.coordination.log_reader import LogReader
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations import Count, Sum
 from trident.planner import make_plan

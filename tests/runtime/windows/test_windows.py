@@ -362,8 +362,7 @@ def test_what_a_reducer_does_not_bear_fails_the_batch_that_completes_the_window(
         fed(driver, [13])
         driver.feed("s", 1)
         with pytest.raises(
-            BatchFailedError,
-            match=r"batch 2 failed once in step 's/_Thirteen@n-window' on tuple \[n=13\]: ValueError",
+            BatchFailedError, match=r"batch 2 failed once in step 's/_Thirteen@n-window' on tuple \[n=13\]: ValueError"
         ):
             driver.run()
         assert driver.txid == 1

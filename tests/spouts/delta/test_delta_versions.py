@@ -16,7 +16,6 @@ from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
 from states.memory import MemoryMapState
-from tests.spouts.killed_driver import run_killed
 from tests.spouts.reading import batches, definitions, is_plain, opened, rows_of
 from trident import TridentTopology
 from trident.operations import Sum
@@ -301,37 +300,6 @@ def test_it_runs_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     with topology.start(log_dir=tmp_path / "log") as running:
         running.process_all_available()
         assert (running.state(total).get(), running.txid) == (2999 * 1500, 2)
-
-
-DRIVER = """
-import sys
-from spouts import DeltaSpout
-from states.delta import DeltaState
-from trident import TridentTopology
-from trident.operations import Count, Filter, Sum
-
-class Tell(Filter):
-    def is_keep(self, tuple):
-        print(tuple[0], flush=True)
-        return True
-
-folder = sys.argv[1]
-topology = TridentTopology("delta")
-stream = topology.new_stream("rows", DeltaSpout(folder + "/in", "id", max_batch_files=3)).each("id", Tell())
-total = stream.persistent_aggregate(DeltaState.opaque(folder + "/sum"), "id", Sum(), "sum")
-count = stream.persistent_aggregate(DeltaState.opaque(folder + "/count"), Count(), "count")
-with topology.start(engine="in_process", log_dir=folder + "/log") as running:
-    running.process_all_available()
-    print(running.state(count).get(), running.state(total).get(), flush=True)
-"""
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_driver_that_is_killed_reads_each_row_once(tmp_path: Path) -> None:
-    for start in range(0, 300, 10):
-        append(tmp_path / "in", start, start + 10)
-    assert run_killed(DRIVER, tmp_path, kill_at=(40, 130)) == f"300 {299 * 150}"
 
 
 def entry_of(path: Path, version: int) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
-from spouts.delta.table_place import TablePlace
+from spouts.delta.table_log import TablePlace
 from tests.spouts.delta.test_delta_versions import FEED, actions, append, entry_of, ids, numbers
 from tests.spouts.reading import batches, definitions, rows_of
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError

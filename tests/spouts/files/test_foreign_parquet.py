@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spouts import ParquetFileSpout
-from spouts.rows.driver_rows import fitted
+from spouts.rows.fixed_batch import fitted
 from tests.spouts.reading import rows, tuple_rows
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields

@@ -269,21 +269,6 @@ def test_without_follow_nothing_is_looked_for_again(tmp_path: Path) -> None:
     assert coordinator.initialize_transaction(2, definition) is None
 
 
-def test_new_files_and_lines_are_found_wherever_they_sort_also_after_a_restart(tmp_path: Path) -> None:
-    write(tmp_path / "m", b"1\n")
-    spout = TextFileSpout(tmp_path)
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
-    assert coordinator.initialize_transaction(2, first) is None
-    write(tmp_path / "a", b"2\n")
-    append(tmp_path / "m", b"3\n")
-    write(tmp_path / "z", b"4\n")
-    for one in (coordinator, TextFileSpout(tmp_path).get_coordinator({})):
-        second = one.initialize_transaction(2, first)
-        assert rows_of(spout, one, second) == [("2",), ("3",), ("4",)]
-        assert one.initialize_transaction(3, second) is None
-
-
 def test_a_definition_that_was_never_logged_is_made_again_from_the_one_before(tmp_path: Path) -> None:
     write(tmp_path / "a", b"1\n2\n3\n")
     spout = TextFileSpout(tmp_path, max_batch_bytes=2)
@@ -512,15 +497,3 @@ def test_what_is_added_is_ahead_once_it_was_listed_and_a_restart_knows_what_is_l
     fourth = again.initialize_transaction(4, third)
     again.success(4, fourth)
     assert again.lag(fourth) == (2, "bytes")
-
-
-def test_throttled_batches_are_smaller_but_never_empty(tmp_path: Path) -> None:
-    write(tmp_path / "a", b"1\n" * 6 + b"a long line\n" + b"2\n")
-    spout = TextFileSpout(tmp_path, max_batch_bytes=8)
-    coordinator = spout.get_coordinator({})
-    rows, previous = [], None
-    for txid, share in enumerate([0.5, 1.0, 0.001, 0.001], 1):
-        coordinator.throttle(share)
-        previous = coordinator.initialize_transaction(txid, previous)
-        rows.append([row[0] for row in rows_of(spout, coordinator, previous)])
-    assert rows == [["1", "1"], ["1"] * 4, ["a long line"], ["2"]]

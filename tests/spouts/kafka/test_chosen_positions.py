@@ -111,11 +111,8 @@ def test_what_topics_no_longer_names_rests_where_it_is_and_goes_on_there_when_it
 ) -> None:
     prefix = kafka_topics.create()
     stays, goes = kafka_topics.create(name=prefix + "-a"), kafka_topics.create(name=prefix + "-b")
-    both: Any = {
-        "names": [stays, goes],
-        "pattern": re.compile(prefix + "-.*"),
-        "partitions": {stays: [0], goes: [0]},
-    }[how]
+    all_of = {stays: [0], goes: [0]}
+    both: Any = {"names": [stays, goes], "pattern": re.compile(prefix + "-.*"), "partitions": all_of}[how]
     one: Any = {"names": [stays], "pattern": re.compile(prefix + "-a"), "partitions": {stays: [0]}}[how]
 
     def spout(topics: Any) -> Any:

@@ -243,11 +243,11 @@ def test_bytes_bound_a_batch_by_the_size_of_records_at_its_beginning_and_end(kaf
 def test_consumers_stay_open_between_batches_and_are_closed_with_the_topology(kafka_topics: Topics) -> None:
     topic = kafka_topics.create()
     kafka_topics.produce(topic, numbered(10))
-    before = READERS.idle
+    before = len(READERS._idle)
     with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=5)) as made:
         made.rest()
-        assert READERS.idle == before + 1
-    assert READERS.idle == before
+        assert len(READERS._idle) == before + 1
+    assert len(READERS._idle) == before
 
 
 def test_seconds_bound_a_batch_by_the_speed_of_those_before_it() -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from spouts.kafka import Avro, ByColumns, ByRecord, Json, OpaqueTridentKafkaSpout
-from spouts.kafka.value_formats import AvroRecords, BadValue, Format, KafkaRecord, TextFormat, format_of
+from spouts.kafka.value_formats import AvroRecords, BadValue, Format, KafkaRecord, Plain, format_of
 from tests.harness import kafka_topics as written
 from tests.harness.kafka_topics import Topics
 from tests.harness.topology_runs import keep, start
@@ -101,11 +101,11 @@ def test_halves_of_json_in_two_records_are_not_put_together() -> None:
 
 
 def test_text_must_be_utf_8() -> None:
-    assert columns(TextFormat(), "é".encode(), None) == [["é", None]]
+    assert columns(Plain("string"), "é".encode(), None) == [["é", None]]
     with pytest.raises(BadValue) as error:
-        columns(TextFormat(), b"a", b"\xff", b"c")
+        columns(Plain("string"), b"a", b"\xff", b"c")
     assert error.value.at == 1
-    assert columns(TextFormat(), b"a", b"\xff", None, bad_is_null=True) == [["a", None, None]]
+    assert columns(Plain("string"), b"a", b"\xff", None, bad_is_null=True) == [["a", None, None]]
 
 
 def test_avro_becomes_the_fields_of_its_schema() -> None:

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
+from confluent_kafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.offset_commits import OffsetNotes, OffsetWindow, PartitionWork, Start
+from spouts.kafka.broker_view import OffsetBounds, TopicView
+from spouts.kafka.offset_commits import OffsetWindow, PartitionWork
+from spouts.kafka.positions import OwnPartitions
 
+SPOT = Spot("topic", 0)
 _RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)))
+
+
+def window_of(start: int, done: Sequence[tuple[int, int]]) -> OffsetWindow:
+    window = OffsetWindow(start)
+    for first, end in done:
+        window.finish(first, end)
+    return window
+
+
+def work_of(start: int, done: Sequence[tuple[int, int]], failures: dict[int, int]) -> PartitionWork:
+    work = PartitionWork(start, -1)
+    work.window, work.failures = window_of(start, done), failures
+    work.begin("i" * 22, 1000)
+    return work
+
+
+def committed_by(work: PartitionWork) -> TopicPartition:
+    commit = work.to_commit(SPOT)
+    assert isinstance(commit, TopicPartition)
+    return commit
 
 
 @given(st.integers(0, 20), _RANGES)
@@ -27,14 +57,13 @@ def test_it_knows_of_each_offset_whether_it_is_done(start: int, ranges: list[tup
 
 
 def test_what_is_committed_is_the_lowest_offset_that_is_not_done() -> None:
-    spot = Spot("topic", 0)
-    work = PartitionWork(Start(0, OffsetNotes(), is_committed=False, epoch=-1))
+    work = PartitionWork(0, -1)
     for offset in range(3):
         work.arrive(offset, None)
     committed = []
     for offset in (2, 0, 1):
         work.finish(offset)
-        offset_to_commit = work.to_commit(spot)
+        offset_to_commit = work.to_commit(SPOT)
         assert offset_to_commit is not None
         committed.append(offset_to_commit.offset)
     assert committed == [0, 1, 3]
@@ -43,7 +72,7 @@ def test_what_is_committed_is_the_lowest_offset_that_is_not_done() -> None:
 @given(st.sets(st.integers(0, 40)), _RANGES)
 def test_only_records_that_are_not_done_are_processed(there: set[int], ranges: list[tuple[int, int]]) -> None:
     done = [(first, first + length) for first, length in ranges]
-    window = OffsetWindow(0, done)
+    window = window_of(0, done)
     known = {offset for first, end in done for offset in range(first, end)}
     taken = [offset for offset in sorted(there) if window.arrive(offset)]
     assert taken == [offset for offset in sorted(there) if offset not in known]
@@ -88,17 +117,21 @@ def test_notes_are_read_as_they_were_written(
     for distance, length in steps:
         done.append((at + distance, at + distance + length))
         at = done[-1][1]
-    notes = OffsetNotes("id", 3, done, {offset + each: count for each, count in failures.items()})
-    assert OffsetNotes.of(notes.text(offset), offset) == notes
+    work = work_of(offset, done, {offset + each: count for each, count in failures.items()})
+    read = PartitionWork.of(committed_by(work))
+    assert (read.topic_id, read.partitions) == ("i" * 22, 1000)
+    assert (read.window.done, read.failures) == (done, work.failures)
+    read.begin("i" * 22, 1000)
+    assert read.to_commit(SPOT) is None, "it is committed already"
 
 
 def test_notes_have_room_in_what_kafka_keeps_and_leave_out_what_is_farthest() -> None:
     done = [(at, at + 1) for at in range(10**12, 10**12 + 100_000, 2)]
-    text = OffsetNotes("i" * 22, 1000, done, {10**12 + at: 10**6 for at in range(1, 1000)}).text(10**12 - 1)
-    assert len(text) <= 4096
-    read = OffsetNotes.of(text, 10**12 - 1)
-    assert list(read.done) == done[: len(read.done)]
-    assert len(read.done) > 500
+    commit = committed_by(work_of(10**12 - 1, done, {10**12 + at: 10**6 for at in range(1, 1000)}))
+    assert len(commit.metadata or "") <= 4096
+    read = PartitionWork.of(commit)
+    assert read.window.done == done[: len(read.window.done)]
+    assert len(read.window.done) > 500
     assert len(read.failures) == 60
 
 
@@ -106,11 +139,13 @@ def test_notes_have_room_in_what_kafka_keeps_and_leave_out_what_is_farthest() ->
     "text", [None, "", "a note of another program", "[]", '{"trident": 2}', '{"trident":1,"done":[1]}', "7"]
 )
 def test_what_another_program_committed_says_nothing(text: str | None) -> None:
-    assert OffsetNotes.of(text, 5) == OffsetNotes()
+    commit = TopicPartition("topic", 0, 5) if text is None else TopicPartition("topic", 0, 5, text)
+    work = PartitionWork.of(commit)
+    assert (work.topic_id, work.partitions, work.failures, work.window.done, work.window.low) == ("", 0, {}, [], 5)
 
 
 def test_what_was_done_from_an_offset_on_is_forgotten_where_a_partition_was_cut_off() -> None:
-    window = OffsetWindow(5, [(8, 12), (15, 20)])
+    window = window_of(5, [(8, 12), (15, 20)])
     window.position = 30
     window.cut(10)
     assert (window.low, window.position, window.done) == (5, 10, [(8, 10)])
@@ -121,7 +156,30 @@ def test_what_was_done_from_an_offset_on_is_forgotten_where_a_partition_was_cut_
 
 
 def test_notes_of_what_lies_behind_a_cut_are_left_out() -> None:
-    notes = OffsetNotes("id", 1, [(8, 12), (15, 20)], {9: 1, 16: 2})
-    assert notes.furthest(5) == 20
-    assert notes.before(10) == OffsetNotes("id", 1, [(8, 10)], {9: 1})
-    assert notes.before(8).furthest(5) == 5
+    work = work_of(5, [(8, 12), (15, 20)], {9: 1, 16: 2})
+    assert (work.window.furthest, work.window.position) == (20, 5)
+    work.move(10, 7, is_ahead=False)
+    assert (work.window.done, work.failures, work.window.position, work.epoch) == ([(8, 10)], {9: 1}, 5, 7)
+    work.move(8, 7, is_ahead=False)
+    assert (work.window.furthest, work.window.position) == (5, 5)
+
+
+def test_of_a_partition_that_was_cut_and_grew_again_nothing_behind_the_position_is_done() -> None:
+    """The client says "out of range", and when the broker is asked, the partition has other records at these offsets."""
+    seen = [OffsetBounds(0, 40, 1), OffsetBounds(0, 40, 2)]
+    view = SimpleNamespace(
+        brokers=SimpleNamespace(explained=lambda _: nullcontext()),
+        bounds=lambda spots: dict.fromkeys(spots, seen.pop(0)),
+        truncations=dict.fromkeys,
+    )
+    options: Any = SimpleNamespace(
+        first_poll="earliest", on_lost="fail", group_id="g", bootstrap_servers="b", topics=SimpleNamespace(pattern=None)
+    )
+    notes = {"trident": 1, "topic": "A", "partitions": 1, "failures": [], "done": [5, 2]}  # 35 and 36
+    answer = TopicPartition(*SPOT, 30, json.dumps(notes), 1)
+    consumer: Any = SimpleNamespace(committed=lambda *_, **__: [answer])
+    own = OwnPartitions(options, cast(Any, view), 0, 1)
+    work = own.starts({SPOT: True}, {SPOT.topic: TopicView("A", {0: True})}, consumer, True)[SPOT]
+    assert list(work.window.done) == [(35, 37)]
+    assert own.move(SPOT, work, None)
+    assert [offset for offset in range(30, 40) if work.arrive(offset, 2)] == [*range(30, 40)]

@@ -1,7 +1,6 @@
-"""What becomes of messages between a queue and the topology, whatever happens: random answers, crashes, servers away.
+"""When messages come again, and what becomes of them, whatever happens: random answers, crashes, servers away.
 
-The queue is a list in memory that keeps what a real one promises: what is not acknowledged is delivered again.
-"""
+The queue is a list in memory that keeps what a real one promises: what is not acknowledged is delivered again."""
 
 from __future__ import annotations
 
@@ -15,10 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.messages.deliveries import Deliveries
-from spouts.messages.queue import Message, decoded
-from spouts.messages.retry_policy import RetryPolicy
-from trident.errors import SourceAwayError, SpoutError
+from spouts.messages.deliveries import Deliveries, Message, RetryPolicy, decoded
+from trident.errors import ConfigError, SourceAwayError, SpoutError
 
 
 class ListQueue:
@@ -251,4 +248,69 @@ def test_a_bad_item_spoils_no_other(numbers: list[int]) -> None:
             raise ValueError("negative")
         return [(item,) for item in items]
 
-    assert decoded(numbers, decode) == ["negative" if number < 0 else (number,) for number in numbers]
+    assert decoded(numbers, decode) == [((), "negative") if number < 0 else ((number,), None) for number in numbers]
+
+
+@given(st.lists(st.integers(0, 5), max_size=8))
+def test_what_failed_comes_again_when_it_is_due_and_not_before(seconds_between: list[int]) -> None:
+    numbers = range(len(seconds_between))
+    run = Run(ListQueue(numbers), RetryPolicy(first_pause_s=2.0), max_pending=8)
+    for _ in range(20):
+        run.step(1e-3)
+    due = {}
+    for id_, seconds in zip(list(run.out), seconds_between, strict=True):
+        run.now += seconds
+        due[run.out.pop(id_)] = run.now + 2.0
+        run.deliveries.fail(id_)
+    assert sorted(due) == list(numbers)
+    while due:
+        run.now += 0.25
+        for _ in range(20):
+            run.step(1e-3)
+        assert set(run.out.values()) >= {number for number, at in due.items() if at <= run.now - 0.01}
+        for id_, number in list(run.out.items()):
+            assert due.pop(number) <= run.now
+            run.ack(id_)
+
+
+def test_each_pause_is_twice_as_long_up_to_the_longest() -> None:
+    policy = RetryPolicy(first_pause_s=0.5, longest_pause_s=3.0)
+    assert [policy.pause_s(failures) for failures in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+@given(st.integers(1, 10**9), st.floats(0.001, 900), st.floats(0.001, 900))
+def test_a_pause_is_never_outside_of_its_limits(failures: int, one: float, other: float) -> None:
+    policy = RetryPolicy(first_pause_s=min(one, other), longest_pause_s=max(one, other))
+    assert min(one, other) <= policy.pause_s(failures) <= policy.pause_s(failures + 1) <= max(one, other)
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit"),
+    [
+        (RetryPolicy(), None),
+        (RetryPolicy(dead_letters="d"), 10),
+        (RetryPolicy(4, dead_letters="d"), 4),
+        (RetryPolicy(1), 1),
+    ],
+)
+def test_nothing_is_given_up_without_a_limit_or_a_place_for_it(policy: RetryPolicy, limit: int | None) -> None:
+    assert policy.limit == limit
+    assert policy.gives_up(10**9) is (limit is not None)
+    if limit is not None:
+        assert not policy.gives_up(limit - 1)
+        assert policy.gives_up(limit)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_failures": 0}, "max_failures=0: give a whole number of at least 1"),
+        ({"max_failures": 1.5}, "max_failures=1.5"),
+        ({"first_pause_s": 0}, "first_pause_s=0"),
+        ({"first_pause_s": 9, "longest_pause_s": 8}, "the longest pause no shorter than the first"),
+        ({"dead_letters": ""}, "dead_letters='': give the name"),
+    ],
+)
+def test_an_impossible_policy_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        RetryPolicy(**options)

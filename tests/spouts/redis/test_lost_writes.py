@@ -113,9 +113,7 @@ def test_a_position_that_no_entry_has_is_no_loss(redis_server: Server, client: A
     newest.close()
 
 
-def test_a_replay_that_finds_as_many_other_entries_is_refused(
-    saved: tuple[Server, Callable[[], None]],
-) -> None:
+def test_a_replay_that_finds_as_many_other_entries_is_refused(saved: tuple[Server, Callable[[], None]]) -> None:
     server, crash = saved
     with client_of(server) as client:
         fill(client, range(1, 7))

@@ -12,8 +12,8 @@ from spouts import TransactionalRedisStreamSpout
 from tests.harness.commands import until
 from tests.harness.servers import Server
 from tests.harness.withheld import HOW, How, Withheld
+from tests.spouts.reading import Life
 from tests.spouts.redis.streams import FIELDS, fill, url_of
-from tests.spouts.withheld_lives import Life
 from trident.errors import SourceAwayError
 
 pytestmark = pytest.mark.server

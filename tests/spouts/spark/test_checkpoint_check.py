@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spouts.spark.checkpoint_check import Checkpoint, check_checkpoint, check_handed, digest_of, is_batch
+from spouts.spark.checkpoint_check import check_checkpoint, check_handed, digest_of, is_batch
 from trident.errors import CheckpointMismatchError
 
 LAST = {"query": "q", "batch": 4, "offsets": "d4", "sources": ["files"]}
 
 
-def checkpoint(
-    query: str | None = "q", planned: int | None = 4, done: int | None = 4, *, since: int = 99
-) -> Checkpoint:
+def checkpoint(query: str = "q", planned: int | None = 4, done: int | None = 4, *, since: int = 99) -> Any:
     """Return a checkpoint whose batches from `since` on are other ones than those of the log."""
-    return Checkpoint("cp", query, planned, done, lambda batch: f"d{batch}" if batch < since else f"other{batch}")
+
+    def digest(batch: int) -> str:
+        return f"d{batch}" if batch < since else f"other{batch}"
+
+    return SimpleNamespace(path="cp", query=query, planned=planned, done=done, digest=digest)
 
 
 FITTING = {
@@ -25,7 +28,7 @@ FITTING = {
     "Spark has planned the next one": checkpoint(planned=5),
 }
 UNFIT = {
-    "cp is empty: it was deleted, or a different folder is named": checkpoint(None, None, None),
+    "cp is empty: it was deleted, or a different folder is named": checkpoint("", None, None),
     "cp is of query r: it was deleted and begun again": checkpoint("r", 0, None),
     "cp ends with batch 3: it was restored from an older copy": checkpoint(planned=3, done=3),
     "cp ends with batch None": checkpoint(planned=None, done=None),
@@ -54,7 +57,7 @@ def test_another_source() -> None:
 
 
 def test_a_new_log_needs_a_checkpoint_that_completed_nothing() -> None:
-    for fresh in (checkpoint(None, None, None), checkpoint("q", None, None), checkpoint("q", 0, None)):
+    for fresh in (checkpoint("", None, None), checkpoint("q", None, None), checkpoint("q", 0, None)):
         check_checkpoint(fresh, None, ["files"])
     with pytest.raises(
         CheckpointMismatchError, match=r"given the batches up to 0 of query q already, and this log has none of them"

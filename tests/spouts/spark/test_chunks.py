@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import zlib
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from spouts.spark.chunks import (
     new_rows_folder,
     read_manifest,
     remove_rows,
+    said_by_spark,
     write_manifest,
 )
 from tests.spouts.reading import tuple_rows
@@ -104,3 +106,12 @@ def test_a_manifest_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         SpoutError, match=r"manifest.json cannot be read as the manifest of a DataFrame's rows: JSONDec"
     ):
         read_manifest(str(tmp_path))
+
+
+@pytest.mark.quick
+def test_a_module_that_workers_lack_leads_to_their_python() -> None:
+    raised = RuntimeError("task failed\nTraceback (most recent call last):\nModuleNotFoundError: No module named 'x'")
+    assert said_by_spark(raised) == (
+        f"ModuleNotFoundError: No module named 'x'. Is {sys.executable} the Python of Spark's workers? "
+        "If not, set PYSPARK_PYTHON to it before Spark starts"
+    )

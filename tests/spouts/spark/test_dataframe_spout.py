@@ -47,18 +47,6 @@ def test_batches_are_bounded_and_hold_each_row_once(limit: int, sizes: list[int]
     assert rows == [(n, "x") for n in range(100)]
 
 
-def test_a_throttled_spout_gives_less_but_something(tmp_path: Path) -> None:
-    written(tmp_path, 100, 10)
-    coordinator = spout_of(tmp_path, max_batch_rows=80).get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
-    coordinator.throttle(0.25)
-    second = coordinator.initialize_transaction(2, first)
-    coordinator.throttle(0.001)
-    assert coordinator.initialize_transaction(3, second) is None
-    third = coordinator.initialize_transaction(2, first)
-    assert [one and one["rows"] for one in (first, second, third)] == [80, 20, 10]  # a chunk at least
-
-
 def test_the_rows_are_deleted_after_the_last_batch_and_a_restart_has_nothing_more(tmp_path: Path) -> None:
     manifest, log = written(tmp_path / "rows", 100, 10), str(tmp_path / "log")
     topology = TridentTopology("orders")

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,12 +60,7 @@ class Words:
         return self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.source))
 
     def start(
-        self,
-        df: DataFrame | None = None,
-        log: str = "log",
-        name: str = "words",
-        fails: bool = False,
-        **options: Any,
+        self, df: DataFrame | None = None, log: str = "log", name: str = "words", fails: bool = False, **options: Any
     ) -> RunningTopology:
         topology = TridentTopology(name)
         spout = StructuredStreamingSpout(self.lines() if df is None else df, self.checkpoint, **options)
@@ -171,13 +167,18 @@ class _Given:
     sparkSession = None  # noqa: N815  as PySpark has it
 
 
+def _said(query: str, digest: str | None) -> SimpleNamespace:
+    """Return what a checkpoint says about any batch."""
+    return SimpleNamespace(query=query, digest=lambda batch: digest)
+
+
 def test_a_driver_that_was_replaced_does_not_remove_the_rows_that_its_successor_has_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rows(df: Any, folder: str, fields: Fields, limits: ChunkLimits) -> list[Chunk]:
         return chunks_of(Path(folder), [batch_of(0, 10)], limits)
 
-    monkeypatch.setattr(query_batches, "read_batch", lambda spark, path, batch: ("query", "digest"))
+    monkeypatch.setattr(query_batches, "Checkpoint", lambda spark, path: _said("query", "digest"))
     monkeypatch.setattr(chunks, "_write_rows", rows)
     spout = StructuredStreamingSpout(lambda spark: spark.table("t"), tmp_path, fields=FIELDS)
     replaced, successor = (spout.get_coordinator({}) for _ in range(2))
@@ -201,7 +202,7 @@ def test_a_driver_that_was_replaced_does_not_remove_the_rows_that_its_successor_
 def test_a_checkpoint_that_does_not_answer_for_a_batch_is_not_taken_for_one_that_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: tuple[str, str | None], missing: str
 ) -> None:
-    monkeypatch.setattr(query_batches, "read_batch", lambda spark, path, batch: found)
+    monkeypatch.setattr(query_batches, "Checkpoint", lambda spark, path: _said(*found))
     spout = StructuredStreamingSpout(lambda spark: spark.table("t"), tmp_path, fields=FIELDS)
     coordinator = spout.get_coordinator({})
     coordinator._last = {"query": found[0], "batch": 1, "offsets": None, "sources": []}

@@ -19,14 +19,8 @@ from tests.state.samples import mostly, outcome, recut, same, values
 from trident.errors import CorruptValueError
 from trident.state import OpaqueValue, decode, encode
 from trident.state.encoding import codec
-from trident.state.encoding.codec import (
-    decode_columns,
-    decode_many,
-    encode_lists,
-    encode_many,
-    encode_tuples,
-    plain_number,
-)
+from trident.state.encoding.codec import decode_columns, decode_many, encode_lists, encode_many, encode_tuples
+from trident.types import plain_number
 
 
 @pytest.mark.slow

@@ -177,11 +177,7 @@ transactional_values = st.builds(TransactionalValue, st.integers(0, 9), small)
 sentinels = st.builds(Sentinel, st.text(max_size=4), st.integers(0, 9), ATTEMPTS)
 anything = st.one_of(opaque_values, transactional_values, sentinels, small)
 stored_bytes = st.one_of(
-    opaque_values.map(list),
-    opaque_values.map(list),
-    transactional_values.map(list),
-    sentinels.map(list),
-    small,
+    opaque_values.map(list), opaque_values.map(list), transactional_values.map(list), sentinels.map(list), small
 ).map(encode)
 
 

@@ -136,7 +136,7 @@ def test_within_a_commit_the_keys_of_a_failed_put_are_forgotten() -> None:
     with pytest.raises(Crash):
         cache.multi_put([("a",), ("new",)], [2, 2])
     assert cache.multi_get([("a",), ("b",), ("new",)]) == [2, 1, 2]
-    assert store.gets == [[("a",), ("b",)], [("a",), ("new",)]]
+    assert store.gets == [[("a",), ("b",)], [("a",), ("b",), ("new",)]]
 
 
 @pytest.mark.parametrize("new_map", [*EXACT, NonTransactionalMap])

@@ -20,85 +20,17 @@ from spouts import FixedBatchSpout
 from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.map import CassandraBackingMap
-from states.cassandra.row_statements import BATCH_BYTES
-from tests.harness.store_commits import add, values
+from states.cassandra.statements import BATCH_BYTES
+from tests.harness.store_commits import values
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit, names
 from trident import TridentTopology
-from trident.errors import (
-    BackendError,
-    CommitOrderError,
-    ConfigError,
-    StateError,
-    StateMismatchError,
-    UnsupportedOperation,
-)
+from trident.errors import BackendError, CommitOrderError, ConfigError, StateError, StateMismatchError
 from trident.operations import Count, Split
-from trident.state import Sentinel, Snapshot, StateConf, StateType
-from trident.state.interfaces import (
-    Key,
-)
-from trident.state.values import CombinerValueUpdater, OpaqueValue, TransactionalValue
+from trident.state import StateConf
+from trident.state.interfaces import Key
+from trident.state.values import OpaqueValue
 
 # ---- the value rules over Cassandra ----------------------------------------------------------------------------------
-
-
-def test_worked_example_of_an_opaque_state(home: Home) -> None:
-    state, log = home.state(home.conf()), Log()
-    commit(state, log, 1, {"man": 3, "dog": 4, "apple": 10}, attempt=1)
-    commit(state, log, 2, {"man": 1, "dog": 1}, attempt=1, record=False)
-    # The replay of batch 2 has another content: "dog" is no longer in it, "apple" is.
-    commit(state, log, 2, {"man": 2, "apple": 5}, attempt=2)
-    assert values(state, "man", "apple") == [5, 15]
-    commit(state, log, 3, {"dog": 1}, attempt=2)
-    assert values(state, "man", "dog", "apple", "none") == [5, 5, 15, None]
-    stored = state.map_state.backing.multi_get([("dog",)])
-    assert stored == [OpaqueValue(3, EPOCH + 2, 4, 5)]
-
-
-def test_worked_example_of_a_transactional_state(home: Home) -> None:
-    state, log = home.state(home.conf(), StateType.TRANSACTIONAL), Log()
-    commit(state, log, 1, {"man": 3})
-    commit(state, log, 2, {"man": 1, "dog": 1}, record=False)
-    commit(state, log, 2, {"man": 1, "dog": 1}, attempt=1)
-    assert values(state, "man", "dog") == [4, 1]
-    assert state.map_state.backing.multi_get([("man",)]) == [TransactionalValue(2, 4)]
-
-
-def test_a_non_transactional_state_counts_a_replay_twice(home: Home) -> None:
-    state, log = home.state(home.conf(), StateType.NON_TRANSACTIONAL), Log()
-    commit(state, log, 1, {"man": 3}, record=False)
-    commit(state, log, 1, {"man": 3}, attempt=1)
-    assert values(state, "man") == [6]
-
-
-def test_a_read_only_instance_sees_the_committed_batch_while_the_next_is_written(home: Home) -> None:
-    conf, log = home.conf(), Log()
-    state, reader = home.state(conf), home.state(replace(conf, read_only=True))
-    commit(state, log, 1, {"cow": 1})
-    snapshot = Snapshot(1, log.winners)
-    commit(state, log, 2, {"cow": 1}, record=False)
-    assert reader.multi_get_at([("cow",)], snapshot) == [1]
-    with pytest.raises(UnsupportedOperation, match="cannot move the sentinel: .* was opened to be read only"):
-        reader.move_sentinel(Sentinel("log", 3, EPOCH))
-
-
-def test_the_single_value_has_a_key_of_its_own(home: Home) -> None:
-    conf, log = home.conf(), Log()
-    state = home.state(conf, snapshot_key="total")
-    txid = log.txid(1)
-    state.begin_commit(txid)
-    state.update(CombinerValueUpdater(add, 7))
-    state.commit(txid)
-    assert home.state(conf, snapshot_key="total").get() == 7
-    assert home.state(conf).multi_get([("total",), ("$GLOBAL$",)]) == [7, None]
-
-
-def test_a_cache_in_front_keeps_counts_exact(home: Home) -> None:
-    conf, log = home.conf(), Log()
-    state = home.state(conf, cache=10)
-    for txid in (1, 2, 3):
-        commit(state, log, txid, {str(n): 1 for n in range(15)})
-    assert home.state(conf).multi_get([(str(n),) for n in range(15)]) == [3] * 15
 
 
 def test_json_is_readable_by_other_programs(home: Home, cql: CassandraConnection) -> None:
@@ -169,9 +101,9 @@ def test_large_values_go_alone_and_no_batch_exceeds_the_limit(home: Home, monkey
     rows: Any = backing._rows
     whole = rows._batch
 
-    def noted(bucket: int, keys: list[bytes], rows: dict[bytes, bytes], timestamp: int) -> Any:
-        sent.append([len(key) + len(rows[key]) for key in keys])
-        return whole(bucket, keys, rows, timestamp)
+    def noted(some: list[Any], at: bytes) -> Any:
+        sent.append([len(key) + len(value) for _, _, key, value in some])
+        return whole(some, at)
 
     monkeypatch.setattr(rows, "_batch", noted)
     sizes = [1 << 20, 60_000, *[9_000] * 800, *[10] * 20_000]

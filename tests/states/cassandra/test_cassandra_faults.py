@@ -11,8 +11,8 @@ import pytest
 from cassandra.cluster import NoHostAvailable
 
 from states.cassandra.cluster_session import CassandraConnection, UnknownOutcome, _translated
+from states.cassandra.fence import FLOOR_BUCKET, PUTS_PER_COMMIT, timestamp
 from states.cassandra.map import CassandraBackingMap
-from states.cassandra.stamps import FLOOR_BUCKET, PUTS_PER_COMMIT, timestamp
 from tests.harness.store_commits import update, values
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit
 from trident.errors import (

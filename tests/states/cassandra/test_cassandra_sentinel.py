@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from states.cassandra.cassandra_fence import RECORD
+from states.cassandra.fence import RECORD
 from states.cassandra.map import CassandraBackingMap
 from tests.harness.servers import start_cassandra
 from tests.harness.store_commits import update

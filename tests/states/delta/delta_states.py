@@ -17,7 +17,7 @@ from tests.harness.store_commits import commit as commit
 from tests.harness.store_commits import update as update
 from tests.harness.store_commits import values as values
 from trident.state.interfaces import StateConf, StateType
-from trident.state.snapshottable import SnapshottableMap
+from trident.state.map_state import SnapshottableMap
 
 WORDS = StateConf("words", "counts", key_fields=(("word", "string"),), value_type="bigint")
 KINDS = {

@@ -13,42 +13,8 @@ from states.delta.data_files import DataFile, name_of
 from states.delta.table_opening import TableOpening
 from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values, version_of
 from trident.errors import ConfigError, FencedError, StaleTransactionError, StateError, StateMismatchError
-from trident.state.interfaces import (
-    StateConf,
-    StateType,
-)
+from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
-from trident.state.values import OpaqueValue, TransactionalValue
-
-
-def test_worked_example_of_an_opaque_state(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {"man": 3, "dog": 4, "apple": 10})
-    commit(state, log, 2, 1, {"man": 1, "dog": 1}, record=False)
-    # The replay of batch 2 has another content: "dog" is no longer in it, "apple" is.
-    commit(state, log, 2, 2, {"man": 2, "apple": 5})
-    assert values(state, "man", "apple") == [5, 15]
-    commit(state, log, 3, 2, {"dog": 1})
-    assert values(state, "man", "dog", "apple", "none") == [5, 5, 15, None]
-    backing = state.map_state.backing
-    assert backing.multi_get([("dog",), ("man",)]) == [OpaqueValue(3, 2, 4, 5), OpaqueValue(2, 2, 3, 5)]
-
-
-def test_worked_example_of_a_transactional_state(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path, kind=StateType.TRANSACTIONAL), Log()
-    commit(state, log, 1, 1, {"man": 3})
-    commit(state, log, 2, 1, {"man": 1, "dog": 1}, record=False)
-    commit(state, log, 2, 2, {"man": 1, "dog": 1})
-    assert values(state, "man", "dog") == [4, 1]
-    backing = state.map_state.backing
-    assert backing.multi_get([("man",)]) == [TransactionalValue(2, 4)]
-
-
-def test_a_non_transactional_state_counts_a_replay_twice(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path, kind=StateType.NON_TRANSACTIONAL), Log()
-    commit(state, log, 1, 1, {"man": 3}, record=False)
-    commit(state, log, 1, 2, {"man": 3})
-    assert values(state, "man") == [6]
 
 
 def test_a_key_updated_twice_in_one_commit_sees_the_first_update(tmp_path: Path) -> None:
@@ -184,16 +150,6 @@ def test_a_forced_sentinel_is_laid_at_once_and_may_go_back(tmp_path: Path) -> No
     for one in (state, state_at(tmp_path), reader_at(tmp_path)):
         assert one.read_sentinel() == low
         assert values(one, "man") == [1]
-
-
-def test_offers_the_optional_abilities_of_a_backing_map(tmp_path: Path) -> None:
-    backing = DeltaBackingMap(tmp_path, StateType.OPAQUE, WORDS)
-    assert backing.offers("move_sentinel")
-    assert backing.offers("reset")
-    state = state_at(tmp_path)
-    commit(state, Log(), 1, 1, {"man": 3, "dog": 4})
-    assert sorted(state.get_tuples()) == [("dog", 4), ("man", 3)]
-    assert sorted(reader_at(tmp_path).get_tuples()) == [("dog", 4), ("man", 3)]
 
 
 @pytest.mark.parametrize("end", ["", "-c000"])

@@ -17,20 +17,15 @@ from tests.states.delta.delta_states import state_at
 from trident import TridentTopology
 from trident.errors import StaleTransactionError
 from trident.operations import Count, Sum
-from trident.state import (
-    CombinerUpdates,
-    OpaqueValue,
-    StateConf,
-    StateType,
-)
+from trident.state import CombinerUpdates, OpaqueValue, StateConf, StateType
 
 LETTERS = [*"abcde", None]
 
 
 @pytest.fixture(autouse=True)
 def soon_deleted_and_always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.removals.REMOVAL_LAG", 2)
-    monkeypatch.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
+    monkeypatch.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
+    monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
     monkeypatch.setattr("trident.state.columns.text_index._FEW_TEXTS", 0)
 
 

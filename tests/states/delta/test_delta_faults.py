@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from states.delta import DeltaBackingMap, DeltaOptions, DeltaState
-from states.delta.old_versions import added_files, is_whole
+from states.delta.local_folder import added_files, is_whole
 from tests.states.delta.delta_states import ROOT, WORDS, Log, changes, commit, reader_at, state_at, values, version_of
 from trident.errors import BackendError, ConfigError, EnvironmentProblem, StateError
 from trident.state.interfaces import StateConf, StateType

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from states.delta import DeltaState
+from states.delta.data_files import only_data_files
 from states.delta.state_table import StateTable
-from states.delta.table_opening import only_data_files
 from tests.states.delta.delta_bucket import Bucket
 from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, values
 from tests.states.delta.test_delta_object_store import storage

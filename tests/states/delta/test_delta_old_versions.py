@@ -14,18 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.states.delta.delta_states import (
-    ROOT,
-    Log,
-    changes,
-    commit,
-    reader_at,
-    state_at,
-    update,
-    values,
-)
+from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values
 from tests.states.delta.publish_child import records_in
-from tests.states.delta.test_delta_published_kills import state_after
+from tests.states.delta.test_delta_published import state_after
 from tests.states.delta.upkeep_child import OPTIONS
 from trident.errors import FencedError, StateError
 from trident.state.txid import Snapshot, Txid

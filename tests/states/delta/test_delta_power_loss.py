@@ -18,7 +18,7 @@ from states.delta import local_folder as _delta_folder
 from tests.harness.topology_runs import start
 from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, values, version_of
 from trident import TridentTopology
-from trident.coordination.transaction_log import LogReader
+from trident.coordination.log_reader import LogReader
 from trident.errors import BackendError, StateError, StateMismatchError
 from trident.operations import Count
 from trident.state.interfaces import StateConf

@@ -1,9 +1,15 @@
-"""The table at the path of a Delta state, as programs read it that know nothing of states."""
+"""The table at the path of a Delta state as other programs read it: always exact states of committed batches."""
 
 from __future__ import annotations
 
 import os
+import random
+import signal
+import subprocess
+import sys
 import threading
+import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,11 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 
 from spouts import DeltaSpout
-from states.delta.published_table import PublishedTable
+from states.delta.state_tables import PublishedTable
 from tests.spouts.reading import batches
-from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values
+from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values
+from tests.states.delta.publish_child import records_in
 from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Snapshot
@@ -247,7 +255,7 @@ def test_publishing_that_fails_fails_no_batch_and_is_made_up_for(
 @pytest.mark.slow
 def test_old_files_go_and_the_changes_stay(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, background_maintenance=False), Log()
-    publisher = state.map_state.backing._publishing._publisher
+    publisher = state.map_state.backing._publishing.publisher
     for number in range(1, 40):
         publisher._not_before = 0.0
         commit(state, log, number, 1, {"man": 1})
@@ -283,3 +291,54 @@ def test_a_delta_spout_follows_what_is_shown(tmp_path: Path) -> None:
     assert changed == {
         ("man", 1, "delete"), ("dog", 1, "delete"), ("man", 2, "insert"), ("dog", 1, "insert"), ("cow", 1, "insert"),
     }  # fmt: skip
+
+
+# ---- writers that are killed -----------------------------------------------------------------------------------------
+
+
+def state_after(records: list[tuple[int, int]], txid: int) -> dict[str, int]:
+    model: Counter[str] = Counter()
+    for number, attempt in records[:txid]:
+        model.update({"all": 1, f"attempt {attempt}": 1, f"w{number % 5}": 1})
+    return dict(model)
+
+
+def shown(path: Path) -> tuple[int, dict[str, int]] | None:
+    """What the table shows: a batch, and its rows; None before the first one."""
+    try:
+        table = DeltaTable(path)
+    except TableNotFoundError:
+        return None
+    txid = table.transaction_version("trident/words/counts/shown")
+    if txid is None:
+        return None
+    rows = table.to_pyarrow_table()
+    keys = rows["word"].to_pylist()
+    assert len(set(keys)) == len(keys), "a key has two rows"
+    return int(txid), dict(zip(keys, rows["value"].to_pylist(), strict=True))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_each_state_that_is_shown_is_that_of_a_committed_batch_whenever_the_writer_is_killed(tmp_path: Path) -> None:
+    path, records, seed = tmp_path / "state", tmp_path / "records", random.randrange(1 << 32)
+    chance, batches = random.Random(seed), [0]
+    for attempt in range(1, 4):
+        command = [sys.executable, "-m", "tests.states.delta.publish_child", str(path), str(records), str(attempt)]
+        child = subprocess.Popen(command, cwd=ROOT)
+        try:
+            until, before = time.monotonic() + 60, batches[-1]
+            wanted = before + 1 + chance.randrange(3)
+            while batches[-1] <= wanted and time.monotonic() < until:
+                if (now := shown(path)) is not None:
+                    txid, rows = now
+                    assert rows == state_after(records_in(records), txid), (seed, attempt, txid)
+                    assert txid >= batches[-1], (seed, attempt)
+                    batches.append(txid)
+            time.sleep(chance.uniform(0, 0.3))  # anywhere in a commit, or in a publication
+        finally:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        assert batches[-1] > before, "nothing was shown in this life"
+    assert len(set(batches)) > 3
+    assert shown(path) is not None

@@ -10,12 +10,9 @@ from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap, DeltaOptions
 from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values
-from trident.errors import BackendError, FencedError, UnsupportedOperation
-from trident.state.interfaces import (
-    StateConf,
-    StateType,
-)
-from trident.state.removals import REMOVAL_LAG
+from trident.errors import BackendError, FencedError
+from trident.state.interfaces import StateConf, StateType
+from trident.state.map_commits import REMOVAL_LAG
 from trident.state.txid import Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -143,11 +140,3 @@ def test_listing_sees_the_newest_version_and_its_own_commit(tmp_path: Path) -> N
     update(state, {"dog": 2})
     assert sorted(state.get_tuples()) == [("dog", 2), ("man", 1)]
     assert list(reader.get_tuples()) == [("man", 1)]
-
-
-def test_both_abilities_are_offered_and_a_reader_deletes_nothing(tmp_path: Path) -> None:
-    backing = map_at(tmp_path, StateType.OPAQUE)
-    assert backing.offers("multi_delete")
-    assert backing.offers("key_pages")
-    with pytest.raises(UnsupportedOperation, match="opened to be read only"):
-        DeltaBackingMap(tmp_path, StateType.OPAQUE, StateConf(read_only=True)).multi_delete([("a",)])

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaState
-from states.delta.indexed_values import IndexedValues
+from states.delta.index import IndexedValues
 from states.delta.staging import STAGED
 from states.delta.state_table import StateTable
 from tests.harness.crashing_stores import tuples_at

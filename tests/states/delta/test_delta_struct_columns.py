@@ -33,8 +33,8 @@ BEYOND: dict[str, Any] = {"max_keys_in_memory": 2, "publish_every_s": 1000}
 
 @pytest.fixture(autouse=True)
 def soon_deleted_always_columns_and_small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.removals.REMOVAL_LAG", 2)
-    monkeypatch.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
+    monkeypatch.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
+    monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
     monkeypatch.setattr("states.delta.beyond_memory.bucketed_base.BucketLimits", lambda: BucketLimits(2))
 
 

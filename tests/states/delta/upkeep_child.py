@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from states.delta import old_versions
+from states.delta import data_files
 from tests.states.delta.delta_states import state_at
 from tests.states.delta.publish_child import live
 
@@ -17,7 +17,7 @@ OPTIONS: dict[str, Any] = {"compact_after_commits": 3, "checkpoint_interval": 2,
 
 
 def main(path: Path, records: Path, attempt: int, deletions: int) -> None:
-    left, delete = count(deletions, -1), old_versions.delete_files
+    left, delete = count(deletions, -1), data_files.delete_files
 
     def dies(system: Any, names: Any) -> None:
         for name in names:
@@ -25,7 +25,7 @@ def main(path: Path, records: Path, attempt: int, deletions: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             delete(system, [name])
 
-    old_versions.delete_files = dies
+    data_files.delete_files = dies
     live(state_at(path, background_maintenance=False, **OPTIONS), records, attempt, publishes=False)
 
 

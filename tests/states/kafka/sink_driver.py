@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from spouts import FixedBatchSpout
-from states.kafka import KafkaTopicState, ToTopic, topic_sink, topic_writer
+from states.kafka import KafkaTopicState, ToTopic, topic_sink
 from tests.harness import topology_runs
 from trident import TridentTopology
 from trident.spout.interfaces import TransactionAttempt
@@ -76,7 +76,7 @@ class Fuse:
                 fuse.reach("after Kafka's commit")
 
         topic_sink.TopicSink.begin_commit = begin_commit  # type: ignore[method-assign, assignment]
-        topic_writer.Producer = FusedProducer  # type: ignore[attr-defined]
+        topic_sink.Producer = FusedProducer  # type: ignore[attr-defined]
 
 
 def main(life: dict[str, Any]) -> None:

@@ -11,9 +11,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spouts import FixedBatchSpout
-from states.kafka import KafkaTopicOptions, KafkaTopicState, ToTopic, topic_writer
-from states.kafka.topic_sink import TopicSink
-from states.kafka.topic_writer import TopicRecord, TopicWriter
+from states.kafka import KafkaTopicOptions, KafkaTopicState, ToTopic, topic_sink
+from states.kafka.topic_sink import TopicRecord, TopicSink, TopicWriter
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Topics
 from tests.harness.store_commits import Log
@@ -266,7 +265,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(is_made: bool, home: Home, m
                 Losing.left = 0
                 raise KafkaException(KafkaError(KafkaError._TRANSPORT, "answer lost"))
 
-    monkeypatch.setattr(topic_writer, "Producer", Losing)
+    monkeypatch.setattr(topic_sink, "Producer", Losing)
     log, sink = Log(), home.sink()
     with pytest.raises(BackendError, match="commit a transaction of .*: _TRANSPORT: answer lost"):
         write(sink, log, 1, 0, b"a", record=False)

@@ -13,7 +13,7 @@ import fastavro
 import pytest
 
 from states.kafka import Avro, ToTopic
-from states.kafka.topic_writer import TopicRecord
+from states.kafka.topic_sink import TopicRecord
 from trident import Fields, TridentTuple
 from trident.errors import ConfigError, CorruptValueError
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,16 +28,11 @@ from trident.errors import (
     UnsupportedOperation,
 )
 from trident.operations import Count, Split
-from trident.state import Key, Sentinel, StateConf, StateSpec, StateType
+from trident.state import Key, StateConf, StateSpec
 from trident.state.values import OpaqueValue
 from trident.testing.backend.simulated_log import Add, Log
 
 _numbers = count()
-KINDS = {
-    StateType.OPAQUE: MemcachedState.opaque,
-    StateType.TRANSACTIONAL: MemcachedState.transactional,
-    StateType.NON_TRANSACTIONAL: MemcachedState.non_transactional,
-}
 
 
 def new_conf() -> StateConf:
@@ -75,30 +69,6 @@ def client(memcached_server: Server) -> Iterator[Client]:
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cache", [0, 100])
-@pytest.mark.parametrize("kind", KINDS)
-def test_batches_count_once(memcached_server: Server, kind: StateType, cache: int) -> None:
-    spec, conf, log = KINDS[kind](memcached_server.address, cache=cache), new_conf(), Log()
-    state = opened(spec, conf)
-    commit(state, log, {"man": 3, "dog": 4, "apple": 10})
-    commit(state, log, {"man": 1, "cow": 1})
-    commit(state, log, {"cow": 1})
-    assert read(state, "man", "cow", "apple", "none") == [4, 2, 10, None]
-    assert read(opened(spec, conf), "man", "cow") == [4, 2]
-
-
-@pytest.mark.parametrize("cache", [0, 100])
-def test_a_replay_with_other_tuples_undoes_the_failed_attempt(memcached_server: Server, cache: int) -> None:
-    spec, conf, log = MemcachedState.opaque(memcached_server.address, cache=cache), new_conf(), Log()
-    state = opened(spec, conf)
-    commit(state, log, {"man": 3, "dog": 4})
-    commit(state, log, {"man": 1, "dog": 1}, record=False)
-    log.fail()
-    commit(state, log, {"man": 2, "apple": 5})
-    commit(state, log, {"dog": 1})
-    assert state.multi_get_at([("man",), ("dog",), ("apple",)], log.snapshot()) == [5, 5, 5]
 
 
 def test_what_is_stored_under_which_name(memcached_server: Server, client: Client) -> None:
@@ -158,15 +128,6 @@ def test_keys_in_several_chunks(memcached_server: Server, many: int) -> None:
     assert state.multi_get(keys[::-1]) == values[::-1]
 
 
-def test_states_with_other_prefixes_do_not_meet(memcached_server: Server) -> None:
-    spec, log = MemcachedState.opaque(memcached_server.address), Log()
-    names = [("a", "b"), ("a/b", "c"), ("a", "b/c"), ("a", "b:c"), ("a", "b!c")]
-    states = [opened(spec, StateConf(f"{topology}{next(_numbers)}", state)) for topology, state in names]
-    for number, state in enumerate(states):
-        commit(state, log, {"x": number}, record=False)
-    assert [read(state, "x") for state in states] == [[number] for number in range(len(names))]
-
-
 def test_removed_keys_are_deleted(memcached_server: Server, client: Client) -> None:
     conf = new_conf()
     state = MemcachedMap(MemcachedOptions(servers=(memcached_server.address,)), conf)
@@ -177,25 +138,6 @@ def test_removed_keys_are_deleted(memcached_server: Server, client: Client) -> N
     assert client.get(f"tests/{conf.state}:key0") is None
     state.multi_put(keys[:2], [b"again"] * 2)
     assert state.multi_get(keys[:3]) == [b"again", b"again", None]
-
-
-def test_a_state_that_is_reset_is_empty_and_others_are_not(memcached_server: Server) -> None:
-    spec, conf, other = MemcachedState.opaque(memcached_server.address), new_conf(), new_conf()
-    logs = Log(), Log()
-    for one, log in zip((conf, other), logs, strict=True):
-        commit(opened(spec, one), log, {"a": 1, "b": 2})
-    state = opened(spec, conf)
-    state.reset()
-    assert state.read_sentinel() is None
-    assert read(state, "a", "b") == [None, None]
-    commit(state, Log(), {"a": 5})
-    assert [read(opened(spec, one), "a", "b") for one in (conf, other)] == [[5, None], [1, 2]]
-
-
-def test_keys_stay_where_they_are_with_another_number_of_partitions(memcached_server: Server) -> None:
-    options, conf = MemcachedOptions(servers=(memcached_server.address,)), new_conf()
-    MemcachedMap(options, conf, 0).multi_put([("a",)], [b"1"])
-    assert MemcachedMap(options, conf, 3).multi_get([("a",)]) == [b"1"]
 
 
 def test_keys_cannot_be_listed(memcached_server: Server) -> None:
@@ -241,19 +183,6 @@ def test_a_writer_that_was_replaced_between_chunks_changes_nothing(memcached_ser
         first.map_state.backing.multi_delete([("b",)])
     assert second.multi_get_at([("a",), ("b",), ("c",)], log.snapshot()) == [3, 3, 1]
     assert second.map_state.backing.multi_get([("c",)]) == [OpaqueValue(1, 1 << 20, None, 1)]
-
-
-def test_a_writer_that_was_replaced_cannot_commit_nor_begin_again(memcached_server: Server) -> None:
-    first, second, log, _ = replaced(memcached_server.address)
-    late = log.next()
-    add(first, {"a": 10})
-    log.fail(takeover=True)
-    commit(second, log, {"b": 2})
-    with pytest.raises(FencedError, match="has taken over"):
-        first.commit(late)
-    with pytest.raises(FencedError, match="has taken over"):
-        first.begin_commit(late)
-    assert second.multi_get_at([("a",), ("b",)], log.snapshot()) == [1, 3]
 
 
 def test_a_chunk_that_arrives_after_the_takeover_overwrites_nothing(memcached_server: Server) -> None:
@@ -306,21 +235,6 @@ def test_a_key_that_somebody_else_writes_fails_the_batch_and_the_replay_succeeds
     log.fail()
     commit(state, log, {"a": 1, "b": 1})
     assert state.multi_get_at([("a",), ("b",)], log.snapshot()) == [2, 2]
-
-
-def test_the_sentinel_moves_forward_only_unless_it_is_forced(memcached_server: Server) -> None:
-    state = MemcachedMap(MemcachedOptions(servers=(memcached_server.address,)), new_conf())
-    assert state.read_sentinel() is None
-    for step in (Sentinel("x", 3, 7), Sentinel("x", 3, 7), Sentinel("x", 4, 7), Sentinel("x", 4, 9)):
-        state.move_sentinel(step)
-        assert state.read_sentinel() == step
-    for back in (Sentinel("x", 3, 9), Sentinel("x", 5, 8), Sentinel("y", 9, 9)):
-        with pytest.raises(FencedError):
-            state.move_sentinel(back)
-        assert state.read_sentinel() == Sentinel("x", 4, 9)
-        state.move_sentinel(back, force=True)
-        assert state.read_sentinel() == back
-        state.move_sentinel(Sentinel("x", 4, 9), force=True)
 
 
 def test_a_commit_of_a_plain_number_needs_no_sentinel(memcached_server: Server) -> None:
@@ -492,16 +406,6 @@ def test_a_missing_driver_says_what_to_install() -> None:
 
 
 # ---- the surface -----------------------------------------------------------------------------------------------------
-
-
-def test_a_spec_survives_pickling(memcached_server: Server) -> None:
-    spec = MemcachedState.opaque([memcached_server.address], cache=7, snapshot_key="total", num_partitions=3)
-    again = pickle.loads(pickle.dumps(spec))
-    assert again == spec
-    assert again.required_num_partitions == 3
-    conf, log = new_conf(), Log()
-    commit(opened(again, conf), log, {"a": 1})
-    assert read(opened(spec, conf), "a") == [1]
 
 
 def test_servers_are_given_as_text_list_or_options() -> None:

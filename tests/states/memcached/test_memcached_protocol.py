@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pymemcache.client.base import Client
 
-from states.memcached.key_names import MAX_NAME_BYTES, Names, prefix_of, unwrap, wrap
+from states.memcached.key_names import MAX_NAME_BYTES, Named, Names, prefix_of
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_commands
 from states.memcached.servers import Servers
@@ -185,11 +185,11 @@ def test_a_prefix_that_leaves_no_room_is_refused(prefix: str) -> None:
 
 
 def test_the_value_of_another_key_under_the_same_hash_is_refused() -> None:
-    data = wrap(b"one", b"value")
-    assert unwrap(("one",), b"one", data) == b"value"
+    (data,) = Named([b"name"], {0: b"one"}).wrapped([b"value"])
+    assert Named([b"name"], {0: b"one"}).found([("one",)], {b"name": data}) == [b"value"]
     for other in (b"two", b"on", b"onev"):
         with pytest.raises(CorruptValueError, match="belongs to another key"):
-            unwrap((other,), other, data)
+            Named([b"name"], {0: other}).found([(other,)], {b"name": data})
 
 
 # ---- servers ---------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_the_value_of_another_key_under_the_same_hash_is_refused() -> None:
 
 def placed(*servers: str) -> dict[bytes, str]:
     keys = [b"name-%d" % number for number in range(3000)]
-    found = Servers(MemcachedOptions(servers=servers)).placed(keys)
+    found = Servers(MemcachedOptions(servers=servers)).chunks(keys)
     return {keys[at]: connection.name for connection, places in found for at in places}
 
 

@@ -11,12 +11,7 @@ import pytest
 from states.memory import LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
 from tests.harness.crashing_stores import commit
 from trident.errors import ConfigError, FencedError, UnsupportedOperation
-from trident.state import (
-    Sentinel,
-    StateConf,
-    StateSpec,
-    StateType,
-)
+from trident.state import Sentinel, StateConf, StateSpec, StateType
 from trident.testing.backend.simulated_log import Add
 
 CONF = StateConf("shop", "counts")
@@ -111,18 +106,6 @@ def test_only_the_writer_that_moved_the_sentinel_last_may_put() -> None:
     assert new.multi_get([("a",)]) == [1]
     new.multi_put([("a",)], [3])
     assert old.multi_get([("a",)]) == [3]
-
-
-@pytest.mark.parametrize("back", [("log", 2, 5), ("log", 3, 4), ("log", 4, 4), ("other", 9, 9)])
-def test_the_sentinel_moves_forward_only(back: tuple[str, int, int]) -> None:
-    store: MemoryBackingMap[int] = MemoryBackingMap()
-    store.move_sentinel(Sentinel("log", 3, 5))
-    with pytest.raises(FencedError, match="move the sentinel in memory"):
-        store.move_sentinel(Sentinel(*back))
-    assert store.read_sentinel() == Sentinel("log", 3, 5)
-    store.move_sentinel(Sentinel(*back), force=True)
-    assert store.read_sentinel() == Sentinel(*back)
-    assert store.offers("move_sentinel")
 
 
 def test_a_backing_map_lists_what_it_holds() -> None:

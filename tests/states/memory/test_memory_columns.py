@@ -30,8 +30,8 @@ MOST = (1 << 63) - 1
 @pytest.fixture(autouse=True, scope="module")
 def soon_deleted_and_always_columns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("trident.state.removals.REMOVAL_LAG", 2)
-        patched.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
+        patched.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
+        patched.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
         patched.setattr("trident.state.columns.text_index._FEW_TEXTS", 0)
         yield
 
@@ -165,7 +165,7 @@ def summed(state: OpaqueMap, txid: int, **values: Any) -> list[Any] | None:
 
 
 def test_a_dict_stays_one_until_a_commit_of_many_keys_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.columns.kept_values._FEW_KEYS", 2)
+    monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 2)
     data = MemoryData()
     state = opened(data)
     assert summed(state, 1, a=1, b=2) is None

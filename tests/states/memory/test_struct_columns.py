@@ -18,7 +18,7 @@ from trident.fields import struct_fields
 from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
-from trident.runtime.steps.several import is_several_native, merging_functions
+from trident.runtime.steps.aggregates import is_several_native, merging_function
 from trident.state import OpaqueMap, OpaqueValue
 from trident.state.columns.number_columns import NumberColumns, NumberForm
 from trident.state.values import CombinerUpdates
@@ -28,7 +28,7 @@ FIELDS = Fields("n: bigint, d: double")
 TOGETHER = several(GIVEN, FIELDS, "s", aggregate_type)
 TYPE = value_of(TOGETHER, "value").types[0] or ""
 FORM = NumberForm.of(TYPE)
-FUNCTIONS = merging_functions(TOGETHER)
+FUNCTIONS: Any = merging_function(TOGETHER)
 ARROW = pa.struct(
     [(name, {"bigint": pa.int64(), "double": pa.float64()}[type_]) for name, type_ in struct_fields(TYPE)]
 )
@@ -37,8 +37,8 @@ ARROW = pa.struct(
 @pytest.fixture(autouse=True, scope="module")
 def soon_deleted_and_always_columns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("trident.state.removals.REMOVAL_LAG", 2)
-        patched.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
+        patched.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
+        patched.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
         yield
 
 

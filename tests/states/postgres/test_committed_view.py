@@ -1,12 +1,12 @@
-"""The view of committed values says what readers of Trident say, whenever it is read."""
+"""The view of committed values says what readers of Trident say; the programs of the pages print what they show."""
 
 from __future__ import annotations
 
 import logging
 import random
 import re
+import textwrap
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from trident.coordination.records import AdoptRecord, CommitRecord
 from trident.operations import Avg, Count, Max, Sum
 from trident.state import OpaqueValue
 
-pytestmark = pytest.mark.server
 ROWS = [("the", 1), ("cow", 2), ("the", 3), (None, 4)]
 
 
@@ -59,6 +58,7 @@ class Words:
         return sorted(self.home.sql(f"SELECT * FROM {self.view}"), key=repr)
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 def test_any_program_reads_what_is_committed(home: Home, kind: str) -> None:
     words = Words(home, kind)
@@ -72,6 +72,7 @@ def test_any_program_reads_what_is_committed(home: Home, kind: str) -> None:
     assert words.rows() == ([("cow", 2), ("the", 4), (None, 4)] if kind == "opaque" else ahead)
 
 
+@pytest.mark.server
 def test_table_and_view_follow_a_declaration_that_has_changed(home: Home) -> None:
     name = f"view{next(numbers)}"
 
@@ -95,6 +96,7 @@ def test_table_and_view_follow_a_declaration_that_has_changed(home: Home) -> Non
     assert read(f"{name}_committed", "total", "most") == [("cow", 2, None), ("old", 1, 1), ("the", 20, 9)]
 
 
+@pytest.mark.server
 def test_a_value_of_several_columns_is_read_as_it_is_committed(home: Home) -> None:
     name = f"view{next(numbers)}"
     topology = TridentTopology(name)
@@ -115,6 +117,7 @@ def test_a_value_of_several_columns_is_read_as_it_is_committed(home: Home) -> No
     assert sorted(home.sql(query), key=repr) == committed
 
 
+@pytest.mark.server
 def test_the_example_of_the_page_runs(home: Home) -> None:
     page = (Path(__file__).parents[3] / "docs" / "states" / "postgres.md").read_text()
     home.sql("CREATE DATABASE page")
@@ -134,6 +137,7 @@ def test_the_example_of_the_page_runs(home: Home) -> None:
     assert [(word, str(count)) for word, count in found] == shown == [("cow", "1"), ("moon", "1"), ("the", "2")]
 
 
+@pytest.mark.server
 def test_names_of_any_kind_are_those_of_the_view(home: Home) -> None:
     words = Words(home)
     words.options["table"] = f'{words.name} of "100 %s" {{own}}'
@@ -146,6 +150,7 @@ def test_names_of_any_kind_are_those_of_the_view(home: Home) -> None:
     ]
 
 
+@pytest.mark.server
 def test_what_counts_is_what_the_rule_of_readers_says(home: Home) -> None:
     """For any winners, adopted batches and stored values: the rule in SQL beside the one in Python."""
     words, draw = Words(home), random.Random(7)
@@ -180,6 +185,7 @@ def test_what_counts_is_what_the_rule_of_readers_says(home: Home) -> None:
     assert 50 < len(wanted) < 600
 
 
+@pytest.mark.server
 def test_another_relation_of_that_name_is_left_alone_and_named(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     words = Words(home)
     home.sql(f"CREATE TABLE {words.view} (mine text)")
@@ -191,6 +197,7 @@ def test_another_relation_of_that_name_is_left_alone_and_named(home: Home, caplo
     assert len(words.rows()) == 3
 
 
+@pytest.mark.server
 def test_a_user_who_may_not_make_views_is_told_and_counts_all_the_same(
     home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,6 +219,7 @@ def test_a_user_who_may_not_make_views_is_told_and_counts_all_the_same(
         home.sql(f"DROP OWNED BY {role}; DROP ROLE {role}; DROP SCHEMA {schema} CASCADE")
 
 
+@pytest.mark.server
 def test_a_log_that_moves_elsewhere_takes_the_view_along(home: Home, tmp_path: Path) -> None:
     words = Words(home)
     words.run()
@@ -220,6 +228,7 @@ def test_a_log_that_moves_elsewhere_takes_the_view_along(home: Home, tmp_path: P
     assert home.sql(f"SELECT to_regclass('{words.view}')") == [(None,)]
 
 
+@pytest.mark.server
 def test_the_view_is_made_once_and_changes_with_its_statement(home: Home) -> None:
     words = Words(home)
     made = f"SELECT xmin::text FROM pg_class WHERE oid = '{words.view}'::regclass"
@@ -277,13 +286,7 @@ class Watch:
             self.wrong.append(f"after batch {found[0][0]}: {seen}, not {wanted}")
 
 
-@pytest.fixture
-def drivers() -> Iterator[DriverServer]:
-    server = DriverServer()
-    yield server
-    server.close()
-
-
+@pytest.mark.server
 @pytest.mark.long
 @pytest.mark.parametrize("reads", [200, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 @pytest.mark.parametrize("store", [pytest.param("postgres", marks=pytest.mark.long), "postgres apart"])
@@ -305,3 +308,38 @@ def test_no_read_of_the_view_under_load_and_kills_sees_what_is_not_committed(
         done, crashes = done + watch.reads, crashes + len(outcome.crashed_after)
     logging.getLogger(__name__).info("%d reads, %d crashes, %d runs", done, crashes, run)
     assert crashes >= run
+
+
+# ---- what pages show of a table --------------------------------------------------------------------------------------
+
+
+_DOCS = Path(__file__).parents[3] / "docs"
+_PAGE = _DOCS / "cookbook.md"
+
+
+def test_a_web_page_reads_the_table(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = _PAGE.read_text(encoding="utf-8").partition("## A table in PostgreSQL for a web page")[2]
+    program, query, shown = re.findall(r"```py\n(.*?)```\n\n    (SELECT.*?);\n(.*?)\n\n", text, re.DOTALL)[0]
+    exec(compile(program, "cookbook", "exec"), {"url": home.url})
+    with psycopg.connect(home.url) as db:
+        rows = db.execute(query).fetchall()
+    assert [[str(value) for value in row] for row in rows] == [
+        [cell.strip() for cell in line.split("|")] for line in shown.splitlines()
+    ]
+
+
+def test_a_feed_of_changes_is_printed_and_followed_as_its_pages_show(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (_DOCS / "reading-states.md").read_text(encoding="utf-8").partition("## What each batch changed")[2]
+    program, shown = re.findall(r"```py\n(.*?)```\n\n((?:    [^\n]*\n)+)", text, re.DOTALL)[0]
+    names: dict[str, Any] = {"url": home.url}
+    exec(compile(program, "reading-states", "exec"), names)
+    assert capsys.readouterr().out == textwrap.dedent(shown)
+    text = (_DOCS / "spouts.md").read_text(encoding="utf-8").partition("## The changes of a state")[2]
+    exec(compile(re.findall(r"```py\n(.*?)```", text, re.DOTALL)[0], "spouts", "exec"), names)
+    with names["follower"].start(engine="in_process") as running:
+        running.process_all_available()
+        assert dict(running.state("more").get_tuples()) == {"oslo": 5, "bergen": 5}

@@ -24,7 +24,7 @@ WORDS = ["a", "b", "", "ä\0\ue000", "d" * 300, None]
 
 @pytest.fixture(autouse=True)
 def soon_deleted_and_always_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.removals.REMOVAL_LAG", 2)
+    monkeypatch.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
     monkeypatch.setattr("states.postgres.typed_rows._MANY_KEYS", 1)
 
 

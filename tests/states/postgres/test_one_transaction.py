@@ -34,13 +34,6 @@ from trident.spout.interfaces import TransactionAttempt
 BATCHES = 12
 
 
-@pytest.fixture
-def proxy(postgres_server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(postgres_server.port)
-    yield proxy
-    proxy.close()
-
-
 class Counts:
     """A topology that counts words in one state, or in two, beside its log."""
 
@@ -183,13 +176,6 @@ def at_request(proxy: Proxy, number: int, point: Point, act: Callable[[], None])
 
 def kill_first(pids: list[int]) -> None:
     os.kill(pids[0], signal.SIGKILL)
-
-
-@pytest.fixture
-def drivers() -> Iterator[DriverServer]:
-    server = DriverServer()
-    yield server
-    server.close()
 
 
 @pytest.mark.long

@@ -26,7 +26,6 @@ from trident.errors import (
     ConfigError,
     CorruptValueError,
     StateError,
-    StateLossDetected,
     StateMismatchError,
 )
 from trident.operations import Collect, Count, Last, Split
@@ -208,17 +207,6 @@ def test_a_key_has_an_end(home: Home) -> None:
     assert not failure.value.retryable
 
 
-def test_a_large_commit_is_several_statements_and_one_transaction(home: Home) -> None:
-    conf, log = conf_of(home), Log()
-    state = home.state(conf, max_keys_per_call=7, max_bytes_per_call=30)
-    words = {f"word {number}": number for number in range(100)}
-    commit(state, log, 1, 0, words)
-    commit(state, log, 2, 0, words)
-    assert values(home.state(conf, max_keys_per_call=3), *words) == [2 * number for number in words.values()]
-    assert home.sql(f'SELECT count(DISTINCT xmin::text) FROM "{conf.prefix}"') == [(1,)]
-    assert dict(state.get_tuples()) == {word: 2 * number for word, number in words.items()}
-
-
 # ---- which states have columns ---------------------------------------------------------------------------------------
 
 
@@ -348,27 +336,6 @@ def test_a_layout_of_a_later_version_is_refused(home: Home) -> None:
 
 
 # ---- foreign hands ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["TRUNCATE", "DROP TABLE", "DELETE FROM"])
-def test_a_table_that_was_emptied_is_found_before_a_commit_and_within(home: Home, how: str) -> None:
-    conf, log = conf_of(home), Log()
-    state = home.state(conf)
-    commit(state, log, 1, 0, {"cow": 1, "the": 1})
-    txid = log.txid(2)
-    state.begin_commit(txid)
-    update(state, {"cow": 1})
-    home.sql(f'{how} "{conf.prefix}"')
-    with pytest.raises(StateLossDetected, match="is gone"):
-        state.commit(txid)
-    for opened in (state, home.state(conf)):
-        with pytest.raises(StateMismatchError, match="the store has no commit at all"):
-            opened.begin_commit(log.txid(2, 1))
-    assert values(state, "cow") == [None]
-    fresh = Log("another log")
-    commit(home.state(conf), fresh, 1, 0, {"cow": 5})  # a new log begins anew
-    commit(home.state(conf), fresh, 2, 0, {"cow": 1})
-    assert rows_of(home, conf.prefix) == [("cow", 6)]
 
 
 def test_a_table_from_an_older_backup_is_found(home: Home) -> None:

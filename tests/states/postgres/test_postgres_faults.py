@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness.proxy import Point, Proxy
-from tests.harness.servers import Server, start_postgres
+from tests.harness.servers import start_postgres
 from tests.harness.store_commits import Log, commit, update, values
 from tests.states.postgres.postgres_states import Home
 from trident.errors import BackendError, ConfigError, FencedError
@@ -23,19 +23,9 @@ pytestmark = pytest.mark.server
 PATIENT: dict[str, Any] = {"retries": 8, "backoff_s": 0.05}
 
 
-@pytest.fixture(params=["columns", "bytes"])
-def home(request: pytest.FixtureRequest, postgres_server: Server) -> Iterator[Home]:
-    declared: dict[str, Any] = {"key_fields": (("word", "string"),), "value_type": "bigint"}
-    home = Home(postgres_server, **(declared if request.param == "columns" else {}))
-    yield home
-    home.close()
-
-
 @pytest.fixture
-def proxy(postgres_server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(postgres_server.port)
-    yield proxy
-    proxy.close()
+def home(either: Home) -> Home:
+    return either
 
 
 @pytest.mark.parametrize("point", ["half request", "reply"])

@@ -1,9 +1,10 @@
-"""The Redis state: what it stores under which key, its options, and commits over a real server."""
+"""The Redis state: what it stores under which key, its options, commits over a real server, a whole topology."""
 
 from __future__ import annotations
 
 import itertools
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 import redis
 
+from spouts import FixedBatchSpout
 from states.redis import RedisBackingMap, RedisOptions, RedisState
 from tests.harness.servers import Server, start_redis
-from trident.errors import BackendError, ConfigError, CorruptValueError, StateMismatchError, UnsupportedOperation
+from trident import TridentTopology
+from trident.errors import BackendError, ConfigError, CorruptValueError, StateMismatchError
+from trident.operations import Count, Split
 from trident.state.encoding.codec import encode, encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel
@@ -137,18 +141,6 @@ def test_large_values_go_in_calls_of_bounded_size(open_map: Open, client: Any) -
     backing.multi_put(keys, values)
     assert backing.multi_get(keys) == values
     assert client.info("commandstats")["cmdstat_mset"]["calls"] - before == 6
-
-
-@pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 7001])
-def test_any_number_of_keys_is_written_and_read_in_order(open_map: Open, client: Any, count: int) -> None:
-    backing = open_map()
-    backing.move_sentinel(Sentinel("inc", 1, 0))
-    keys, values = [(number,) for number in range(count)], [b"%d" % number for number in range(count)]
-    backing.multi_put(keys, values)
-    assert backing.multi_get([*reversed(keys), ("absent",)]) == [*reversed(values), None]
-    assert len(keys_of(backing)) == count
-    backing.multi_delete([*keys, ("absent",)])
-    assert backing.multi_get(keys) == [None] * count
 
 
 def test_no_call_has_more_keys_than_the_option_says(open_map: Open, client: Any) -> None:
@@ -288,23 +280,6 @@ def test_the_factory_is_pickled_and_connects_nowhere_before_the_first_call() -> 
     state.close()
 
 
-def test_a_reader_reads_and_refuses_to_write(open_map: Open, client: Any) -> None:
-    open_map().multi_put([("the",)], [b"one"])
-    reader = open_map(read_only=True)
-    assert reader.multi_get([("the",)]) == [b"one"]
-    assert keys_of(reader) == [("the",)]
-    refused: list[Callable[[], object]] = [
-        lambda: reader.multi_put([("the",)], [b"two"]),
-        lambda: reader.multi_delete([("the",)]),
-        lambda: reader.move_sentinel(Sentinel("inc", 1, 0), force=True),
-        reader.reset,
-    ]
-    for call in refused:
-        with pytest.raises(UnsupportedOperation, match="read only"):
-            call()
-    assert open_map().multi_get([("the",)]) == [b"one"]
-
-
 def test_a_closed_map_opens_again(open_map: Open, client: Any) -> None:
     backing = open_map()
     backing.multi_put([("the",)], [b"one"])
@@ -372,12 +347,57 @@ def test_a_sentinel_of_another_program_is_named_with_its_key(open_map: Open, cli
         open_map().read_sentinel()
 
 
-def test_a_wiped_server_is_found_before_anything_is_written(url: str, client: Any) -> None:
-    state = RedisState.opaque(url).factory.make_state(StateConf("words", "counts"), 0, 1)
-    log = Log()
-    commit(state, log, {"the": 1})
-    client.flushall()
-    with pytest.raises(StateMismatchError, match="no commit at all"):
-        state.begin_commit(log.next())
-    assert client.dbsize() == 0
-    state.close()
+# ---- a whole topology ------------------------------------------------------------------------------------------------
+
+
+LINES = ["the cow jumped over the moon", "the man went to the store", "four score and seven", "how many apples"]
+
+
+def start(url: str, lines: list[str], log_dir: Path, **options: Any) -> Any:
+    topology = TridentTopology("words")
+    spout = FixedBatchSpout("line: string", 1, *[(line,) for line in lines])
+    words = topology.new_stream("lines", spout).each("line", Split(), "word")
+    words.group_by("word").persistent_aggregate(RedisState.opaque(url, num_partitions=2), Count(), "count")
+    words.persistent_aggregate(RedisState.opaque(url), Count(), "total")
+    return topology.start(engine="in_process", log_dir=str(log_dir), **options)
+
+
+def counted(running: Any, lines: list[str]) -> None:
+    running.process_all_available()
+    expected = Counter(word for line in lines for word in line.split())
+    found = running.state("count").multi_get([*expected, "absent"])
+    assert dict(zip([*expected, "absent"], found, strict=True)) == {**expected, "absent": None}
+    assert running.state("total").get() == sum(expected.values())
+
+
+@pytest.mark.server
+def test_a_word_count_goes_on_after_restarts_of_the_topology_and_of_redis(tmp_path: Path) -> None:
+    (tmp_path / "redis").mkdir()
+    server = start_redis(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always")
+    try:
+        url = f"redis://{server.address}"
+        for upto in (2, 3, 4):
+            with start(url, LINES[:upto], tmp_path / "log") as running:
+                counted(running, LINES[:upto])
+            server.kill()
+            server.start()
+        with redis.Redis(port=server.port) as client:
+            assert client.hlen("words/count:sentinels") == 2
+            assert client.exists("words/total:\x01\x91\xa8$GLOBAL$".encode("latin-1")) == 1
+    finally:
+        server.stop()
+
+
+@pytest.mark.server
+def test_a_redis_that_lost_its_data_is_refused_and_can_start_anew(tmp_path: Path, redis_server: Server) -> None:
+    url = f"redis://{redis_server.address}"
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+        with start(url, LINES, tmp_path / "log") as running:
+            counted(running, LINES)
+        client.flushall()
+        with pytest.raises(StateMismatchError, match="the store has no commit at all"):
+            start(url, LINES, tmp_path / "log")
+        with start(url, [*LINES, "the cow"], tmp_path / "log", state_recovery="discard_totals") as running:
+            running.process_all_available()
+            assert running.state("count").multi_get(["the", "cow", "moon"]) == [1, 1, None]

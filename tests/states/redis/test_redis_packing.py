@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from states.redis import RedisBackingMap, RedisOptions
-from states.redis.packing import Words, pack
+from states.redis.wire import Words, pack
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.states.redis.redis_states import Interrupted

@@ -13,10 +13,7 @@ import pytest
 from states.memory import MemoryBackingMap
 from tests.harness.crashing_stores import DictMap
 from trident.errors import BackendError
-from trident.state import (
-    Key,
-    Sentinel,
-)
+from trident.state import Key, Sentinel
 from trident.state.backing_map import backing_map
 from trident.testing import Faults, FaultyMap, InjectedFault
 

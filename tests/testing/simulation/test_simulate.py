@@ -10,7 +10,7 @@ import pytest
 
 from states.kafka import KafkaTopicState
 from states.memory import MemoryMapState
-from states.memory.map import MemoryBackingMap
+from states.memory.state import MemoryBackingMap
 from tests.harness.topology_runs import RowsState
 from tests.runtime.random_topologies import Random
 from tests.testing.simulation import mistaken_topologies as mistaken

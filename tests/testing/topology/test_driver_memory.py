@@ -133,10 +133,7 @@ def test_keys_of_several_partitions_and_of_any_type(partitions: int) -> None:
             "s", (0.0, None, "é", Decimal("1.50"), 1), (-0.0, None, "é", Decimal("1.5"), 2), (1.5, None, None, None, 4)
         )
         driver.run()
-        assert sorted(driver.state(sums).get_tuples(), key=str) == [
-            (0.0, "é", Decimal("1.5"), 3),
-            (1.5, None, None, 4),
-        ]
+        assert sorted(driver.state(sums).get_tuples(), key=str) == [(0.0, "é", Decimal("1.5"), 3), (1.5, None, None, 4)]
 
 
 def test_single_values_several_aggregates_windows_joins_and_states_behind_states() -> None:

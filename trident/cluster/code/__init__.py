@@ -1,5 +1,5 @@
 """Code that travels: a package of a topology, Nimbus's store of them, and a supervisor's folders of what it unpacked.
 
-Begin with `topology_package.py`, which makes a package; `unpacked_code.py` and `package_manifest.py` turn it into a topology
+Begin with `topology_package.py`, which makes a package; `unpacked_code.py` unpacks it
 on another machine.
 """

@@ -16,9 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from trident.cluster.code.package_archive import MAX_ARCHIVE_BYTES, check_package, read_manifest, sha256_of
-from trident.cluster.code.package_manifest import PackageManifest
+from trident.cluster.code.package_archive import (
+    MAX_ARCHIVE_BYTES,
+    PackageManifest,
+    check_package,
+    read_manifest,
+)
 from trident.cluster_errors import BadPackage, ClusterError
+from trident.servers.local_processes import sync_directory
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 UNUSED_S = 3600.0
@@ -38,17 +43,12 @@ class CodeStore:
         except OSError as error:
             raise ClusterError(f"packages of code cannot be stored in {folder}: {error}") from error
 
-    def put(self, sha256: str, data: bytes) -> None:
-        """Keep a package; when this returns it is durable. One that is there already is left as it is.
+    @contextmanager
+    def incoming(self, sha256: str) -> Iterator[IncomingPackage]:
+        """Take a package piece by piece; when the block has ended without an error, it is stored durably.
 
         Raises `BadPackage`: the bytes have another hash, or are too many. Nothing was stored.
         """
-        with self.incoming(sha256) as package:
-            package.write(data)
-
-    @contextmanager
-    def incoming(self, sha256: str) -> Iterator[IncomingPackage]:
-        """Take a package piece by piece; it is stored when the block ends without an error, see `put`."""
         _check_name(sha256)
         descriptor, name = tempfile.mkstemp(prefix=f"{sha256[:12]}-", suffix=".part", dir=self.folder)
         part = Path(name)
@@ -60,7 +60,7 @@ class CodeStore:
                 target.flush()
                 os.fsync(target.fileno())
             part.rename(self.path(sha256))
-            self._sync()
+            sync_directory(self.folder)
         except OSError as error:
             raise ClusterError(f"a package of code cannot be stored in {self.folder}: {error}") from error
         finally:
@@ -86,7 +86,7 @@ class CodeStore:
                 f"there is no package {sha256} in {self.folder}; submit the topology, or upgrade it, again"
             ) from None
         try:
-            actual = sha256_of(source)
+            actual = hashlib.file_digest(source, "sha256").hexdigest()
             if actual != sha256:
                 raise BadPackage(
                     f"the package {path} is damaged: its bytes have the hash {actual}. Submit the topology, or upgrade it, "
@@ -108,7 +108,6 @@ class CodeStore:
         return True
 
     def manifest(self, sha256: str) -> PackageManifest:
-        """Return the manifest of a package."""
         with self.open(sha256) as source:
             return read_manifest(source)
 
@@ -118,7 +117,6 @@ class CodeStore:
             return check_package(source)
 
     def hashes(self) -> list[str]:
-        """Return the names of all packages."""
         return sorted(path.stem for path in self.folder.glob("*.zip") if _SHA256.fullmatch(path.stem))
 
     def remove_unused(self, used: Collection[str], older_than_s: float = UNUSED_S) -> list[str]:
@@ -133,13 +131,6 @@ class CodeStore:
                     path.unlink()
                     removed += [path.stem] if path.suffix == ".zip" else []
         return sorted(removed)
-
-    def _sync(self) -> None:
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class IncomingPackage:

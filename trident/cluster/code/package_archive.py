@@ -1,23 +1,35 @@
-"""Packages as files: what goes into them, a zip whose bytes follow from its contents, and careful reading."""
+"""Packages as files: what they say of themselves, what goes into them, a zip whose bytes follow from that, careful reading."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import io
+import json
 import os
 import stat
+import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from importlib.machinery import all_suffixes
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO, Self
 
-from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
+from trident import __version__
+from trident.cluster.state.cluster_records import TopologyKind
 from trident.cluster_errors import BadPackage
 from trident.config import SETTINGS_FILE
 from trident.naming import amount
+
+MANIFEST = "trident-package.json"
+"""The name of the manifest within a package."""
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""The minor version of this Python."""
+
+_VERSION = 1
 
 MAX_BYTES = 100 << 20
 """The most that a package may hold."""
@@ -35,7 +47,92 @@ MAX_ARCHIVE_BYTES = MAX_BYTES + (32 << 20)
 """The longest package that is taken: its files, the manifest, and what the format adds."""
 
 _MADE = (1980, 1, 1, 0, 0, 0)  # the first date that a zip knows
-_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class ComponentFacts:
+    """A spout or bolt: how many executors it asks for, and how many tasks it has, which no rebalance changes."""
+
+    kind: str
+    executors: int
+    tasks: int
+
+
+@dataclass(frozen=True)
+class PackageManifest:
+    """What a package says about itself.
+
+    `target`: `MODULE:TOPOLOGY`, or `FILE.py:TOPOLOGY` with a file at the top of the package.
+    `name`: the name that the topology has unless it is submitted under another one.
+    `trident`, `python`: the version of Trident and the minor version of Python that made it.
+    `requirements`: the text of a requirements file; "" if there is none.
+    `components`: of spouts and bolts, by id.
+    `meaning`: of Trident: what its states and streams mean, as `trident.planner.meaning` has it: `{"states": …, "streams": …}`.
+    `files`: the SHA-256 of each file, by its path in the package.
+    """
+
+    target: str
+    kind: TopologyKind
+    name: str
+    trident: str = __version__
+    python: str = PYTHON
+    requirements: str = ""
+    components: Mapping[str, ComponentFacts] = field(default_factory=dict)
+    meaning: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Return the manifest as JSON: the same facts give the same bytes."""
+        return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True, indent=1).encode()
+
+    @classmethod
+    def of_bytes(cls, data: bytes) -> Self:
+        """Return the manifest that `to_bytes` gave.
+
+        Raises `BadPackage`: these bytes are no manifest, or one of a later version of the software.
+        """
+        try:
+            values = json.loads(data)
+            if values["version"] != _VERSION:
+                raise BadPackage(
+                    f"the package has a manifest of version {values['version']}; this version of the software reads "
+                    f"{_VERSION}. Use the same version of Trident everywhere"
+                )
+            return cls._of(values)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadPackage(f"the package has no readable manifest ({MANIFEST}): {error!r}") from error
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any]) -> Self:
+        components = {str(name): ComponentFacts(**facts) for name, facts in values["components"].items()}
+        texts = {name: str(values[name]) for name in ("target", "name", "trident", "python", "requirements")}
+        if values["kind"] not in ("trident", "bolts"):
+            raise ValueError(f"kind {values['kind']!r}")
+        return cls(
+            kind=values["kind"],
+            components=components,
+            meaning={what: dict(values["meaning"].get(what, {})) for what in ("states", "streams")},
+            files={str(path): str(digest) for path, digest in values["files"].items()},
+            **texts,
+        )
+
+    def check_versions(self) -> None:
+        """Refuse to run code that was made for another minor version of Python or another release of Trident.
+
+        Of Trident the first two numbers must agree: what a topology may declare does not change within them.
+
+        Raises `BadPackage`: they differ; the message has both versions.
+        """
+        if self.python != PYTHON:
+            raise BadPackage(
+                f"the package of {self.target} was made with Python {self.python}, and this machine runs {PYTHON}. Submit "
+                f"it with Python {PYTHON}, or run the cluster's daemons with {self.python}"
+            )
+        if self.trident.split(".")[:2] != __version__.split(".")[:2]:
+            raise BadPackage(
+                f"the package of {self.target} was made with Trident {self.trident}, and this machine has {__version__}. "
+                "Install the same version everywhere, then submit it again"
+            )
 
 
 def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str, Path]:
@@ -54,7 +151,8 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
     while waiting:
         name = waiting.pop()
         place = find_module(folder, name)
-        if name in seen or place is None or _is_own(name, place):
+        is_own = place is not None and name in _OWN and (place / "py.typed").is_file()  # which every machine has
+        if name in seen or place is None or is_own:
             continue
         seen.add(name)
         added = dict(files_below(place, folder))
@@ -100,11 +198,6 @@ def _is_skipped(path: Path) -> bool:
     )
 
 
-def _is_own(name: str, place: Path) -> bool:
-    """Whether it is one of Trident's own packages, which every machine has."""
-    return name in _OWN and (place / "py.typed").is_file()
-
-
 def _included(folder: Path, name: str) -> Path:
     place = Path(os.path.normpath(folder / name))
     if not place.is_relative_to(folder):
@@ -148,14 +241,6 @@ def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:
             entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16
             archive.writestr(entry, data)
     return target.getvalue()
-
-
-def sha256_of(source: BinaryIO) -> str:
-    """Return the SHA-256 of what is left in a file."""
-    digest = hashlib.sha256()
-    while chunk := source.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def read_manifest(source: BinaryIO) -> PackageManifest:

@@ -1,4 +1,4 @@
-"""Makes the package of a topology: its code as one zip, named by the SHA-256 of its bytes.
+"""Makes the package of a topology, its code as a zip named by the SHA-256 of its bytes, and loads the topology of one.
 
 The settings of a topology in a cluster, as they were given: names and texts, of Trident's `Config` or of
 `StormConfig`.
@@ -17,18 +17,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trident.cluster.code.package_archive import archive_of, files_of, find_module
-from trident.cluster.code.package_manifest import MANIFEST, ComponentFacts, PackageManifest, load_from
+from trident.cluster.code.package_archive import (
+    MANIFEST,
+    ComponentFacts,
+    PackageManifest,
+    archive_of,
+    files_of,
+    find_module,
+)
 from trident.cluster.state.cluster_records import TopologyKind
 from trident.cluster_errors import BadPackage
 from trident.config import Config
 from trident.errors import ConfigError, TridentError
 from trident.planner.meaning import meaning_of
-from trident.runtime.reading.targets import NoSuchTarget, folder_of
+from trident.runtime.reading.targets import NoSuchTarget, folder_of, load_one_of
 from trident.setting_types import gathered
-from trident.storm import StormConfig, StormTopology
+from trident.spark.shipping import ship_modules_of
+from trident.storm import StormConfig, StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
 
+_KINDS = (TridentTopology, TopologyBuilder, StormTopology)
 _STDERR = 2  # the answer is a file: a module may print what it likes
 _CLUSTERS = {
     "takeover": "a driver of a cluster always takes the log over",
@@ -209,6 +217,39 @@ def settings_of(
         values.pop("topology.workers", None)
         values["workers"] = workers
     return StormConfig.of(values)
+
+
+def load_package(folder: Path, manifest: PackageManifest, name: str = "") -> TridentTopology | StormTopology:
+    """Import the topology of a package from the folder that it was unpacked into.
+
+    The folder is searched first for modules, also by processes that this one starts, and the executors of a remote Spark get
+    what is loaded from it. A Trident topology takes the `name` under which it was submitted, which names its log and its
+    keys in shared stores.
+
+    Raises `BadPackage`: it was made by other versions, or does not hold the topology.
+    Raises `TopologyError`: its code fails.
+    """
+    manifest.check_versions()
+    try:
+        topology = load_from(folder, manifest.target)
+    except NoSuchTarget as error:
+        raise BadPackage(f"the package does not hold {manifest.target}: {error}") from error
+    kind = "trident" if isinstance(topology, TridentTopology) else "bolts"
+    if kind != manifest.kind:
+        raise BadPackage(
+            f"{manifest.target} was of kind {manifest.kind} when it was packed, and is of kind {kind} here"
+        )
+    if isinstance(topology, TridentTopology) and name:
+        topology.name = name
+    return topology
+
+
+def load_from(folder: Path, target: str) -> TridentTopology | StormTopology:
+    """Import what a target names, from a folder; of a builder, the topology that it creates."""
+    folder = folder.resolve()
+    ship_modules_of(folder)
+    topology: TridentTopology | TopologyBuilder | StormTopology = load_one_of(target, _KINDS, folder)
+    return topology.create_topology() if isinstance(topology, TopologyBuilder) else topology
 
 
 def _main(folder: str, target: str, answer: str) -> None:

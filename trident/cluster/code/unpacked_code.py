@@ -19,14 +19,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trident.cluster.code.package_archive import unpack_into
-from trident.cluster.code.package_manifest import MANIFEST, PYTHON, PackageManifest
+from trident.cluster.code.package_archive import MANIFEST, PYTHON, PackageManifest, unpack_into
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 from trident.extras import pyspark_version
 
 logger = logging.getLogger(__name__)
 
 _LINES_TOLD = 12
+_INSTALL_S = 1800.0
 _DISTRIBUTION = "trident-spark"
 
 
@@ -115,7 +115,7 @@ def _found(folder: Path) -> PackageManifest | None:
     return manifest
 
 
-def install_requirements(requirements: str, folder: Path, timeout_s: float = 1800.0) -> Path:
+def install_requirements(requirements: str, folder: Path) -> Path:
     """Return the folder below `folder` that has these requirements, installed if it is not there yet.
 
     pip reads the configuration of the user whose process this is (an index, a proxy, a folder of wheels). What Trident
@@ -132,11 +132,11 @@ def install_requirements(requirements: str, folder: Path, timeout_s: float = 180
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / f"{name}.lock"):  # two topologies with the same requirements: one installs, one waits
         if not target.is_dir():
-            _install(requirements, pins, folder, target, timeout_s)
+            _install(requirements, pins, folder, target)
     return target
 
 
-def _install(requirements: str, pins: str, folder: Path, target: Path, timeout_s: float) -> None:
+def _install(requirements: str, pins: str, folder: Path, target: Path) -> None:
     logger.info("installing requirements into %s: %s", target, ", ".join(requirements.split("\n")))
     made = Path(tempfile.mkdtemp(prefix="installing-", dir=folder))
     try:
@@ -147,13 +147,13 @@ def _install(requirements: str, pins: str, folder: Path, target: Path, timeout_s
         into.mkdir()
         arguments = ["install", "--target", into, "--requirement", wanted, "--constraint", constraints]
         quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
-        _run([*_pip(folder), *map(str, arguments), *quiet], requirements, timeout_s)
+        _run([*_pip(folder), *map(str, arguments), *quiet], requirements)
         into.rename(target)
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _run(command: Sequence[str], requirements: str, timeout_s: float) -> None:
+def _run(command: Sequence[str], requirements: str) -> None:
     try:
         done = subprocess.run(
             command,
@@ -161,12 +161,12 @@ def _run(command: Sequence[str], requirements: str, timeout_s: float) -> None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=timeout_s,
+            timeout=_INSTALL_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise RequirementsFailed(
-            f"the requirements were not installed within {timeout_s:.0f} seconds: {_listed(requirements)}"
+            f"the requirements were not installed within {_INSTALL_S:.0f} seconds: {_listed(requirements)}"
         ) from None
     if done.returncode:
         last = "\n".join(f"  {line}" for line in (done.stdout + done.stderr).strip().splitlines()[-_LINES_TOLD:])

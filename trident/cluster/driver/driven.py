@@ -17,11 +17,11 @@ from trident.cluster.state.cluster_records import StormBase
 from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
-from trident.observe.heartbeats import heartbeat_of
-from trident.observe.reported_errors import ErrorFeed
+from trident.observe.events import ErrorFeed
+from trident.observe.topology_status import heartbeat_of
 from trident.planner import make_plan
 from trident.runtime.running import RunningTopology
-from trident.runtime.start.capabilities import is_all_in_memory
+from trident.runtime.start.placements import is_all_in_memory
 from trident.setting_types import gathered
 from trident.state.txid import RETRY_BITS
 from trident.storm import StormConfig, StormTopology
@@ -35,25 +35,34 @@ if TYPE_CHECKING:
 
 
 class TopologyHandle:
-    """A topology that runs in this process.
+    """A topology that runs in this process, with the settings of its record.
 
     `running`: the running topology, Trident's or Storm's; their calls have the same names.
     `pages`: what is served of it.
-    `numbers`: how many workers it runs with, and how many executors each component of spouts and bolts has.
-    `epoch_before`: the last epoch of the log of a topology of Trident's before its code.
+    `executors`: how many each component of spouts and bolts declares.
+    `config`: as `config_of` gives it.
     """
 
     def __init__(
         self,
-        running: RunningTopology | RunningStormTopology,
+        topology: TridentTopology | StormTopology,
         storm_id: str,
-        numbers: tuple[int, Mapping[str, int]],
-        epoch_before: int,
+        base: StormBase,
+        executors: Mapping[str, int],
+        config: Config | StormConfig,
     ) -> None:
-        self.running = running
-        self._errors = ErrorFeed(lambda: running.errors)
-        self.pages: TopologyPages = pages_of(running, storm_id)
-        self._numbers, self._epoch_before = numbers, epoch_before
+        active = base.status.kind == "active"
+        self.running: RunningTopology | RunningStormTopology
+        if isinstance(topology, StormTopology):
+            assert isinstance(config, StormConfig), "settings are of the kind of their topology"
+            self.running = start_on_spark(topology, config, active=active)
+        else:
+            assert isinstance(config, Config), "settings are of the kind of their topology"
+            self.running = topology.start(config, active=active)
+        self._errors = ErrorFeed(lambda: self.running.errors)
+        self.pages: TopologyPages = pages_of(self.running, storm_id)
+        self._numbers: tuple[int, Mapping[str, int]] = base.num_workers, dict(executors)
+        self._epoch_before = epoch_before(base)
 
     @property
     def has_proved(self) -> bool:
@@ -87,35 +96,11 @@ class TopologyHandle:
         self.running.stop()
 
     def statistics(self) -> dict[str, Any]:
-        """Return what its heartbeat contains."""
         return heartbeat_of(self.pages.topology(0))
 
     def errors(self) -> list[tuple[str, float, str]]:
         """Return the errors that were not returned before: component, seconds since 1970, text."""
         return [(each.component, each.time, each.text) for each in self._errors.new()]
-
-
-def start_driven(
-    topology: TridentTopology | StormTopology,
-    storm_id: str,
-    base: StormBase,
-    executors: Mapping[str, int],
-    config: Config | StormConfig,
-) -> TopologyHandle:
-    """Start a topology with the settings of its record.
-
-    `executors`: how many each component of spouts and bolts declares.
-    `config`: as `config_of` gives it.
-    """
-    active, numbers = base.status.kind == "active", (base.num_workers, dict(executors))
-    running: RunningTopology | RunningStormTopology
-    if isinstance(topology, StormTopology):
-        assert isinstance(config, StormConfig), "settings are of the kind of their topology"
-        running = start_on_spark(topology, config, active=active)
-    else:
-        assert isinstance(config, Config), "settings are of the kind of their topology"
-        running = topology.start(config, active=active)
-    return TopologyHandle(running, storm_id, numbers, epoch_before(base))
 
 
 def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_address: str) -> Config | StormConfig:

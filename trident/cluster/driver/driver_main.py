@@ -14,14 +14,13 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
-from trident.cluster.client.cluster_token import TOKEN_VARIABLE
 from trident.cluster.cluster_log import log_of_base
-from trident.cluster.code.package_manifest import MANIFEST, PackageManifest, load_package
-from trident.cluster.driver.driven import TopologyHandle, config_of, start_driven
-from trident.cluster.driver.driver_beats import DriverBeats
-from trident.cluster.driver.orders import Ending, Orders
-from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
-from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.code.package_archive import MANIFEST, PackageManifest
+from trident.cluster.code.topology_package import load_package
+from trident.cluster.driver.driven import TopologyHandle, config_of
+from trident.cluster.driver.orders import DriverBeats, Ending, Orders
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
+from trident.cluster.state.cluster_address import TOKEN_VARIABLE, open_cluster_state
 from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.config import Config
@@ -68,17 +67,14 @@ class _Driver:
             return "killed"
         beats = DriverBeats(cluster, self._order)
         try:
-            ending, base, driven = self._drive(open_things, orders, base, beats)
-            self._end(driven, ending, base, beats)
+            ending = self._drive(open_things, orders, base, beats)
         except BaseException:
             beats.stop(ended=False)
             raise
         beats.stop(ended=ending == "killed")
         return ending
 
-    def _drive(
-        self, open_things: ExitStack, orders: Orders, base: StormBase, beats: DriverBeats
-    ) -> tuple[Ending, StormBase, TopologyHandle]:
+    def _drive(self, open_things: ExitStack, orders: Orders, base: StormBase, beats: DriverBeats) -> Ending:
         folder = Path(self._order.code_dir)
         manifest = PackageManifest.of_bytes((folder / MANIFEST).read_bytes())
         topology = load_package(folder, manifest, base.storm_name)
@@ -86,7 +82,7 @@ class _Driver:
         config = config_of(topology, base, log_of_base(self._order.cluster, base))
         if isinstance(config, Config):
             base = orders.note_proof(base, config.log_dir)
-        driven = start_driven(topology, self._order.storm_id, base, executors, config)
+        driven = TopologyHandle(topology, self._order.storm_id, base, executors, config)
         self._running_since = time.time()
         logger.info("topology %s runs", self._order.storm_id)
         token, pages = os.environ.get(TOKEN_VARIABLE), OneTopology(self._order.storm_id, driven.pages)
@@ -94,18 +90,14 @@ class _Driver:
         open_things.callback(server.close)
         beats.pages = server.url
         beats.statistics, beats.errors = driven.statistics, driven.errors
-        beats.state = "active" if base.status.kind == "active" else "inactive"
-        beats.send_now()
+        beats.say("active" if base.status.kind == "active" else "inactive")
         ending, base = orders.follow(driven, base, beats)
-        return ending, base, driven
-
-    def _end(self, driven: TopologyHandle, ending: Ending, base: StormBase, beats: DriverBeats) -> None:
-        beats.state = "ending"
-        beats.send_now()
+        beats.say("ending")
         driven.stop(base.status.wait_secs if ending == "killed" else 0.0)
         error = driven.running.exception()
         if error is not None and not (ending == "moved" and isinstance(error, FencedError)):
             raise error
+        return ending
 
     def _died(self, error: Exception) -> int:
         logger.error("the driver of %s died", self._order.storm_id, exc_info=error)
@@ -134,7 +126,6 @@ class _SomeBatches(logging.Filter):
         self._next = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is logged."""
         if not isinstance(event_of(record), BatchCommitted):
             return True
         if record.created < self._next:
@@ -157,6 +148,7 @@ def main() -> int:
     """Carry out the order in the file that is named; returns the exit code."""
     faulthandler.enable()
     order = DriverOrder.read(Path(sys.argv[1]))
+    assert order is not None, "a supervisor writes the order before it starts the process"
     _log_to(Path(order.log_file))
     where = f"{socket.gethostname()}:{order.port}"
     logger.info("driver of %s, generation %d, in slot %s", order.storm_id, order.generation, where)

@@ -1,29 +1,121 @@
-"""Follows what the cluster asks of a topology: to be active or not, to run with other numbers, to end, to be elsewhere."""
+"""What a driver and its cluster tell each other: its heartbeat, and the orders to be active, changed, ended or elsewhere."""
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from trident.cluster.driver.driven import TopologyHandle, log_before, proved, with_proof
-from trident.cluster.driver.driver_beats import DriverBeats
-from trident.cluster.machine.driver_order import DriverOrder
-from trident.cluster.state.beat_records import DRIVER, ErrorInfo
-from trident.cluster.state.cluster_records import StormBase
+from trident.cluster.machine.machine_folder import DriverOrder
+from trident.cluster.state.cluster_records import DRIVER, ErrorInfo, StormBase, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
 from trident.errors import TridentError
 
 logger = logging.getLogger(__name__)
 
-_READ_EVERY_S = 1.0
+_READ_EVERY_S = _BEAT_EVERY_S = 1.0
 
 Ending = Literal["killed", "moved", "ordered", "failed"]
 """Why a driver ends: its topology was killed; it belongs elsewhere, or has new code; its supervisor says so; it failed."""
+
+
+class DriverBeats:
+    """Tells how a driver does, in a thread of its own.
+
+    `pages`: as of `WorkerHeartbeat`; set from any thread.
+    `statistics`: returns what the heartbeat contains; set once the topology runs.
+    `errors`: returns the errors of components that were not reported yet: component, seconds since 1970, text.
+    """
+
+    def __init__(self, cluster: StormClusterState, order: DriverOrder) -> None:
+        self._cluster, self._order = cluster, order
+        self._began, self._host = time.time(), socket.gethostname()
+        self.state, self.pages = "starting", ""
+        self.statistics: Callable[[], Mapping[str, Any]] = dict
+        self.errors: Callable[[], list[tuple[str, float, str]]] = list
+        self._unreported: list[tuple[str, float, str]] = []
+        self._stopped, self._now = threading.Event(), threading.Event()
+        self._guard = threading.Lock()
+        self._figures: Mapping[str, Any] = {}
+        self._thread = threading.Thread(target=self._run, name="trident-driver-beats", daemon=True)
+        self._thread.start()
+        # A thread of its own: while something holds up the statistics, the driver is alive all the same.
+        threading.Thread(target=self._count, name="trident-driver-figures", daemon=True).start()
+
+    def say(self, state: str) -> None:
+        """Say at once that it is in another state."""
+        self.state = state
+        self._now.set()
+
+    def stop(self, ended: bool) -> None:
+        """Send no more; `ended`: remove the last one, because the topology has ended for good."""
+        self._stopped.set()
+        self._now.set()
+        self._thread.join(_BEAT_EVERY_S * 5)
+        if ended:
+            order = self._order
+            try:
+                self._cluster.remove_worker_heartbeat(order.storm_id, order.node, order.port)
+            except ClusterError as error:
+                logger.warning("the last heartbeat could not be removed: %s", error)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._now.clear()
+            try:
+                self._send()
+            except ClusterError as error:
+                logger.debug("no heartbeat could be sent: %s", error)
+            except Exception:  # a driver without heartbeats would be replaced
+                logger.exception("a heartbeat failed")
+            self._now.wait(_BEAT_EVERY_S)
+        with self._guard:
+            self._unreported.extend(self._last_errors())
+        try:
+            self._report()
+        except ClusterError as error:
+            logger.warning("the last errors could not be reported: %s", error)
+
+    def _send(self) -> None:
+        order, now = self._order, time.time()
+        driver = order.storm_id, self._host, os.getpid(), order.generation, order.start_time_secs
+        beat = WorkerHeartbeat(now, now - self._began, *driver, self.state, self.pages, self._figures)
+        if not self._stopped.is_set():
+            self._cluster.worker_heartbeat(order.storm_id, order.node, order.port, beat)
+        self._report()
+
+    def _last_errors(self) -> list[tuple[str, float, str]]:
+        try:
+            return self.errors()
+        except Exception:
+            logger.exception("the last errors could not be read")
+            return []
+
+    def _count(self) -> None:
+        while not self._stopped.wait(_BEAT_EVERY_S):
+            try:
+                self._figures = self.statistics()
+                errors = self.errors()
+            except Exception:  # one that cannot count is alive all the same
+                logger.exception("the statistics of a heartbeat failed")
+                continue
+            with self._guard:
+                self._unreported.extend(errors)
+
+    def _report(self) -> None:
+        while self._unreported:
+            component, at, text = self._unreported[0]
+            self._cluster.report_error(
+                self._order.storm_id, component, ErrorInfo(at, text, self._host, self._order.port)
+            )
+            with self._guard:
+                del self._unreported[0]
 
 
 class Orders:
@@ -97,8 +189,7 @@ class Orders:
                 logger.info("topology %s: %s", self._order.storm_id, "activated" if active else "deactivated")
                 driven.running.activate() if active else driven.running.deactivate()
                 self._active = active
-                beats.state = "active" if active else "inactive"
-                beats.send_now()
+                beats.say("active" if active else "inactive")
             driven.adapt(base)
         except TridentError as error:
             logger.exception("topology %s could not do what it was asked", self._order.storm_id)

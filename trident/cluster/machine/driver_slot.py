@@ -1,20 +1,28 @@
-"""One slot of a supervisor: the driver that runs there, the one that should, and the way from the one to the other."""
+"""One slot of a supervisor: the driver that runs there, the one that should, and the way from the one to the other.
+
+A driver is a process, with all that it starts: started here, or adopted from a supervisor that died.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from trident.cluster.code.unpacked_code import CodeCache, UnpackedCode
-from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
-from trident.cluster.machine.driver_processes import DriverProcess, adopt, start_driver
-from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.state.beat_records import DriverDeath
-from trident.cluster.state.cluster_records import Assignment
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder
+from trident.cluster.state.cluster_records import Assignment, DriverDeath
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 
 logger = logging.getLogger(__name__)
@@ -22,6 +30,136 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _NEVER = float("inf")  # until something else is wanted: Nimbus marks the topology as failed, or its code is changed
 _TAIL_BYTES = 2000
+_GRACE_S = 60.0  # how long a driver may take to end before it is killed
+_SAME_S = 0.02  # the time of a process's begin is read in ticks of 10 ms
+RUN_VARIABLE = "TRIDENT_DRIVER_RUN"
+
+
+class DriverProcess:
+    """A driver with a session of its own, which Ctrl-C and the death of its supervisor do not reach.
+
+    `order`: the file that it was started with.
+    `adopted`: whether an earlier supervisor started it.
+    """
+
+    def __init__(self, order: DriverOrder, process: psutil.Process, child: subprocess.Popen[bytes] | None) -> None:
+        self.order, self.adopted = order, child is None
+        self._process, self._child = process, child
+        self._swept = False
+
+    @property
+    def pid(self) -> int:
+        return self.order.pid
+
+    def has_ended(self) -> bool:
+        """Whether it has ended; then what it had started is killed."""
+        if self._swept:
+            return True
+        if not self._is_gone():
+            return False
+        for each in self._left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        if self._child is not None:
+            self._child.wait()
+        self._swept = True
+        return True
+
+    @property
+    def how(self) -> str:
+        """How it ended, as far as its parent can know."""
+        code = None if self._child is None else self._child.returncode
+        if code is None:
+            return "it ended while no supervisor was there" if self._swept else "it runs"
+        return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
+
+    def end(self) -> None:
+        """Ask it to end: after the commit that is under way, or what is pending."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it and all that it started."""
+        for each in [self.pid, *self._left()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+
+    def _is_gone(self) -> bool:
+        if self._child is not None:
+            # The process is not reaped before what it started is found: its number is not given to another one meanwhile.
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return not _is_running(self._process)
+
+    def _left(self) -> Iterator[int]:
+        """Iterate over the processes of its session, and those that carry its name."""
+        for each in psutil.process_iter():
+            if each.pid == self.pid or each.pid == os.getpid():
+                continue
+            with contextlib.suppress(psutil.Error, OSError):
+                of_session = os.getsid(each.pid) == self.pid and each.create_time() >= self.order.created_secs - _SAME_S
+                if of_session or each.environ().get(RUN_VARIABLE) == self.order.run:
+                    yield each.pid
+
+
+def start_driver(order: DriverOrder, order_file: Path, output: Path, environment: Mapping[str, str]) -> DriverProcess:
+    """Start a driver; its order names the process before this returns.
+
+    Relative paths of its states and files are below the working directory of the supervisor, as with `trident run`.
+
+    Raises `ClusterError`: the process could not be started.
+    """
+    command = [sys.executable, "-m", "trident.cluster.driver.driver_main", str(order_file)]
+    order.write(order_file)
+    try:
+        with output.open("wb") as printed:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**environment, RUN_VARIABLE: order.run},
+            )
+    except OSError as error:
+        raise ClusterError(f"the driver of {order.storm_id} could not be started: {error}") from error
+    process = psutil.Process(child.pid)
+    known = replace(order, pid=child.pid, created_secs=process.create_time())
+    known.write(order_file)
+    return DriverProcess(known, process, child)
+
+
+def adopt(order_file: Path) -> DriverProcess | None:
+    """Return the driver that an earlier supervisor started, None if it does not run any more."""
+    order = DriverOrder.read(order_file)
+    if order is None:
+        return None
+    try:
+        process = psutil.Process(order.pid) if order.pid else _find(order)
+        if process is None:
+            return None
+        if abs(process.create_time() - order.created_secs) > _SAME_S:
+            if order.pid:
+                return None  # the number belongs to another process now
+            order = replace(order, pid=process.pid, created_secs=process.create_time())
+    except psutil.NoSuchProcess:
+        return None
+    return DriverProcess(order, process, None) if _is_running(process) else None
+
+
+def _find(order: DriverOrder) -> psutil.Process | None:
+    """Return the process of an order whose supervisor died before it could note the process."""
+    for each in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if each.environ().get(RUN_VARIABLE) == order.run and "trident.cluster.driver.driver_main" in each.cmdline():
+                return each
+    return None
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 class Wanted(NamedTuple):
@@ -41,7 +179,6 @@ class DriverSlot:
 
     `code`: brings a package to this machine; that may take long and runs in `fetching`.
     `deaths`: gets each driver that ended without being ordered to, by its topology.
-    `grace_s`: how long a driver may take to end before it is killed.
     """
 
     def __init__(
@@ -53,11 +190,10 @@ class DriverSlot:
         code: CodeCache,
         fetching: Executor,
         deaths: list[tuple[str, DriverDeath]],
-        grace_s: float,
     ) -> None:
         self.port = port
         self._folder, self._address, self._host = folder, cluster_address, host
-        self._code, self._fetching, self._deaths, self._grace_s = code, fetching, deaths, grace_s
+        self._code, self._fetching, self._deaths = code, fetching, deaths
         self.driver: DriverProcess | None = adopt(folder.order_file(port))
         self._ends_by: float | None = None
         self._pause_s, self._not_before = 0.0, 0.0
@@ -70,7 +206,6 @@ class DriverSlot:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a driver runs here."""
         return self.driver is not None
 
     def look(self, now: float, now_secs: float) -> None:
@@ -92,11 +227,7 @@ class DriverSlot:
             return
         death = self._death(ended, end, now_secs)
         logger.warning("slot %d: the driver of %s died: %s", self.port, ended.order.storm_id, death.reason)
-        if death.fatal:
-            self._not_before = _NEVER
-        else:
-            self._pause(now, death.ran_secs)
-        self._deaths.append((ended.order.storm_id, death))
+        self._note(now, ended.order.storm_id, death)
 
     def want(self, now: float, wanted: Wanted | None) -> None:
         """Take a step towards what should run here, None for nothing."""
@@ -114,7 +245,7 @@ class DriverSlot:
         """Let the driver end; it is killed when its grace is over."""
         if self.driver is not None and self._ends_by is None:
             logger.info("slot %d: asking the driver of %s to end", self.port, self.driver.order.storm_id)
-            self._ends_by = now + self._grace_s
+            self._ends_by = now + _GRACE_S
             self.driver.end()
 
     def _start(self, now: float, wanted: Wanted) -> None:
@@ -134,34 +265,22 @@ class DriverSlot:
                 {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"},
             )
             logger.info("slot %d: started %s, process %d", self.port, wanted.storm_id, self.driver.pid)
-        except BadPackage as error:
-            self._not_before = _NEVER
-            self._report_death(wanted, str(error), fatal=True)
-        except RequirementsFailed as error:
-            # Perhaps an index does not answer: another time, or another machine, may do.
-            self._pause(now, 0.0)
-            self._report_death(wanted, str(error), fatal=False)
+        except (BadPackage, RequirementsFailed) as error:
+            # Of requirements perhaps an index does not answer: another time, or another machine, may do.
+            fatal, start = isinstance(error, BadPackage), wanted.assignment.start_time_secs
+            where = self._folder.id, self.port, wanted.assignment.generation
+            self._note(now, wanted.storm_id, DriverDeath(start, *where, start, 0.0, fatal, str(error)))
         except (ClusterError, OSError) as error:
             self._pause(now, 0.0)
             logger.warning("slot %d: %s cannot be started yet: %s", self.port, wanted.storm_id, error)
         self._fetched = None
 
     def _order(self, wanted: Wanted, ready: UnpackedCode) -> DriverOrder:
-        assignment = wanted.assignment
-        return DriverOrder(
-            self._address,
-            wanted.storm_id,
-            self._folder.id,
-            self.port,
-            self._host,
-            assignment.start_time_secs,
-            assignment.generation,
-            assignment.code_hash,
-            str(ready.folder),
-            str(self._folder.log_file(wanted.storm_id)),
-            str(self._folder.end_file(self.port)),
-            secrets.token_hex(8),
-        )
+        assigned, folder = wanted.assignment, self._folder
+        slot = self._address, wanted.storm_id, folder.id, self.port, self._host
+        of = assigned.start_time_secs, assigned.generation, assigned.code_hash
+        files = str(ready.folder), str(folder.log_file(wanted.storm_id)), str(folder.end_file(self.port))
+        return DriverOrder(*slot, *of, *files, secrets.token_hex(8))
 
     def _pause(self, now: float, ran_secs: float) -> None:
         """Wait before the next start: longer each time, from the begin again after a driver that ran well."""
@@ -172,20 +291,19 @@ class DriverSlot:
     def _death(self, ended: DriverProcess, end: DriverEnd | None, now_secs: float) -> DriverDeath:
         order = ended.order
         if end is None:  # it could not say why
-            said = _tail(self._folder.output_file(order.storm_id))
+            said = ""
+            with contextlib.suppress(OSError):
+                printed = self._folder.output_file(order.storm_id).read_bytes()
+                said = printed[-_TAIL_BYTES:].decode(errors="replace").strip()
             reason = ended.how + (f"; it said last: {said}" if said else "")
             end = DriverEnd(False, False, max(0.0, now_secs - order.created_secs), reason)
         where, start = (order.node, order.port, order.generation), order.start_time_secs
         return DriverDeath(now_secs, *where, start, end.ran_secs, end.fatal, end.reason)
 
-    def _report_death(self, wanted: Wanted, reason: str, fatal: bool) -> None:
-        start, generation = wanted.assignment.start_time_secs, wanted.assignment.generation
-        death = DriverDeath(start, self._folder.id, self.port, generation, start, 0.0, fatal, reason)
-        self._deaths.append((wanted.storm_id, death))
-
-
-def _tail(file: Path) -> str:
-    try:
-        return file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
-    except OSError:
-        return ""
+    def _note(self, now: float, storm_id: str, death: DriverDeath) -> None:
+        """Note a death for the cluster; another start is later, or makes no sense."""
+        if death.fatal:
+            self._not_before = _NEVER
+        else:
+            self._pause(now, death.ran_secs)
+        self._deaths.append((storm_id, death))

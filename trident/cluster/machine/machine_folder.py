@@ -1,17 +1,20 @@
-"""The folder of a supervisor: its id, its slots, the code it has fetched, the logs of its drivers."""
+"""The folder of a supervisor: its id, its slots, the code it has fetched, the logs of its drivers; their orders."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import secrets
 import socket
 import time
 from collections.abc import Collection
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
-from trident.cluster.machine.driver_order import write_whole
 from trident.cluster_errors import ClusterError
+from trident.servers.local_processes import write_whole
 from trident.ui.cluster_pages import Page
 from trident.ui.log_pages import decoded_page
 
@@ -58,11 +61,6 @@ class MachineFolder:
         """Return where what a driver prints goes."""
         return self.path / "logs" / f"{storm_id}.out"
 
-    @property
-    def code(self) -> Path:
-        """Where code is unpacked."""
-        return self.path / "code"
-
     def remove_old_logs(self, known: Collection[str]) -> None:
         """Remove the logs of topologies that are not in the cluster any more, a week after their last line."""
         for each in (self.path / "logs").iterdir():
@@ -80,7 +78,7 @@ class MachineFolder:
         file = self.path / "supervisor-id"
         if not file.exists():
             host = "".join(each if each.isalnum() else "-" for each in socket.gethostname())
-            write_whole(file, f"{host}-{secrets.token_hex(4)}\n")
+            write_whole(file, f"{host}-{secrets.token_hex(4)}\n", 0o644)
         return file.read_text(encoding="utf-8").strip()
 
 
@@ -100,3 +98,64 @@ def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> Page:
     if offset is None and begin and (cut := data.find(b"\n")) >= 0:  # a tail begins with a whole line
         begin, data = begin + cut + 1, data[cut + 1 :]
     return decoded_page(data, begin)
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What a supervisor and the process of a driver tell each other, in a file."""
+
+    def write(self, path: Path) -> None:
+        """Write the file; it is whole, or the one before."""
+        write_whole(path, json.dumps(asdict(self)), 0o644)
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """Read the file; None if it is not there, or is something else."""
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+
+@dataclass(frozen=True)
+class DriverOrder(_Note):
+    """The order to run a topology in a slot; it also lets a later supervisor adopt the driver.
+
+    `cluster`: the address of the cluster's state.
+    `node`, `port`, `host`: the slot, and the host of its supervisor.
+    `start_time_secs`, `generation`, `code_hash`: of the assignment.
+    `code_dir`: the folder of the topology's code, unpacked.
+    `log_file`, `end_file`: where the driver logs, and where it says why it ended.
+    `run`: a name of this process, in the environment of all processes that it starts.
+    `pid`, `created_secs`: the process, once it is started.
+    """
+
+    cluster: str
+    storm_id: str
+    node: str
+    port: int
+    host: str
+    start_time_secs: float
+    generation: int
+    code_hash: str
+    code_dir: str
+    log_file: str
+    end_file: str
+    run: str
+    pid: int = 0
+    created_secs: float = 0.0
+
+
+@dataclass(frozen=True)
+class DriverEnd(_Note):
+    """Why a driver ended.
+
+    `told`: whether it was ordered to end.
+    `fatal`: whether it would end in the same way on any machine.
+    `ran_secs`: how long its topology had run.
+    """
+
+    told: bool
+    fatal: bool
+    ran_secs: float
+    reason: str

@@ -1,43 +1,42 @@
-"""`MachineSupervisor`: watches its assignments, and starts, ends, restarts and adopts the drivers of its machine."""
+"""`MachineSupervisor`: watches its assignments, and starts, ends, restarts and adopts the drivers of its machine.
+
+`SupervisorDaemon` is one with what it serves, and what it fetches: `trident supervisor`.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 
+from trident import __version__
 from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster.machine.driver_slot import DriverSlot, Wanted
-from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.state.beat_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
-from trident.cluster.state.cluster_state import ClusterEvent
+from trident.cluster.machine.machine_folder import MachineFolder, read_log
+from trident.cluster.state.cluster_address import TOKEN_VARIABLE, folder_of, is_embedded, open_cluster_state
+from trident.cluster.state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterError
+from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology
+from trident.redaction import redacted
+from trident.servers.nodes import NodeEvent
+from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages
+from trident.ui.http_pages import client_of
+from trident.ui.ui_server import UIServer
 
 logger = logging.getLogger(__name__)
 
 
-_TIDY_EVERY_S = 600.0
-
-
-@dataclass(frozen=True)
-class SupervisorSettings:
-    """Times of a supervisor, in seconds.
-
-    `look_s`: how often it looks at its drivers.
-    `read_s`: how often it reads its assignments, if no watch makes it read them earlier.
-    `heartbeat_s`: how often it says that it is there.
-    `grace_s`: how long a driver may take to end when it is asked to.
-    """
-
-    look_s: float = 0.1
-    read_s: float = 1.0
-    heartbeat_s: float = 3.0
-    grace_s: float = 60.0
+_LOOK_S = 0.1  # how often it looks at its drivers
+_READ_S = 1.0  # how often it reads its assignments, if no watch makes it read them earlier
+_HEARTBEAT_S = 3.0  # how often it says that it is there
+_TIDY_EVERY_S, _FETCH_TIMEOUT_S = 600.0, 60.0
 
 
 class MachineSupervisor:
@@ -57,16 +56,14 @@ class MachineSupervisor:
         host: str,
         ports: Sequence[int],
         code: CodeCache,
-        meta: dict[str, str] | None = None,
-        settings: SupervisorSettings | None = None,
+        meta: Mapping[str, str],
     ) -> None:
         self.cluster, self.folder, self.id = cluster, folder, folder.id
-        self.settings = settings or SupervisorSettings()
-        self._name, self._meta, self._code = socket.gethostname(), meta or {}, code
+        self._name, self._meta, self._code = socket.gethostname(), meta, code
         self._began = time.time()
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
         self._unreported: list[tuple[str, DriverDeath]] = []
-        shared = (folder, cluster_address, host, code, self._fetching, self._unreported, self.settings.grace_s)
+        shared = (folder, cluster_address, host, code, self._fetching, self._unreported)
         self.slots = {port: DriverSlot(port, *shared) for port in ports}
         self._wanted: dict[int, Wanted] = {}
         self._read_at = self._beat_at = float("-inf")
@@ -95,13 +92,13 @@ class MachineSupervisor:
             logger.info("the cluster's state does not answer; this supervisor vanishes from it with its session")
         self.folder.close()
 
-    def _on_event(self, event: ClusterEvent) -> None:
+    def _on_event(self, event: NodeEvent) -> None:
         if event.kind == "expired":
             self._beat_at = float("-inf")  # the ephemeral node is gone with the session
         self._changed.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self.settings.look_s):
+        while not self._stopped.wait(_LOOK_S):
             try:
                 self._round()
             except Exception:  # its drivers depend on it
@@ -115,7 +112,7 @@ class MachineSupervisor:
         if busy != [slot.is_busy for slot in self.slots.values()]:
             self._changed.set()  # a driver that was asked to end knows more than what was read last
         try:
-            if self._changed.is_set() or now - self._read_at >= self.settings.read_s:
+            if self._changed.is_set() or now - self._read_at >= _READ_S:
                 self._read(now)
             self._beat(now)
         except ClusterError as error:
@@ -158,7 +155,7 @@ class MachineSupervisor:
             self.cluster.report_error(storm_id, DRIVER, error)
             self._unreported.remove((storm_id, death))
         used = [port for port, slot in self.slots.items() if slot.is_busy]
-        if now - self._beat_at < self.settings.heartbeat_s and used == self._reported_used:
+        if now - self._beat_at < _HEARTBEAT_S and used == self._reported_used:
             return
         now_secs, ports = time.time(), tuple(self.slots)
         info = SupervisorInfo(now_secs, self._name, self.id, used, ports, self._meta, now_secs - self._began)
@@ -177,4 +174,115 @@ class MachineSupervisor:
         while any(slot.is_busy for slot in self.slots.values()):
             for slot in self.slots.values():
                 slot.look(time.monotonic(), time.time())
-            waiting.wait(self.settings.look_s)
+            waiting.wait(_LOOK_S)
+
+
+class SupervisorDaemon:
+    """A supervisor that runs in this process.
+
+    Parameters
+    ----------
+    folder
+        What it keeps on this machine; one supervisor has it at a time.
+    host
+        Where others reach this machine: its drivers and logs are served there.
+    ports
+        The ports that name its slots. Nothing listens on them.
+
+    Raises
+    ------
+    ClusterError, ConfigError, EnvironmentProblem
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        folder: Path,
+        host: str = "127.0.0.1",
+        ports: Sequence[int] = (6700, 6701, 6702, 6703),
+        session_timeout_s: float = 10.0,
+    ) -> None:
+        os.environ[TOKEN_VARIABLE] = token  # drivers get it from here, not from their command line, which others see
+        self._open = ExitStack()
+        try:
+            machine = MachineFolder(folder)
+            self._open.callback(machine.close)
+            cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
+            self._open.callback(cluster.disconnect)
+            server = self._open.enter_context(UIServer(MachinePages(machine), host, 0, token, token_for_all=True))
+            cache = CodeCache(machine.path, partial(_fetch, cluster, token))
+            # An address that means the same in every working directory.
+            where = str(folder_of(address)) if is_embedded(address) else address
+            self.supervisor = MachineSupervisor(cluster, where, machine, host, ports, cache, {"logs": server.url})
+        except BaseException:
+            self._open.close()
+            raise
+        self.supervisor.start()
+
+    def close(self, end_drivers: bool = False) -> None:
+        """Stop; drivers go on unless they are to end."""
+        self.supervisor.stop(end_drivers)
+        self._open.close()
+
+
+def _fetch(cluster: StormClusterState, token: str, code_hash: str) -> bytes:
+    """Fetch a package from the Nimbus that leads, or from another one."""
+    import httpx
+
+    leader = cluster.leader()
+    urls = [*([] if leader is None else [leader["url"]]), *(each["url"] for each in cluster.nimbuses())]
+    if not urls:
+        raise NoLeader(f"the package {code_hash} cannot be fetched: no Nimbus is running")
+    problems = []
+    for url in dict.fromkeys(urls):
+        try:
+            with client_of(url, token, _FETCH_TIMEOUT_S, extra="cluster") as client:
+                answer = client.get(f"/api/v1/code/{code_hash}")
+        except httpx.HTTPError as error:
+            problems.append(f"the package {code_hash} could not be fetched from {url}: {error!r}")
+            continue
+        if answer.status_code == 200:
+            return answer.content
+        refused = "refuses the token of this supervisor; all daemons need the same one"
+        said = {401: refused, 403: refused, 404: f"does not have the package {code_hash}"}
+        answered = f"answered {answer.status_code} for the package {code_hash}"
+        problems.append(f"Nimbus at {url} {said.get(answer.status_code, answered)}")
+    raise ClusterError("; ".join(problems))
+
+
+class MachinePages(ClusterPages):
+    """`ClusterPages` of one machine, which a supervisor serves: the logs of its drivers, and nothing of topologies."""
+
+    read_only = True
+
+    def __init__(self, folder: MachineFolder) -> None:
+        self._folder = folder
+
+    def cluster_summary(self) -> Page:
+        return {"stormVersion": __version__}
+
+    def supervisor_summary(self) -> Page:
+        return {"supervisors": [{"id": self._folder.id}]}
+
+    def topology_summary(self) -> Page:
+        return {"topologies": []}
+
+    def of_topology(self, topology_id: str) -> TopologyPages:
+        raise NoSuchTopology(f"a supervisor serves logs only; ask Nimbus for {topology_id!r}")
+
+    def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
+        """Return a part of a topology's log, or of what it prints, which is told for the log too until it logs."""
+        name = Path(topology_id).name  # no file beside those of the logs
+        file = self._folder.log_file(name)
+        if of == "driver" and file.exists():
+            return read_log(file, offset)
+        return _without_secrets(read_log(self._folder.output_file(name), offset))
+
+
+def _without_secrets(page: Page) -> Page:
+    """Return a page of what was printed without secrets, in whole lines: half of an address does not show what it is."""
+    whole, end, rest = page["text"].rpartition("\n")
+    if not end or "\ufffd" in rest:  # its length is not known
+        return {**page, "text": redacted(page["text"])}
+    return {**page, "text": redacted(whole + end), "next": page["next"] - len(rest.encode())}

@@ -6,13 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from trident.cluster.state.beat_records import DriverDeath, SupervisorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    DriverDeath,
+    NodePort,
+    StormBase,
+    SupervisorInfo,
+    WorkerHeartbeat,
+)
 
 _YOUNG_S = 60.0  # a driver that ran longer than this has died for a new reason
 _MOVED_AFTER = 3
 _DEATHS_WINDOW_S = 1800.0
 _END_GRACE_S = 30.0
+# If rounds are further apart, this process was paused, or could not read: then that time does not count. Longer than the
+# longest pause between rounds.
+_GAP_S = 10.0
 
 
 class Assign(NamedTuple):
@@ -150,47 +159,41 @@ def _move(
 def _slot_for(slots: _Slots, assignment: Assignment | None, move: _Move) -> NodePort | None:
     if assignment is None:
         return slots.freest()
-    old = assignment.slot if assignment.slot.node in slots.nodes and move.old_slot != "never" else None
+    old = assignment.slot if assignment.slot.node in slots.free and move.old_slot != "never" else None
     if move.old_slot == "first" and old is not None:
         return old
     return slots.freest(without=assignment.slot.node) or old
 
 
 class _Slots:
-    """The slots that are free."""
+    """The slots that are free: `free` has the ports of each supervisor that is there."""
 
     def __init__(self, picture: Picture) -> None:
         taken = {each.slot for each in picture.assignments.values()}
         known = picture.supervisors.items()
         # Where an earlier driver has not ended yet, which may take all of its grace.
         self._ending = {NodePort(node, port) for node, info in known for port in info.used_ports} - taken
-        self._free = {
+        self.free = {
             node: sorted(
                 (slot.port for port in info.meta if (slot := NodePort(node, port)) not in taken),
                 key=lambda port: (port in info.used_ports, port),
             )
             for node, info in known
         }
-        self._used = {node: len(picture.supervisors[node].meta) - len(free) for node, free in self._free.items()}
-
-    @property
-    def nodes(self) -> Mapping[str, Sequence[int]]:
-        """The free ports of each supervisor that is there."""
-        return self._free
+        self._used = {node: len(picture.supervisors[node].meta) - len(free) for node, free in self.free.items()}
 
     def freest(self, without: str | None = None) -> NodePort | None:
         """Return a slot of the supervisor that runs fewest drivers; None if there is none."""
-        able = [node for node, free in self._free.items() if free and node != without]
+        able = [node for node, free in self.free.items() if free and node != without]
         if not able:
             return None
-        first = {node: NodePort(node, self._free[node][0]) for node in able}
-        node = min(able, key=lambda each: (first[each] in self._ending, self._used[each], -len(self._free[each]), each))
+        first = {node: NodePort(node, self.free[node][0]) for node in able}
+        node = min(able, key=lambda each: (first[each] in self._ending, self._used[each], -len(self.free[each]), each))
         return first[node]
 
     def take(self, slot: NodePort) -> None:
-        """Count a slot as taken."""
-        if slot.port in self._free.get(slot.node, ()):
-            self._free[slot.node].remove(slot.port)
+        if slot.port in self.free.get(slot.node, ()):
+            self.free[slot.node].remove(slot.port)
             self._used[slot.node] += 1
 
 
@@ -211,12 +214,10 @@ class DriverHealth:
 
     `timeout_s`: a driver without a new heartbeat for this long is stale.
     `launch_s`: how long it may take to the first one.
-    `gap_s`: if rounds are further apart than this, this process was paused, or could not read: then that time does not count.
-    Longer than the longest pause between rounds.
     """
 
-    def __init__(self, timeout_s: float, launch_s: float, gap_s: float = 10.0) -> None:
-        self._timeout_s, self._launch_s, self._gap_s = timeout_s, launch_s, gap_s
+    def __init__(self, timeout_s: float, launch_s: float) -> None:
+        self._timeout_s, self._launch_s = timeout_s, launch_s
         self._seen: dict[str, _Seen] = {}
         self._observed: float | None = None
 
@@ -224,7 +225,7 @@ class DriverHealth:
         self, now: float, assignments: Mapping[str, Assignment], beats: Mapping[str, WorkerHeartbeat | None]
     ) -> dict[str, Health]:
         """Take in one round and say how each assigned topology's driver does. `now` is monotonic."""
-        if self._observed is not None and now - self._observed > self._gap_s:
+        if self._observed is not None and now - self._observed > _GAP_S:
             late = now - self._observed
             self._seen = {name: seen._replace(at=seen.at + late) for name, seen in self._seen.items()}
         self._observed = now

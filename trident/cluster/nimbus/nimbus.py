@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from trident import __version__
 from trident.cluster.nimbus.assigning import (
     Assign,
     Decision,
@@ -18,34 +23,59 @@ from trident.cluster.nimbus.assigning import (
     RollBack,
     decide,
 )
-from trident.cluster.nimbus.leadership import Leadership
-from trident.cluster.nimbus.submissions import TopologyNames, rolled_back
-from trident.cluster.state.beat_records import WorkerHeartbeat, machine_names
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster.nimbus.submissions import rolled_back
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    NodePort,
+    StormBase,
+    WantedStatus,
+    WorkerHeartbeat,
+    machine_names,
+)
+from trident.cluster.state.storm_cluster_state import LEADER, NIMBUSES, StormClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 
 logger = logging.getLogger(__name__)
 
+_ROUND_S, _MAX_PAUSE_S = 1.0, 5.0  # between looks; watches make it look at once
+_LAUNCH_TIMEOUT_S = 60.0  # how long a driver may take to its first heartbeat
 _TIDY_EVERY_S = 600.0
-_MAX_PAUSE_S = 5.0
 
 
-@dataclass(frozen=True)
-class NimbusSettings:
-    """Times of a Nimbus, in seconds.
+class Leadership:
+    """The candidacy of one Nimbus; the one whose ephemeral node is there leads.
 
-    `round_s`: how often it looks; watches make it look at once.
-    `driver_timeout_s`: a driver without a heartbeat for this long is started elsewhere.
-    `launch_timeout_s`: how long a driver may take to its first heartbeat.
-    `max_deaths`: so many deaths of a topology's drivers in half an hour, none after a minute of work, and it is marked as
-    failed.
+    Nothing depends on two of them never believing that they lead: each change of an assignment is refused if another was made
+    since the one that it is based on.
+
+    `url`: where this Nimbus answers.
     """
 
-    round_s: float = 1.0
-    driver_timeout_s: float = 15.0
-    launch_timeout_s: float = 60.0
-    max_deaths: int = 20
+    def __init__(self, cluster: StormClusterState, url: str, version: str) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._cluster, self._node = cluster, f"{NIMBUSES}/{self.id}"
+        self._about = {
+            "id": self.id, "url": url, "host": socket.gethostname(), "pid": os.getpid(), "since-secs": time.time(),
+            "version": version,
+        }  # fmt: skip
+
+    def campaign(self) -> bool:
+        """Return whether this Nimbus leads now; it does from here on if there was no leader. Who leads is watched."""
+        state, data = self._cluster.state, json.dumps(self._about).encode()
+        if state.get_data(self._node) is None:
+            state.set_ephemeral_node(self._node, data)
+        while (leader := self._cluster.leader(watch=True)) is None:
+            state.create_ephemeral_node(LEADER, data)
+        return bool(leader["id"] == self.id)
+
+    def resign(self) -> None:
+        """Let another one lead, and be no candidate any more."""
+        try:
+            if (leader := self._cluster.leader()) is not None and leader["id"] == self.id:
+                self._cluster.state.delete_node(LEADER)
+            self._cluster.state.delete_node(self._node)
+        except ClusterUnreachable:
+            pass  # the session ends with the process, and the nodes with the session
 
 
 class Nimbus:
@@ -54,25 +84,26 @@ class Nimbus:
     `url`: where its HTTP answers.
     `code_dir`: where it keeps the code, for the records.
     `tidy`: called by the leader every few minutes: removes what is not used any more.
+    `driver_timeout_s`: a driver without a heartbeat for this long is started elsewhere.
+    `max_deaths`: so many deaths of a topology's drivers in half an hour, none after a minute of work, and it is marked as
+    failed.
     """
 
     def __init__(
         self,
         cluster: StormClusterState,
         url: str,
-        version: str,
         code_dir: str,
-        settings: NimbusSettings | None = None,
         tidy: Callable[[], object] = lambda: None,
+        driver_timeout_s: float = 15.0,
+        max_deaths: int = 20,
     ) -> None:
-        self.cluster, self.settings = cluster, settings or NimbusSettings()
-        self._code_dir = code_dir
-        self._names = TopologyNames(cluster)
+        self.cluster, self._code_dir, self._max_deaths = cluster, code_dir, max_deaths
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        self._leadership = Leadership(cluster.state, url, version)
+        self._leadership = Leadership(cluster, url, __version__)
         self._registered = cluster.state.register(lambda _event: self._wake.set())
-        self._health = DriverHealth(self.settings.driver_timeout_s, self.settings.launch_timeout_s)
+        self._health = DriverHealth(driver_timeout_s, _LAUNCH_TIMEOUT_S)
         self.leads = False
         self._problem = ""
         self._tidy, self._tidied_at = tidy, time.monotonic()
@@ -111,9 +142,9 @@ class Nimbus:
                     self._problem = str(error)
                     logger.error("nothing is assigned or moved: %s", error)
             except Exception:  # one topology's damaged record must not end the care for all others
-                logger.exception("a round of Nimbus failed; the next one is in %g s", self.settings.round_s)
+                logger.exception("a round of Nimbus failed; the next one is in %g s", _ROUND_S)
             # Of a thousand topologies a look takes a while: it is to take a tenth of the time.
-            self._wake.wait(max(self.settings.round_s, min(9 * spent_s, _MAX_PAUSE_S)))
+            self._wake.wait(max(_ROUND_S, min(9 * spent_s, _MAX_PAUSE_S)))
 
     def _round(self) -> None:
         leads = self._leadership.campaign()
@@ -121,8 +152,6 @@ class Nimbus:
             logger.info("this Nimbus %s", "leads the cluster" if leads else "stands by: another one leads")
             self._health.forget()
             self.leads = leads
-            if leads:
-                self._names.complete_all()
         if leads:
             self._lead()
 
@@ -158,7 +187,7 @@ class Nimbus:
             self._health.observe(time.monotonic(), assignments, beats),
             beating,
             cluster.all_deaths(),
-            self.settings.max_deaths,
+            self._max_deaths,
         )
 
     def _do(self, decision: Decision, picture: Picture) -> None:
@@ -174,21 +203,15 @@ class Nimbus:
                     logger.error("topology %s goes back to the code before its upgrade: %s", storm_id, reason)
             case Forget(storm_id):
                 logger.info("topology %s has ended", storm_id)
-                self._names.remove(storm_id)
+                self.cluster.remove_storm(storm_id)
 
     def _assign(self, storm_id: str, slot: NodePort, why: str, picture: Picture) -> None:
         base, before = picture.bases[storm_id], picture.assignments.get(storm_id)
         host = machine_names(picture.supervisors)[slot.node]
         # Later than every earlier one: supervisors and drivers distinguish assignments by this.
         start = max(picture.now_secs, 0.0 if before is None else before.start_time_secs + 0.001)
-        assignment = Assignment(
-            self._code_dir,
-            {slot.node: host},
-            {Assignment.DRIVER: slot},
-            {Assignment.DRIVER: start},
-            base.code_hash,
-            base.generation,
-        )
+        driver, code = Assignment.DRIVER, (base.code_hash, base.generation)
+        assignment = Assignment(self._code_dir, {slot.node: host}, {driver: slot}, {driver: start}, *code)
         self.cluster.setup_heartbeats(storm_id)
         if self.cluster.replace_assignment(storm_id, before, assignment):
             logger.info("topology %s is assigned to %s: %s", storm_id, assignment.where, why)

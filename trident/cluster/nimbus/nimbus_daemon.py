@@ -26,25 +26,25 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from trident import __version__
 from trident.cluster.cluster_log import log_of
 from trident.cluster.code.code_store import CodeStore
-from trident.cluster.nimbus.leadership import leader_of
-from trident.cluster.nimbus.nimbus import Nimbus, NimbusSettings
-from trident.cluster.nimbus.submissions import Submission, Submissions
+from trident.cluster.nimbus.nimbus import Nimbus
+from trident.cluster.nimbus.submissions import Submissions
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterUnreachable, NoLeader
+from trident.http.plain_json import json_answer
 from trident.roles import Closes
-from trident.ui.answers import PageError, answer, awaiting, body_of, problem, replying
 from trident.ui.cluster_pages import Action, Page
+from trident.ui.rest import PageError, awaiting, body_of, problem, replying
 from trident.ui.ui_server import UIServer
 
 _CODES = "/api/v1/code"
 _CODE = f"{_CODES}/{{sha256}}"
 _TOPOLOGY = "/api/v1/topology"
 _MAX_BODY = 1 << 20
+_KNOWN_S = 15.0
 
 
 class NimbusDaemon(Closes):
@@ -60,8 +60,8 @@ class NimbusDaemon(Closes):
         Where the packages of code are; several Nimbuses of a cluster share it.
     host, port
         Where it answers; port 0 takes a free one.
-    public_host
-        The name of this machine for others; by default `host`.
+    times
+        `driver_timeout_s` and `max_deaths` of `Nimbus`.
 
     Raises
     ------
@@ -75,9 +75,8 @@ class NimbusDaemon(Closes):
         code_dir: Path,
         host: str = "127.0.0.1",
         port: int = 0,
-        public_host: str | None = None,
-        settings: NimbusSettings | None = None,
         session_timeout_s: float = 10.0,
+        **times: Any,
     ) -> None:
         self._open = ExitStack()
         try:
@@ -86,24 +85,22 @@ class NimbusDaemon(Closes):
             code = CodeStore(code_dir)
             self.submissions = Submissions(cluster, code, lambda name: log_of(address, name))
             overview = ClusterOverview(cluster, token, self._act)
-            routes = _Routes(self.submissions, self._check_leads).all()
-            self.server = self._open.enter_context(UIServer(overview, host, port, token, extra_routes=routes))
-            url = self.server.url if public_host is None else f"http://{public_host}:{self.server.port}"
+            self.server = self._open.enter_context(UIServer(overview, host, port, token, extra_routes=self._routes()))
             tidy = self.submissions.remove_unused_code
-            self.nimbus = Nimbus(cluster, url, __version__, str(code_dir.absolute()), settings, tidy)
+            self.nimbus = Nimbus(cluster, self.server.url, str(code_dir.absolute()), tidy, **times)
             self._open.callback(self.nimbus.stop)
             self.nimbus.start()
         except BaseException:
             self._open.close()
             raise
-        self.url, self._cluster = url, cluster
+        self.url, self._cluster = self.server.url, cluster
 
-    def wait_until_known(self, timeout_s: float = 15.0) -> None:
+    def wait_until_known(self) -> None:
         """Wait until the cluster has a leader, this one or another. Raises `ClusterUnreachable` if none is there in time."""
-        ends = time.monotonic() + timeout_s
-        while leader_of(self._cluster.state) is None:
+        ends = time.monotonic() + _KNOWN_S
+        while self._cluster.leader() is None:
             if time.monotonic() > ends:
-                raise ClusterUnreachable(f"no Nimbus leads the cluster after {timeout_s:g} s")
+                raise ClusterUnreachable(f"no Nimbus leads the cluster after {_KNOWN_S:g} s")
             time.sleep(0.02)
 
     def close(self) -> None:
@@ -112,7 +109,7 @@ class NimbusDaemon(Closes):
 
     def _check_leads(self) -> None:
         if not self.nimbus.leads:
-            leader = leader_of(self._cluster.state)
+            leader = self._cluster.leader()
             where = "none leads just now; try again" if leader is None else f"ask the one at {leader['url']}"
             raise NoLeader(f"this Nimbus does not lead the cluster: {where}")
 
@@ -122,21 +119,17 @@ class NimbusDaemon(Closes):
         self.nimbus.wake()
         return done
 
-
-class _Routes:
-    """The routes; every one of them needs the token.
-
-    `check_leads`: raises if this Nimbus does not lead, before anything is changed.
-    """
-
-    def __init__(self, submissions: Submissions, check_leads: Callable[[], None]) -> None:
-        self._submissions, self._code, self._check_leads = submissions, submissions.code, check_leads
-
-    def all(self) -> list[BaseRoute]:
+    def _routes(self) -> list[BaseRoute]:
+        """Return the routes; every one of them needs the token."""
+        code = self.submissions.code
         return [
             Route(_CODE, self._put_code, methods=["PUT"]),
             Route(_CODE, replying(self._get_code, partial(Response, media_type="application/zip")), methods=["GET"]),
-            Route(_CODES, replying(self._has_code), methods=["GET"]),
+            Route(
+                _CODES,
+                replying(lambda asked: {"has": code.is_there(asked.query_params.get("has", ""))}),
+                methods=["GET"],
+            ),
             Route(_TOPOLOGY, awaiting(partial(self._changed, self._submit)), methods=["POST"]),
             Route(
                 f"{_TOPOLOGY}/{{topology}}/upgrade", awaiting(partial(self._changed, self._upgrade)), methods=["POST"]
@@ -146,25 +139,23 @@ class _Routes:
     async def _put_code(self, request: Request) -> Response:
         sha256 = request.path_params["sha256"]
         try:
-            with self._code.incoming(sha256) as package:
+            with self.submissions.code.incoming(sha256) as package:
                 async for chunk in request.stream():
                     package.write(chunk)
         except ClientDisconnect:  # nothing was stored
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
             return problem(request, error)
-        return answer({"sha256": sha256})
-
-    def _has_code(self, request: Request) -> Page:
-        return {"has": self._code.is_there(request.query_params.get("has", ""))}
+        return json_answer({"sha256": sha256})
 
     def _get_code(self, request: Request) -> bytes:
         sha256 = request.path_params["sha256"]
-        if not self._code.path(sha256).exists():
+        if not self.submissions.code.path(sha256).exists():
             raise PageError(404, f"this Nimbus has no package {sha256}")
-        return self._code.get(sha256)
+        return self.submissions.code.get(sha256)
 
     async def _changed(self, change: Callable[[Request, Mapping[str, Any]], Page], request: Request) -> Page:
+        """Change something, if this Nimbus leads."""
         body = await body_of(request, _MAX_BODY)
 
         def done() -> Page:
@@ -174,20 +165,14 @@ class _Routes:
         return await run_in_threadpool(done)
 
     def _submit(self, request: Request, body: Mapping[str, Any]) -> Page:
-        asked = Submission(
-            sha256=_text(body, "sha256"),
-            name=_text(body, "name", ""),
-            submission=_text(body, "submission", ""),
-            conf=_conf(body) or {},
-            workers=body.get("workers"),
-        )
-        storm_id = self._submissions.submit(asked)
-        _, base = self._submissions.names.find(storm_id)
+        sha256, name, submission = _text(body, "sha256"), _text(body, "name", ""), _text(body, "submission", "")
+        storm_id = self.submissions.submit(sha256, name, submission, _conf(body), body.get("workers"))
+        _, base = self.submissions.find(storm_id)
         return {"id": storm_id, "name": base.storm_name, "kind": base.kind, "generation": base.generation}
 
     def _upgrade(self, request: Request, body: Mapping[str, Any]) -> Page:
-        storm_id, before = self._submissions.names.find(unquote(request.path_params["topology"]))
-        base, check = self._submissions.upgrade(storm_id, _text(body, "sha256"), _conf(body))
+        storm_id, before = self.submissions.find(unquote(request.path_params["topology"]))
+        base, check = self.submissions.upgrade(storm_id, _text(body, "sha256"), _conf(body))
         return {
             "id": storm_id,
             "name": base.storm_name,

@@ -4,28 +4,27 @@ Nothing here starts or stops a process: Nimbus and the supervisors act on what t
 compare-and-set, so it is done or not, and a submission, an activation, a kill or an upgrade that is asked for twice is done
 once.
 
-Which topology has which name is in `/names/{name}`. The node holds the whole record of the topology. To set it, by
-compare-and-set, *is* the submission: only one can have a name. The topology's own record follows from it, and any Nimbus that
-finds it missing adds it; so it does not matter when a Nimbus dies. A node without data is a name that is free again.
+Which topology has which name is in `/names/{name}`: its id. The name and the record of a topology come and go in one change, so
+only one can have a name, and it does not matter when a Nimbus dies.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from trident.cluster.code.code_store import UNUSED_S, CodeStore
-from trident.cluster.code.package_manifest import ComponentFacts, PackageManifest
+from trident.cluster.code.code_store import CodeStore
+from trident.cluster.code.package_archive import ComponentFacts, PackageManifest
 from trident.cluster.code.topology_package import settings_of
 from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
+from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_of_cluster import find_topology
+from trident.cluster.topology_overviews import find_topology
 from trident.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.coordination.log_address import open_reader
 from trident.errors import LogError
@@ -38,24 +37,8 @@ KILL_WAIT_S = 30.0
 Components = Mapping[str, ComponentFacts]
 
 _MOST = 10_000
-_NAMES, _COUNTER = "/names", "/counter"
+_COUNTER = "/counter"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # files, records and command lines contain it
-
-
-@dataclass(frozen=True)
-class Submission:
-    """What a client submits, beside the package, which Nimbus has already.
-
-    `name`: "" for the one that the package has.
-    `submission`: chosen by the client; the same one again, with the same package, is the same submission.
-    `workers`: None for what the settings say, or one.
-    """
-
-    sha256: str
-    name: str = ""
-    submission: str = ""
-    conf: Mapping[str, str] = field(default_factory=dict)
-    workers: int | None = None
 
 
 class UpgradeCheck(NamedTuple):
@@ -78,42 +61,54 @@ class Submissions:
     def __init__(
         self, cluster: StormClusterState, code: CodeStore, log_dir_of: Callable[[str], str] = lambda name: ""
     ) -> None:
-        self.cluster, self.code, self.names = cluster, code, TopologyNames(cluster)
+        self.cluster, self.code = cluster, code
         self._log_dir_of = log_dir_of
 
-    def submit(self, asked: Submission) -> str:
-        """Add a topology; returns its id.
+    def submit(
+        self,
+        sha256: str,
+        name: str = "",
+        submission: str = "",
+        conf: Mapping[str, str] | None = None,
+        workers: int | None = None,
+    ) -> str:
+        """Add a topology, whose package Nimbus has already; returns its id.
 
+        `name`: "" for the one that the package has.
+        `submission`: chosen by the client; the same one again, with the same package, is the same submission.
+        `workers`: None for what the settings say, or one.
         Raises `NameTaken`: another topology has the name.
         Raises `BadPackage`: its package is not there, damaged, or of other versions.
         Raises `ConfigError`: a setting is not possible.
         """
-        manifest = self._manifest(asked.sha256)
-        name = asked.name or manifest.name
+        manifest, conf = self._manifest(sha256), dict(conf or {})
+        name = name or manifest.name
         if not _NAME.fullmatch(name):
             raise ClusterError(
                 f"{name!r} cannot name a topology: up to 128 letters, digits, '_', '.' and '-', the first of them a letter, a "
                 "digit or '_'"
             )
-        settings = settings_of(manifest.kind, name, asked.conf, asked.workers)
+        settings = settings_of(manifest.kind, name, conf, workers)
         default = settings.workers if isinstance(settings, StormConfig) else 1
-        workers = _possible("workers", default if asked.workers is None else asked.workers)
-        log_dir = self._log_dir_of(name) if manifest.kind == "trident" else ""
         now = time.time()
         base = StormBase(
             storm_name=name,
             launch_time_secs=now,
             status=WantedStatus("active", now),
-            num_workers=workers,
+            num_workers=_possible("workers", default if workers is None else workers),
             component_executors={each: facts.executors for each, facts in manifest.components.items()},
             kind=manifest.kind,
             target=manifest.target,
-            code_hash=asked.sha256,
-            conf=dict(asked.conf),
-            submission=asked.submission,
-            log_dir=log_dir,
+            code_hash=sha256,
+            conf=conf,
+            submission=submission,
+            log_dir=self._log_dir_of(name) if manifest.kind == "trident" else "",
         )
-        return self.names.submit(base)
+        return add_topology(self.cluster, base)
+
+    def find(self, topology: str) -> tuple[str, StormBase]:
+        """Return the id and the record of a topology, see `find_topology`."""
+        return find_topology(self.cluster.all_bases(), topology)
 
     def activate(self, topology: str) -> StormBase:
         """Let a topology go on, by its id or its name; one that was marked as failed gets a new driver."""
@@ -162,7 +157,7 @@ class Submissions:
         Trident's.
         """
         wanted = dict(executors or {})
-        _, base = self.names.find(topology)
+        _, base = self.find(topology)
         components = self._components(base) if wanted and base.kind == "bolts" else {}
         return self._change(topology, "rebalanced", lambda base: rebalanced(base, wait_s, workers, wanted, components))
 
@@ -175,7 +170,7 @@ class Submissions:
         Raises `UpgradeRefused`: the new code does not fit the log, or is of the other kind. Nothing was changed.
         """
         manifest = self._manifest(sha256)
-        _, base = self.names.find(topology)
+        _, base = self.find(topology)
         _refuse_killed(base, "upgraded")
         wanted = base.conf if conf is None else conf
         if manifest.kind != base.kind:
@@ -189,6 +184,8 @@ class Submissions:
         def change(base: StormBase) -> StormBase:
             if (base.code_hash, dict(base.conf)) == (sha256, dict(wanted)):
                 return base
+            # What an earlier upgrade has replaced, without what its drivers noted of the log.
+            since = {name: value for name, value in base.previous.items() if name != "epoch"}
             return replace(
                 base,
                 code_hash=sha256,
@@ -199,7 +196,7 @@ class Submissions:
                 status=_status("active") if base.status.kind == "failed" else base.status,
                 # While the last upgrade has committed nothing, what can be returned to is still the code before that.
                 previous_code_hash=base.previous_code_hash or base.code_hash,
-                previous=_without_proof(base.previous) if base.previous_code_hash else _replaced(base),
+                previous=since or _replaced(base),
             )
 
         return self._change(topology, "upgraded", change), check
@@ -219,12 +216,12 @@ class Submissions:
             raise ClusterError(f"{action!r} is not possible; possible: activate, deactivate, kill, rebalance")
         return {"name": base.storm_name, "topologyStatus": base.status.kind, "generation": base.generation}
 
-    def remove_unused_code(self, older_than_s: float = UNUSED_S) -> list[str]:
+    def remove_unused_code(self) -> list[str]:
         """Remove the packages that no topology runs or may return to, and that are not new; returns their hashes."""
         used = {
             each for base in self.cluster.all_bases().values() for each in (base.code_hash, base.previous_code_hash)
         }
-        return self.code.remove_unused(used, older_than_s)
+        return self.code.remove_unused(used)
 
     def _manifest(self, sha256: str) -> PackageManifest:
         manifest = self.code.check(sha256)  # as supervisors do, which would refuse it each time
@@ -245,7 +242,7 @@ class Submissions:
                 _refuse_killed(base, done)
             return change(base)
 
-        storm_id, _ = self.names.find(topology)
+        storm_id, _ = self.find(topology)
         now = self.cluster.update_storm(storm_id, changed)
         if now is None:
             raise NoSuchTopology(f"topology {topology!r} has just ended")
@@ -284,136 +281,62 @@ class Submissions:
         return UpgradeCheck(True, (*taken, *compared.taken, *dropped))
 
 
-@dataclass(frozen=True)
-class _Claim:
-    """What the node of a name holds: the id of a topology, and the record with which it was submitted."""
+def add_topology(cluster: StormClusterState, base: StormBase) -> str:
+    """Add a topology under its name; returns its id: the earlier one if the same submission and code came before.
 
-    storm_id: str
-    base: StormBase
-
-    def to_bytes(self) -> bytes:
-        return json.dumps({"version": 1, "id": self.storm_id, "base": json.loads(self.base.to_bytes())}).encode()
-
-    @classmethod
-    def of_bytes(cls, data: bytes) -> Self:
-        try:
-            values = json.loads(data)
-            return cls(values["id"], StormBase.of_bytes(json.dumps(values["base"]).encode()))
-        except (ValueError, KeyError, TypeError) as error:
+    Raises `NameTaken`: another topology has the name. Nothing was done.
+    """
+    storm_id, before = "", None
+    while True:
+        has_it = cluster.storm_of_name(base.storm_name)
+        if has_it is None:
+            storm_id = storm_id or _new_id(cluster.state, base.storm_name)
+            if cluster.activate_storm(storm_id, base):
+                return storm_id
+        elif (theirs := cluster.storm_base(has_it)) is not None:
+            _refuse_another(base, has_it, theirs)
+            return has_it
+        elif has_it == before:  # else it was removed in between
+            name = base.storm_name
             raise ClusterError(
-                f"the name of a topology cannot be read ({error!r}); was it written by another program?"
-            ) from error
-
-
-class TopologyNames:
-    """The names of a cluster's topologies. Any number of processes may use them."""
-
-    def __init__(self, cluster: StormClusterState) -> None:
-        self._cluster = cluster
-        cluster.state.mkdirs(_NAMES)
-
-    def submit(self, base: StormBase) -> str:
-        """Add a topology under its name; returns its id: the earlier one if the same submission and code came before.
-
-        Raises `NameTaken`: another topology has the name. Nothing was done.
-        """
-        path, made = f"{_NAMES}/{base.storm_name}", ""
-        while True:
-            node = self._cluster.state.get_versioned(path)
-            if node is not None and node.data:
-                return self._of_another(_Claim.of_bytes(node.data), base)
-            made = made or self._new_id(base.storm_name)
-            claim = _Claim(made, base)
-            if self._cluster.state.compare_and_set(path, claim.to_bytes(), None if node is None else node.version):
-                self._complete(claim)
-                return made
-
-    def find(self, topology: str) -> tuple[str, StormBase]:
-        """Return the id and the record of a topology, by its id or its name.
-
-        Raises `NoSuchTopology`: there is none; the message names those that there are.
-        """
-        bases = self._cluster.all_bases()
-        claim = self._claim(topology) if topology not in bases and _NAME.fullmatch(topology) else None
-        if claim is not None:
-            self._complete(claim)
-            if (base := self._cluster.storm_base(claim.storm_id)) is not None:
-                return claim.storm_id, base
-        return find_topology(bases, topology)  # one that ends has given its name back, and is still there
-
-    def complete_all(self) -> None:
-        """Add the record of every topology whose submission was interrupted after it took its name."""
-        for data in self._cluster.state.get_data_below(_NAMES).values():
-            if data:
-                self._complete(_Claim.of_bytes(data))
-
-    def remove(self, storm_id: str) -> None:
-        """Forget a topology that has ended, its record last: so what a crash leaves is removed the next time.
-
-        Its name is free before, so that no other Nimbus finds the name and adds it again.
-        """
-        state = self._cluster.state
-        self._cluster.teardown_heartbeats(storm_id)
-        self._cluster.teardown_topology_errors(storm_id)
-        self._cluster.forget_deaths(storm_id)
-        for path in (f"{_NAMES}/{name}" for name in state.get_children(_NAMES)):
-            while (node := state.get_versioned(path)) is not None and node.data:
-                is_other = _Claim.of_bytes(node.data).storm_id != storm_id
-                if is_other or state.compare_and_set(path, b"", node.version):
-                    break
-        self._cluster.remove_storm(storm_id)
-
-    def _of_another(self, claim: _Claim, base: StormBase) -> str:
-        """Return the id of the topology that has the name if it is of this very submission."""
-        self._complete(claim)
-        theirs = claim.base
-        if not base.submission or base.submission != theirs.submission:
-            raise NameTaken(self._who_has_it(claim))
-        if base.code_hash != theirs.code_hash:
-            raise NameTaken(
-                f"the submission {base.submission} of {claim.storm_id} was made with another package; choose another id"
+                f"the name {name!r} is that of {has_it}, of which there is no record: remove the node /names/{name}"
             )
-        return claim.storm_id
+        before = has_it
 
-    def _who_has_it(self, claim: _Claim) -> str:
-        """Say which topology has a name, and what to do."""
-        name, now = claim.base.storm_name, self._cluster.storm_base(claim.storm_id)
-        if now is not None and now.status.kind == "killed":
-            return (
-                f"topology {name!r} (id {claim.storm_id}) is being killed, and keeps its name until it has ended: within "
-                f"{now.status.wait_secs:g} s plus the time that its driver needs to end. Submit it again then, or speed it up: "
-                f"`trident kill {name} -w 0`"
-            )
-        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(claim.base.launch_time_secs))
-        return (
-            f"the cluster has a topology {name!r}, submitted at {since} (id {claim.storm_id}). Give another name, kill it "
-            f"first (`trident kill {name}`), or give it new code (`trident upgrade`)"
-        )
 
-    def _complete(self, claim: _Claim) -> None:
-        """Add the record of a topology that has its name, if it is missing."""
-        if self._cluster.storm_base(claim.storm_id) is not None:
+def _refuse_another(base: StormBase, storm_id: str, theirs: StormBase) -> None:
+    """Raise `NameTaken` unless the topology that has the name is of this very submission."""
+    name = theirs.storm_name
+    if base.submission and base.submission == theirs.submission:
+        if base.code_hash == theirs.code_hash:
             return
-        if self._cluster.activate_storm(claim.storm_id, claim.base):
-            now = self._claim(claim.base.storm_name)
-            if now is None or now.storm_id != claim.storm_id:  # it was removed in between
-                self._cluster.remove_storm_base(claim.storm_id)
+        raise NameTaken(
+            f"the submission {base.submission} of {storm_id} was made with another package; choose another id"
+        )
+    if theirs.status.kind == "killed":
+        raise NameTaken(
+            f"topology {name!r} (id {storm_id}) is being killed, and keeps its name until it has ended: within "
+            f"{theirs.status.wait_secs:g} s plus the time that its driver needs to end. Submit it again then, or speed it up: "
+            f"`trident kill {name} -w 0`"
+        )
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(theirs.launch_time_secs))
+    raise NameTaken(
+        f"the cluster has a topology {name!r}, submitted at {since} (id {storm_id}). Give another name, kill it "
+        f"first (`trident kill {name}`), or give it new code (`trident upgrade`)"
+    )
 
-    def _claim(self, name: str) -> _Claim | None:
-        data = self._cluster.state.get_data(f"{_NAMES}/{name}")
-        return _Claim.of_bytes(data) if data else None
 
-    def _new_id(self, name: str) -> str:
-        """Return `name-counter-time`, which no topology ever had.
+def _new_id(state: ClusterState, name: str) -> str:
+    """Return `name-counter-time`, which no topology ever had.
 
-        Not by a sequential node: these count what is deleted as well.
-        """
-        while True:
-            counter = self._cluster.state.get_versioned(_COUNTER)
-            number = int(counter.data or b"0") + 1 if counter is not None else 1
-            version = None if counter is None else counter.version
-            if self._cluster.state.compare_and_set(_COUNTER, str(number).encode(), version):
-                return f"{name}-{number}-{int(time.time())}"
+    Not by a sequential node: these count what is deleted as well.
+    """
+    while True:
+        counter = state.get_node(_COUNTER)
+        number = int(counter.data or b"0") + 1 if counter is not None else 1
+        version = None if counter is None else counter.version
+        if state.compare_and_set(_COUNTER, str(number).encode(), version):
+            return f"{name}-{number}-{int(time.time())}"
 
 
 def rebalanced(
@@ -495,11 +418,6 @@ def _replaced(base: StormBase) -> dict[str, Any]:
     """Return what an upgrade replaces beside the package."""
     executors = dict(base.component_executors)
     return {"target": base.target, "conf": dict(base.conf), "component->executors": executors}
-
-
-def _without_proof(previous: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an earlier upgrade has replaced, without what its drivers noted of the log."""
-    return {name: value for name, value in previous.items() if name != "epoch"}
 
 
 def _status(kind: StatusKind) -> WantedStatus:

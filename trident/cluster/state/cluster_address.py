@@ -1,22 +1,33 @@
-"""Where a cluster is: the folder of one that runs on this machine, or the servers of its ZooKeeper."""
+"""Where a cluster is, a folder of this machine or servers of ZooKeeper: opening its state there, and its token."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import secrets
+import time
 from pathlib import Path
 
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.sqlite_nodes import SqliteNodes
-from trident.cluster.state.zookeeper_state import ZooKeeperState
-from trident.cluster_errors import ClusterError
+from trident.cluster_errors import ClusterError, ClusterUnreachable, NotAllowed
 from trident.errors import ConfigError
-from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
+from trident.servers.log_addresses import ZooKeeperAddress, is_zookeeper
+from trident.servers.nodes import NodeEvent, Refusal, Step, Tell
+from trident.servers.zookeeper_nodes import AUTH, ZooKeeperNodes
 
 STATE_FILE = "cluster.db"
 """The file of a cluster on this machine, in its folder."""
+TOKEN_FILE = "token"
+"""The name of the file beside it with the token; only its user may read it."""
+TOKEN_VARIABLE = "TRIDENT_TOKEN"
+"""The variable in which drivers find the token."""
 _FOLDER = "trident-cluster"
 _ROOT = "/storm"
 _EXPECTED = f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}"
+
+_log = logging.getLogger(__name__)
 
 
 def default_address() -> str:
@@ -87,3 +98,92 @@ def _zookeeper(address: str) -> ZooKeeperAddress:
         return ZooKeeperAddress.of(address, "cluster")
     except ConfigError as error:
         raise ClusterError(f"{error}; {_EXPECTED}") from error
+
+
+class ZooKeeperState(ZooKeeperNodes):
+    """The nodes below an address; what is there is created if it is not.
+
+    `timeout_s`: how long this process may be out of touch before the servers end its session, and a request without an answer.
+    They may have bounds of their own.
+    Raises `ClusterUnreachable`: no server answered within the timeout.
+    Raises `EnvironmentProblem`: the package kazoo is missing.
+    """
+
+    needed_for, error = "a cluster's state in ZooKeeper", ClusterError
+
+    def __init__(self, address: ZooKeeperAddress, timeout_s: float, tell: Tell) -> None:
+        def told(event: NodeEvent) -> None:
+            if event.kind in ("suspended", "expired"):
+                _log.warning("the session at the ZooKeeper %s is %s", self.hosts, event.kind)
+            tell(event)
+
+        super().__init__(address.hosts, address.path, timeout_s, f"the state of the cluster at {address.hosts}", told)
+        try:
+            self.make("/")
+        except BaseException:
+            self.close()
+            raise
+
+    def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
+        refusal = super().change(*steps, durable=durable)
+        while refusal == "missing" and self.read(["/"]) == [None]:  # all of the cluster was deleted
+            self.make("/")
+            refusal = super().change(*steps, durable=durable)
+        return refusal
+
+    def check_patience(self, since: float) -> None:
+        if time.monotonic() - since > self.timeout_s:
+            raise self.unreachable()
+
+    def unreachable(self) -> ClusterUnreachable:
+        return ClusterUnreachable(
+            f"no ZooKeeper answers at {self.hosts} (tried for {self.timeout_s:g} s); is it up, and does it have a majority?"
+        )
+
+    def refused(self) -> ClusterError:
+        return ClusterError(
+            f"the ZooKeeper at {self.hosts} refuses access to the cluster: give {AUTH}=digest:USER:PASSWORD, of the user who "
+            "made its nodes, to every daemon and client"
+        )
+
+
+def find_token(folder: Path | None, given: str | None) -> str | None:
+    """Return the token that was given, else that in the folder of the cluster; None if there is none.
+
+    Raises `ClusterError`: the file is there and cannot be read: it belongs to another user.
+    """
+    if given:
+        return given
+    if folder is None:
+        return None
+    try:
+        return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ClusterError(
+            f"the token of the cluster cannot be read: {error}. Only the user who started it may; others give it with --token"
+        ) from error
+
+
+def own_token(given: str | None, folder: Path | None) -> str:
+    """Return the token for a daemon: that which was given, or that in the folder of the cluster, which gets one if it has none.
+
+    Raises `NotAllowed`: there is no folder and no token was given.
+    """
+    token = find_token(folder, given)
+    if token is not None:
+        return token
+    if folder is None:
+        raise NotAllowed(
+            f"a cluster in ZooKeeper needs a token that all of its daemons and clients know. Make one, as with `openssl rand "
+            f"-hex 16`, and put it into the environment as {TOKEN_VARIABLE} (or --token)"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f"{TOKEN_FILE}.{secrets.token_hex(4)}.tmp"
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+        opened.write(secrets.token_hex(16))
+    with contextlib.suppress(FileExistsError):  # another daemon may make it just now
+        os.link(aside, folder / TOKEN_FILE)  # whole, and only once
+    aside.unlink()
+    return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip()

@@ -6,40 +6,13 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Literal, NamedTuple
 
 from trident.cluster_errors import ClusterError
-from trident.servers.nodes import Create, Delete, Nodes, Put, StoredNode
+from trident.servers.nodes import Create, Delete, NodeEvent, Nodes, Put, StoredNode, Tell
 
 _log = logging.getLogger(__name__)
-
-EventKind = Literal["changed", "suspended", "connected", "expired"]
-"""What a watch, or the session, reports.
-
-`changed`: of a node that is watched: it, or the names below it, may be others than were read.
-`suspended`: no server answers; what is read may be old. `connected`: it answers again, the session and its ephemeral nodes are
-still there. `expired`: it answers again, but the session is over: its ephemeral nodes are gone, and another session has begun.
-Watches may be over after each of the three, and changes missed: a watcher has to read again.
-"""
-
-
-class ClusterEvent(NamedTuple):
-    """One event: of a node, or of the session, which has the path `""`."""
-
-    kind: EventKind
-    path: str
-
-
-class Versioned(NamedTuple):
-    """The data of a node and how often it was set: 0 when it was created."""
-
-    data: bytes
-    version: int
-
-
-Callback = Callable[[ClusterEvent], None]
 
 _JOIN_S = 5.0  # a callback may wait for what the closing thread holds
 
@@ -49,12 +22,12 @@ class EventDispatcher:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._callbacks: dict[str, Callback] = {}
-        self._events: SimpleQueue[ClusterEvent | None] = SimpleQueue()
+        self._callbacks: dict[str, Tell] = {}
+        self._events: SimpleQueue[NodeEvent | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="trident-cluster-events", daemon=True)
         self._thread.start()
 
-    def register(self, callback: Callback) -> str:
+    def register(self, callback: Tell) -> str:
         """Call `callback` with every event from now on, in order, in one thread; returns an id for `unregister`."""
         callback_id = uuid.uuid4().hex
         with self._lock:
@@ -66,7 +39,7 @@ class EventDispatcher:
         with self._lock:
             self._callbacks.pop(callback_id, None)
 
-    def put(self, event: ClusterEvent) -> None:
+    def put(self, event: NodeEvent) -> None:
         """Deliver an event after all earlier ones."""
         self._events.put(event)
 
@@ -105,7 +78,7 @@ class ClusterState(EventDispatcher):
     `open_nodes`: opens what keeps them, which tells the events it is given a function for.
     """
 
-    def __init__(self, open_nodes: Callable[[Callback], Nodes]) -> None:
+    def __init__(self, open_nodes: Callable[[Tell], Nodes]) -> None:
         super().__init__()
         try:
             self._nodes = open_nodes(self.put)
@@ -116,7 +89,7 @@ class ClusterState(EventDispatcher):
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """Set a node that vanishes with this session; if it is of another session, it becomes one of this session."""
         while True:
-            node = self._read(checked_way(path))
+            node = self.get_node(checked_way(path))
             if node is None:
                 done = self.create_ephemeral_node(path, data)
             elif node.owner == self._nodes.id:
@@ -134,7 +107,7 @@ class ClusterState(EventDispatcher):
 
     def create_ephemeral_node(self, path: str, data: bytes) -> bool:
         """Create such a node; False, and nothing is done, if there is a node at `path`."""
-        return self._create(path, data, ephemeral=True, durable=False)
+        return self._create(Create(checked_way(path), checked_data(path, data), ephemeral=True), durable=False)
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """Create a node whose name is `path` and a number of ten digits, which only grows; returns its path.
@@ -144,7 +117,7 @@ class ClusterState(EventDispatcher):
         checked_data(checked_way(f"{path}0"), data)
         parent = above(path)
         while True:
-            node = self._read(parent)
+            node = self.get_node(parent)
             if node is None:
                 self.mkdirs(parent)
                 continue
@@ -161,15 +134,27 @@ class ClusterState(EventDispatcher):
         """Set a node's data; a node that does not exist is created, persistent, and the nodes above it."""
         put = Put(checked_way(path), checked_data(path, data))
         while self._nodes.change(put, durable=False) == "missing":
-            if self._create(path, data, durable=False):
+            if self._create(Create(path, data), durable=False):
                 return
 
     def compare_and_set(self, path: str, data: bytes, version: int | None) -> bool:
         """Set a node's data if it has this version; None: create it if there is none. Returns whether it was done."""
         if version is None:
-            return self._create(path, data)
+            return self.create_all({path: data})
         put = Put(checked_way(path), checked_data(path, data), version)
         return version >= 0 and self._nodes.change(put) is None  # one below 0 is any version, to ZooKeeper
+
+    def create_all(self, nodes: Mapping[str, bytes]) -> bool:
+        """Create nodes, and those above them, all at once; False, and nothing is done, if one of them is there."""
+        return self._create(*(Create(checked_way(path), checked_data(path, data)) for path, data in nodes.items()))
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Delete nodes that have none below, all at once; nothing is done if one of them is not there any more."""
+        self._nodes.change(*(Delete(checked_way(path)) for path in paths))
+
+    def compare_and_delete(self, path: str, version: int) -> bool:
+        """Delete a node that has none below it if it has this version. Returns whether it was done."""
+        return self._nodes.change(Delete(checked_way(path), version)) is None
 
     def delete_node(self, path: str) -> None:
         """Delete a node and all below it; harmless if there is none."""
@@ -186,12 +171,12 @@ class ClusterState(EventDispatcher):
 
     def mkdirs(self, path: str) -> None:
         """Create a node without data and those above it, where they are missing."""
-        if self._read(path) is None:
-            self._create(path, b"")
+        if self.get_node(path) is None:
+            self.create_all({path: b""})
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
         """Return a node's data, None if there is no node."""
-        node = self._read(path, watch)
+        node = self.get_node(path, watch)
         return None if node is None else node.data
 
     def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
@@ -199,10 +184,9 @@ class ClusterState(EventDispatcher):
         nodes = self._nodes.read([checked_path(path) for path in paths])
         return [None if node is None else node.data for node in nodes]
 
-    def get_versioned(self, path: str) -> Versioned | None:
-        """Return a node's data and version, None if there is no node."""
-        node = self._read(path)
-        return None if node is None else Versioned(node.data, node.version)
+    def get_node(self, path: str, watch: bool = False) -> StoredNode | None:
+        """Return a node's data, version and owner, None if there is no node."""
+        return self._nodes.read([checked_path(path)], watch)[0]
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
         """Return the names of the nodes below, sorted; none if there is no node."""
@@ -229,16 +213,12 @@ class ClusterState(EventDispatcher):
             self._nodes.close()
             super().close()
 
-    def _read(self, path: str, watch: bool = False) -> StoredNode | None:
-        return self._nodes.read([checked_path(path)], watch)[0]
-
-    def _create(self, path: str, data: bytes, ephemeral: bool = False, durable: bool = True) -> bool:
-        """Create a node, and those above it; False if there is one."""
-        create = Create(checked_way(path), checked_data(path, data), ephemeral)
-        while (refusal := self._nodes.change(create, durable=durable)) == "missing":
-            self.mkdirs(above(path))
+    def _create(self, *nodes: Create, durable: bool = True) -> bool:
+        while (refusal := self._nodes.change(*nodes, durable=durable)) == "missing":
+            for each in nodes:
+                self.mkdirs(above(each.path))
         if refusal == "ephemeral":
-            raise _nothing_below(above(path))
+            raise _nothing_below(above(nodes[0].path))
         return refusal is None
 
 
@@ -276,5 +256,4 @@ def checked_data(path: str, data: bytes) -> bytes:
 
 
 def above(path: str) -> str:
-    """Return the path of the node above."""
     return path.rpartition("/")[0] or "/"

@@ -6,27 +6,33 @@ Ids and names of components are escaped as in addresses of pages where they have
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from trident.cluster.state.beat_records import DriverDeath, ErrorInfo, SupervisorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, ClusterRecord, NodePort, StormBase
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    ClusterRecord,
+    DriverDeath,
+    ErrorInfo,
+    NodePort,
+    StormBase,
+    SupervisorInfo,
+    WorkerHeartbeat,
+)
 from trident.cluster.state.cluster_state import ClusterState, above
 from trident.cluster_errors import ClusterError
 
 _ASSIGNMENTS, _STORMS, _SUPERVISORS = "/assignments", "/storms", "/supervisors"
-_WORKERBEATS, _ERRORS, _DEATHS = "/workerbeats", "/errors", "/deaths"
+_WORKERBEATS, _ERRORS, _DEATHS, _NAMES = "/workerbeats", "/errors", "/deaths", "/names"
+LEADER, NIMBUSES = "/nimbus/leader", "/nimbus/hosts"
 _ERRORS_KEPT, _DEATHS_KEPT = 10, 100
 _MAX_ERROR = 50_000
 
-_Record = TypeVar("_Record", covariant=True)
-
-
-class _Kind(Protocol[_Record]):
-    def of_bytes(self, data: bytes) -> _Record: ...
+_Record = TypeVar("_Record", bound=ClusterRecord)
 
 
 class StormClusterState:
@@ -43,7 +49,7 @@ class StormClusterState:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        for each in (_ASSIGNMENTS, _STORMS, _SUPERVISORS, _WORKERBEATS, _ERRORS):
+        for each in (_ASSIGNMENTS, _STORMS, _NAMES, _SUPERVISORS, _WORKERBEATS, _ERRORS):
             state.mkdirs(each)
 
     # ---- assignments -------------------------------------------------------------------------------------------------
@@ -57,20 +63,26 @@ class StormClusterState:
         return self._record(Assignment, node_at(_ASSIGNMENTS, storm_id), watch)
 
     def all_assignments(self) -> dict[str, Assignment]:
-        """Return all assignments by topology."""
         return self._records(Assignment, _ASSIGNMENTS)
-
-    def set_assignment(self, storm_id: str, info: Assignment) -> None:
-        """Say where a topology runs from now on."""
-        self.state.set_data(node_at(_ASSIGNMENTS, storm_id), info.to_bytes())
 
     def replace_assignment(self, storm_id: str, before: Assignment | None, info: Assignment) -> bool:
         """Assign a topology if it is still assigned as `before` says; returns whether it was done."""
         path = node_at(_ASSIGNMENTS, storm_id)
-        node = self.state.get_versioned(path)
+        node = self.state.get_node(path)
         if (None if node is None else Assignment.of_bytes(node.data)) != before:
             return False
         return self.state.compare_and_set(path, info.to_bytes(), None if node is None else node.version)
+
+    # ---- Nimbuses ---------------------------------------------------------------------------------------------------
+
+    def leader(self, watch: bool = False) -> dict[str, Any] | None:
+        """What the leading Nimbus says about itself: `id`, `url`, `host`, `pid`, `since-secs`, `version`; None without one."""
+        leader = self.state.get_data(LEADER, watch)
+        return None if leader is None else json.loads(leader)
+
+    def nimbuses(self) -> list[dict[str, Any]]:
+        """Return what every Nimbus says about itself, including the leader."""
+        return [json.loads(data) for _, data in sorted(self.state.get_data_below(NIMBUSES).items())]
 
     # ---- topologies ---------------------------------------------------------------------------------------------------
 
@@ -89,31 +101,46 @@ class StormClusterState:
         return self._records(StormBase, _STORMS)
 
     def activate_storm(self, storm_id: str, storm_base: StormBase) -> bool:
-        """Add a topology; False, and nothing is done, if there is one of this id."""
-        return self.state.compare_and_set(node_at(_STORMS, storm_id), storm_base.to_bytes(), None)
+        """Add a topology under its name; False, and nothing is done, if there is one of this name or id."""
+        name, record = node_at(_NAMES, storm_base.storm_name), node_at(_STORMS, storm_id)
+        node = self.state.get_node(name)
+        if node is not None and not node.data:  # earlier releases gave a name back so
+            self.state.compare_and_delete(name, node.version)
+        return self.state.create_all({name: storm_id.encode(), record: storm_base.to_bytes()})
+
+    def storm_of_name(self, name: str) -> str | None:
+        """Return the id of the topology that has a name, None if it is free."""
+        path = node_at(_NAMES, name)
+        data = self.state.get_data(path)
+        if not data or not data.startswith(b"{"):
+            return data.decode() if data else None
+        try:  # earlier releases kept the record with which it was submitted beside the id
+            return str(json.loads(data)["id"])
+        except (ValueError, KeyError) as error:
+            raise ClusterError(f"{path} cannot be read ({error!r}); was it written by another program?") from error
 
     def update_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> StormBase | None:
         """Replace a topology's record by `change` of it, even while others change it; None if there is no such topology."""
         path = node_at(_STORMS, storm_id)
-        while (node := self.state.get_versioned(path)) is not None:
+        while (node := self.state.get_node(path)) is not None:
             changed = change(_read(StormBase.of_bytes, path, node.data))
             if self.state.compare_and_set(path, changed.to_bytes(), node.version):
                 return changed
         return None
 
-    def remove_storm_base(self, storm_id: str) -> None:
-        """Forget a topology's record."""
-        self.state.delete_node(node_at(_STORMS, storm_id))
-
     def remove_storm(self, storm_id: str) -> None:
-        """Forget a topology: its assignment, then its record."""
-        self.state.delete_node(node_at(_ASSIGNMENTS, storm_id))
-        self.remove_storm_base(storm_id)
+        """Forget a topology and what is kept of it; its record and its name last, so what a crash leaves goes next time."""
+        for root in (_WORKERBEATS, _ERRORS, _DEATHS, _ASSIGNMENTS):
+            self.state.delete_node(node_at(root, storm_id))
+        base = self.storm_base(storm_id)
+        if base is not None:
+            has_name = self.storm_of_name(base.storm_name) == storm_id
+            name = [node_at(_NAMES, base.storm_name)] if has_name else []
+            self.state.delete_all([*name, node_at(_STORMS, storm_id)])
 
     # ---- supervisors --------------------------------------------------------------------------------------------------
 
     def supervisors(self, watch: bool = False) -> list[str]:
-        """Return the ids of the supervisors that are there."""
         return self._children(_SUPERVISORS, watch)
 
     def supervisor_info(self, supervisor_id: str) -> SupervisorInfo | None:
@@ -121,7 +148,6 @@ class StormClusterState:
         return self._record(SupervisorInfo, node_at(_SUPERVISORS, supervisor_id))
 
     def all_supervisor_info(self) -> dict[str, SupervisorInfo]:
-        """Return what all supervisors say, by id."""
         return self._records(SupervisorInfo, _SUPERVISORS)
 
     def supervisor_heartbeat(self, supervisor_id: str, info: SupervisorInfo) -> None:
@@ -161,10 +187,6 @@ class StormClusterState:
         """Make room for the heartbeats of a topology."""
         self.state.mkdirs(node_at(_WORKERBEATS, storm_id))
 
-    def teardown_heartbeats(self, storm_id: str) -> None:
-        """Remove all heartbeats of a topology."""
-        self.state.delete_node(node_at(_WORKERBEATS, storm_id))
-
     def heartbeat_storms(self) -> list[str]:
         """Return the ids of the topologies that have room for heartbeats."""
         return self._children(_WORKERBEATS)
@@ -174,7 +196,6 @@ class StormClusterState:
         self.state.set_data(_beat(storm_id, node, port), info.to_bytes())
 
     def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:
-        """Remove the heartbeat of a slot."""
         self.state.delete_node(_beat(storm_id, node, port))
 
     # ---- errors ---------------------------------------------------------------------------------------------------------
@@ -195,10 +216,6 @@ class StormClusterState:
         errors = self.state.get_data_below_each(list(paths))
         return {paths[path]: _newest_first(_read_all(ErrorInfo, path, below)) for path, below in errors.items()}
 
-    def teardown_topology_errors(self, storm_id: str) -> None:
-        """Remove all errors of a topology."""
-        self.state.delete_node(node_at(_ERRORS, storm_id))
-
     # ---- deaths of drivers ------------------------------------------------------------------------------------------------
 
     def report_death(self, storm_id: str, death: DriverDeath) -> None:
@@ -216,14 +233,9 @@ class StormClusterState:
                     deaths.append(DriverDeath.of_bytes(data))
         return found
 
-    def forget_deaths(self, storm_id: str) -> None:
-        """Remove the deaths of a topology."""
-        self.state.delete_node(node_at(_DEATHS, storm_id))
-
     # ---- the session --------------------------------------------------------------------------------------------------
 
     def disconnect(self) -> None:
-        """End the session."""
         self.state.close()
 
     def _add(self, path: str, record: ClusterRecord, kept: int) -> None:
@@ -235,11 +247,11 @@ class StormClusterState:
     def _children(self, path: str, watch: bool = False) -> list[str]:
         return [text_of(name) for name in self.state.get_children(path, watch)]
 
-    def _record(self, kind: _Kind[_Record], path: str, watch: bool = False) -> _Record | None:
+    def _record(self, kind: type[_Record], path: str, watch: bool = False) -> _Record | None:
         data = self.state.get_data(path, watch)
         return None if data is None else _read(kind.of_bytes, path, data)
 
-    def _records(self, kind: _Kind[_Record], path: str) -> dict[str, _Record]:
+    def _records(self, kind: type[_Record], path: str) -> dict[str, _Record]:
         return _read_all(kind, path, self.state.get_data_below(path))
 
 
@@ -250,7 +262,7 @@ def _read(of_bytes: Callable[[bytes], _Record], path: str, data: bytes) -> _Reco
         raise ClusterError(f"{path}: {error}") from error
 
 
-def _read_all(kind: _Kind[_Record], path: str, below: Mapping[str, bytes]) -> dict[str, _Record]:
+def _read_all(kind: type[_Record], path: str, below: Mapping[str, bytes]) -> dict[str, _Record]:
     return {text_of(name): _read(kind.of_bytes, f"{path}/{name}", data) for name, data in below.items()}
 
 
@@ -262,19 +274,12 @@ def _beat(storm_id: str, node: str, port: int) -> str:
     return node_at(_WORKERBEATS, storm_id, f"{node}-{port}")
 
 
-# Ids and names of any kind as names of nodes, and back.
-
-
 def node_at(root: str, *texts: str) -> str:
     """Return the path of a node below `root`: one name for each text, whatever characters it has."""
-    return "/".join((root, *map(_name, texts)))
+    # `.` and `..` are no names, and are not escaped in addresses.
+    names = (text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="") for text in texts)
+    return "/".join((root, *names))
 
 
 def text_of(name: str) -> str:
-    """Return the text that a name was made of."""
     return unquote(name)
-
-
-def _name(text: str) -> str:
-    # `.` and `..` are no names, and are not escaped in addresses.
-    return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")

@@ -332,7 +332,6 @@ def _run_the_other_one() -> None:
 
 
 def main() -> None:
-    """Do what the environment asks for."""
     given = os.environ.get(_ASKED)
     if given:
         sys.meta_path.insert(0, _Finder(_Test(json.loads(given))))

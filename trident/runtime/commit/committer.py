@@ -7,7 +7,6 @@ The garbage collector stands still during a commit.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,19 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import concatenated, one_array, schema_of, strict_cast
+from trident.arrow import COLLECTOR_PAUSE, concatenated, one_array, schema_of, strict_cast
+from trident.channel import DaemonPool
 from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment, Plan
 from trident.planner.plan import most_kept
-from trident.runtime.commit.entries import (
-    Entries,
-    check_one_writer,
-    inputs_kept,
-    inputs_of,
-    marks_of,
-    merging_columns,
-)
+from trident.runtime.commit.entries import Entries, check_one_writer, inputs_kept, inputs_of, marks_of, merging_columns
 from trident.runtime.engine.fragment_runs import put_backs_of, send
 from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.task_output import TaskOutput
@@ -36,14 +29,13 @@ from trident.runtime.engine.worker import Order
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.aggregates import Merging, combining, is_native, rows_of
 from trident.runtime.steps.applying import apply_query
-from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.steps.failures import StepFailed, TupleErrors, calls_user_code, failing_at
-from trident.runtime.steps.rows import Emitted, StepRun, column_of, columns_of
+from trident.runtime.steps.failures import DEFAULT_BOUNDS, Bounds, StepFailed, TupleErrors, calls_user_code, failing_at
+from trident.runtime.steps.rows import Emitted, StepRun, columns_of, typed_columns
 from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Share, moment_of, rows_by_partition, shares_of
 from trident.state.key_counts import NO_KEYS, KeyCounts, add_keys, counting_keys
 from trident.state.kinds import LaterWrite
-from trident.state.reader_check import check_partitions
+from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
 from trident.tuples import TridentTuple
@@ -177,10 +169,10 @@ class PartitionCommit:
             rows = [(state.update(updaters[0]),)]
         if rows and aggregation.output.types[0] and not native:
             group, width = aggregation.group, len(aggregation.group)
-            column_of(  # raises if user code made a value that the declared type does not have
+            typed_columns(  # raises if user code made a value that the declared type does not have
                 node.id,
                 aggregation.output,
-                [row[-1] for row in rows],
+                [[row[-1] for row in rows]],
                 lambda at: TridentTuple(group, rows[at][:width]) if width else None,
             )
         return rows
@@ -243,23 +235,12 @@ def answers_of(
 class Committer:
     """Holds the writers of all state partitions of a topology.
 
-    Attributes
-    ----------
-    is_quick
-        Whether all states take columns only, so that no user code is called.
-
-    Parameters
-    ----------
-    states
-        By name, the `State` of each partition.
-    in_parallel
-        Applies a function to many partitions: `map`, or a thread pool's `map` for stores that answer over a network.
-    exchanges
-        Returns them by id, with their numbers of partitions.
-    reach
-        Called at each point of a state's commit with the state's name, see `Reach`; may raise.
-    bounds
-        How many rows a step behind a state may give.
+    `is_quick`: whether all states take columns only, so that no user code is called.
+    `states`: by name, the `State` of each partition.
+    `pool`: updates many partitions side by side, for stores that answer over a network; None: one after the other.
+    `exchanges`: returns them by id, with their numbers of partitions.
+    `reach`: called at each point of a state's commit with the state's name, see `Reach`; may raise.
+    `bounds`: how many rows a step behind a state may give.
     """
 
     def __init__(
@@ -267,7 +248,7 @@ class Committer:
         plan: Plan,
         states: Mapping[str, Sequence[Any]],
         static_state: Callable[[str], Any],
-        in_parallel: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
+        pool: DaemonPool | None = None,
         exchanges: Callable[[], Mapping[str, Exchange]] | None = None,
         reach: Reach | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
@@ -279,8 +260,13 @@ class Committer:
             node.id: merging_columns(node.aggregation, states[name]) for name, node in self._writers.items()
         }
         self._later: list[LaterWrite] = []
-        self.in_parallel, self.exchanges = in_parallel, exchanges or (lambda: plan.exchanges)
+        self._pool, self.exchanges = pool, exchanges or (lambda: plan.exchanges)
+        self.in_parallel: Callable[..., Iterable[Any]] = map if pool is None else pool.map
         self.is_quick = all(self.columns.get(node.id) is not None for node in plan.commits)
+
+    def threads(self) -> list[int]:
+        """Return the threads that a commit uses beside its own."""
+        return [] if self._pool is None else self._pool.idents()
 
     def leave_to_record(self, states: Iterable[str]) -> None:
         """From now on leave the writes of some states, of one partition each, to the record of their batch."""
@@ -295,7 +281,7 @@ class Committer:
         Raises `StepFailed`: user code or a store raised; the batch has to be tried again with another attempt.
         """
         self._later.clear()
-        with paused_garbage_collection(), counting() as counts:
+        with COLLECTOR_PAUSE, counting() as counts:
             for state, written in output.written.items():
                 with failing_at(self._writers[state].id):
                     check_one_writer(state, written, order.txids[state][0])
@@ -454,17 +440,3 @@ class BatchCommit:
 def _depends_on_partitions(fragment: Fragment) -> bool:
     """Whether a step behind a node gives another result for several partitions than for one."""
     return fragment.blocking or bool(most_kept(fragment.sinks))
-
-
-class paused_garbage_collection:  # noqa: N801 - used as a function
-    """Pause the garbage collector: a commit makes many small objects and no cycles, and the search took a third of its time."""
-
-    __slots__ = ("_enabled",)
-
-    def __enter__(self) -> None:
-        self._enabled = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *raised: object) -> None:
-        if self._enabled:
-            gc.enable()

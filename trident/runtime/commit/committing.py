@@ -1,4 +1,4 @@
-"""CommittingProgram: a program whose last levels commit; what a task does to the state partition that is its own.
+"""What commits: `open_committer` in the driver, `CommittingProgram` in tasks; `WorkerStates`: what a worker keeps open.
 
 - E1  Of the runs of a task only one commits. User code may give other rows when Spark runs a task again, and both would write
   as the same attempt. Each run has an id, which is in the sentinel that it lays, also if it has no rows: who finds, or meets,
@@ -6,45 +6,71 @@
   of its kind refuses without asking the store; of a stage that is repeated as a whole, Spark does not say so. Where Spark
   speculates, such a task may be a copy beside the first run: it raises, after a pause, because its answer would end the first
   run.
-- E2  All tasks commit rows of the same runs of the tasks before them; see `trident/runtime/engine/hops.py`.
+- E2  All tasks commit rows of the same runs of the tasks before them; see `trident/runtime/engine/tasks.py`.
 - E7  What goes wrong comes back as data; a store that refuses this driver's writers is distinguished from all other failures.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from time import sleep
-from typing import Any, overload
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from time import monotonic, sleep
+from typing import Any
 
 import pyarrow as pa
 
+from trident.arrow import COLLECTOR_PAUSE
+from trident.channel import DaemonPool
 from trident.errors import FencedError
-from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
+from trident.graph import JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.planner import Plan
 from trident.planner.placing import place
 from trident.runtime.commit.committer import (
+    Committer,
     PartitionCommit,
     answers_of,
     operations_of_commits,
-    paused_garbage_collection,
 )
+from trident.runtime.commit.committer import Reach as Reach
 from trident.runtime.commit.entries import Entries, inputs_of, marks_of, merging_columns
-from trident.runtime.commit.worker_states import WorkerStates
 from trident.runtime.engine.routing import RowFrame
+from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram
-from trident.runtime.steps.failures import Failure, StepFailed, failing_at
+from trident.runtime.reading.open_partitions import open_state
+from trident.runtime.steps.failures import Bounds, Failure, StepFailed, failing_at
 from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
 from trident.state.key_counts import counting_keys
 from trident.state.loss_warnings import suppress_warnings
-from trident.state.reader_check import check_partition
+from trident.state.sentinel import check_partition
 from trident.state.txid import Txid
 
+logger = logging.getLogger(__name__)
+
+MOST_KEPT = 32
+"""How many partitions a process keeps open, writers and readers together."""
+
+_IDLE_S = 60.0  # as long as Spark keeps an idle worker process
 _FIRST_PAUSE_S = 1.0
+_MOST_THREADS = 16  # of one state's commit
+
+_Place = tuple[str, int, bool]  # the state, the partition, and whether it is only read
+
+
+def programs_of(
+    plan: Plan, emitters: Mapping[str, Any], settings: Mapping[str, Any], executors: Collection[str]
+) -> tuple[Program, Program, Program]:
+    """Return what runs before the driver's commits, here and on Spark, where tasks commit `executors`; and what runs behind."""
+    static = {name: state for name, state in plan.states.items() if state.static}
+    committed = {node.id: plan.fragments[node.id] for node in plan.commits}
+    before = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
+    here = Program(plan.topology, before, emitters, static, settings, plan.exchanges, plan.levels)
+    behind = Program(plan.topology, committed, {}, static, settings, plan.exchanges)
+    return here, committing_program(here, plan, executors), behind
 
 
 def committing_program(program: Program, plan: Plan, states: Collection[str]) -> Program:
@@ -57,6 +83,30 @@ def committing_program(program: Program, plan: Plan, states: Collection[str]) ->
         program, fragments=placed.fragments, exchanges=placed.exchanges, levels=placed.levels,
         processing=placed.processing, committed=committed, commits=placed.commits, opens=CommittingProgram,
     )  # fmt: skip
+
+
+def open_committer(
+    plan: Plan,
+    states: Mapping[str, Sequence[Any]],
+    behind: Program,
+    runner: Runner,
+    opened: Callable[[Callable[[], None]], None],
+    in_threads: bool,
+    reach: Reach | None,
+) -> Committer:
+    """Open what commits here, and runs the program behind the states; operations that the runner prepared are shared.
+
+    `opened`: is given how each part is closed.
+    `in_threads`: whether the partitions of a state may be updated in several threads.
+    """
+    widest, threads = max(plan.partitions.values(), default=1), None
+    if in_threads and widest > 1:
+        threads = DaemonPool(min(widest, _MOST_THREADS), f"trident-{plan.topology}-state")
+        opened(threads.shutdown)
+    program = WorkerProgram(behind, operations_of_commits(plan.commits), runner.operations)
+    opened(program.cleanup)
+    exchanges = lambda: runner.program.exchanges  # noqa: E731  their widths may come with the first batch
+    return Committer(plan, states, program.state, threads, exchanges, reach, Bounds.of(behind.settings))
 
 
 class CommittingProgram(WorkerProgram):
@@ -89,7 +139,7 @@ class CommittingProgram(WorkerProgram):
         if not self.program.resident:
             _refuse_second_run(entry, self.program.speculates)
         try:
-            with paused_garbage_collection():
+            with COLLECTOR_PAUSE:
                 values = self._committed(node, partition, arrived, run, order, output)
         except StepFailed as error:
             if isinstance(error.__cause__, FencedError):
@@ -143,7 +193,7 @@ class CommittingProgram(WorkerProgram):
         """Look rows up, as after the batch before or after this one."""
         if not tables:
             return
-        readers = _Readers(self._open, node.state, len(txids))
+        readers: Any = _Readers(self._open, node.state, len(txids))
         asked = self.program.committed[node.state]
         yield from answers_of(node, asked, readers, txids, {0: tables}, run.on_error).values()
         for partition, reader in readers.opened.items():
@@ -172,31 +222,71 @@ def _given(
     return inputs_of(node, [frame.data for frame in arrived], 1, merging_columns(node.aggregation, [state])).get(0)
 
 
-@dataclass
-class _Readers(Sequence[Any]):
-    """The partitions of a state, each opened when it is read."""
+class WorkerStates:
+    """The state partitions that a worker process holds open: opened when first needed, and reused by later batches.
 
-    states: WorkerStates
-    name: str
-    partitions: int
+    Spark pins no partition to a process. So a process may hold a partition that another one has committed since; what a state
+    remembers across commits counts only if its own commit was the last one (`trident/state/wrappers/cached.py`).
 
-    def __post_init__(self) -> None:
+    For the same reason each process would hold each partition after a while, with a connection of its own in most stores. So
+    before each task those are closed that no task has used for a while, and of the others all but the latest.
+
+    `states`: by name, what the topology declared.
+    `settings`: the topology's settings.
+    `idle_s`: after how many seconds without use a partition is closed.
+    """
+
+    def __init__(
+        self, topology: str, states: Mapping[str, StateNode], settings: Mapping[str, Any], idle_s: float = _IDLE_S
+    ) -> None:
+        self._topology, self._states, self._settings, self._idle_s = topology, states, settings, idle_s
+        self._open: dict[_Place, tuple[Any, float]] = {}  # with the time of the last use, the latest last
+
+    def opened(self, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
+        """Return the state that commits a partition, or one that only reads it."""
+        place = name, partition, read_only
+        state, _ = self._open.pop(place, (None, 0.0))
+        if state is None:
+            node = self._states[name]
+            state = open_state(self._topology, node, self._settings, partition, partitions, read_only)
+        self._open[place] = state, monotonic()
+        return state
+
+    def tidy(self) -> None:
+        """Close the partitions that were not used for a while, and the oldest of too many; no task may be using any."""
+        since = monotonic() - self._idle_s
+        idle = [place for place, (_, used) in self._open.items() if used < since]
+        for each in [*idle, *list(self._open)[len(idle) : max(0, len(self._open) - MOST_KEPT)]]:
+            self._close(each)
+
+    def close(self) -> None:
+        """Close all of them, also if one raises."""
+        for each in list(self._open):
+            self._close(each)
+
+    def _close(self, place: _Place) -> None:
+        state, _ = self._open.pop(place)
+        try:
+            state.close()
+        except Exception:
+            logger.exception("closing partition %d of state %r failed", place[1], place[0])
+
+
+class _Readers:
+    """The partitions of a state as a sequence, each opened when it is read."""
+
+    def __init__(self, states: WorkerStates, name: str, partitions: int) -> None:
+        self._states, self._name, self._partitions = states, name, partitions
         self.opened: dict[int, Any] = {}
 
     def __len__(self) -> int:
-        return self.partitions
+        return self._partitions
 
-    @overload
-    def __getitem__(self, at: int) -> Any: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Any]: ...
-    def __getitem__(self, at: int | slice) -> Any:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(self.partitions))]
-        if not 0 <= at < self.partitions:
+    def __getitem__(self, at: int) -> Any:
+        if at >= self._partitions:
             raise IndexError(at)
         if at not in self.opened:
-            self.opened[at] = self.states.opened(self.name, at, self.partitions, read_only=True)
+            self.opened[at] = self._states.opened(self._name, at, self._partitions, read_only=True)
         return self.opened[at]
 
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.log_file import make_directory, sync_directory
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Ranges, count_of, numbers_of, ranges_of
 from trident.errors import CorruptValueError, LogError
 from trident.runtime.steps.failures import Failure, LeftOut
+from trident.servers.local_processes import make_directory, write_whole
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
 
@@ -43,14 +43,9 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursi
 class DeadLetter:
     """A tuple that its batch left out because an operation raised at it.
 
-    Attributes
-    ----------
-    txid, attempt, number
-        The batch, and the number of the letter in it.
-    failure
-        Step, error and traceback, and the tuple, typed, as it was at the input of the step.
-    size
-        The length of its line in the file; 0 if it has none.
+    `txid`, `attempt`, `number`: the batch, and the number of the letter in it.
+    `failure`: step, error and traceback, and the tuple, typed, as it was at the input of the step.
+    `size`: the length of its line in the file; 0 if it has none.
     """
 
     txid: int
@@ -66,7 +61,6 @@ class DeadLetter:
 
     @property
     def left_out(self) -> LeftOut:
-        """The tuple and where it was."""
         assert self.failure.left_out is not None, "only a tuple that was left out is a dead letter"
         return self.failure.left_out
 
@@ -131,7 +125,7 @@ class DeadLetters:
             letters = (DeadLetter(*attempt, number, failure) for number, failure in enumerate(captured))
             text = "".join(letter.to_line() + "\n" for letter in letters)
             make_directory(self.folder)
-            _write(path, text)
+            write_whole(path, text)
         except (OSError, CorruptValueError) as error:
             raise LogError(
                 f"cannot write {len(captured)} dead letters of batch {attempt.txid} to {path}: {error}. The batch is "
@@ -191,7 +185,7 @@ class DeadLetters:
         before = {letter.number: letter for letter in _read(self._edited(log, txid))}
         after = {number: letter for number, letter in {**before, **letters}.items() if letter != own.get(number)}
         if after != before:
-            _write(self._edited(log, txid), "".join(after[number].to_line() + "\n" for number in sorted(after)))
+            write_whole(self._edited(log, txid), "".join(after[number].to_line() + "\n" for number in sorted(after)))
 
     def _edited(self, log: LogState, txid: int) -> Path:
         return self._path(txid, log.winners.winner(txid) or 0, log.incarnation).with_suffix(".edited")
@@ -208,7 +202,7 @@ class DeadLetters:
             letters = _read(path)
             kept = [letter for letter in letters if not any(_names(letter, key) for key in keys)]
             if len(kept) < len(letters):
-                _write(path, "".join(letter.to_line() + "\n" for letter in kept))
+                write_whole(path, "".join(letter.to_line() + "\n" for letter in kept))
                 removed += len(letters) - len(kept) if path.suffix == ".jsonl" else 0
         for path in sorted((self.folder / _REQUESTS).glob("*.json")):
             with suppress(*_UNREADABLE):  # it is none
@@ -233,7 +227,7 @@ class DeadLetters:
             data["discard"] = reason
         try:
             make_directory(folder)
-            _write(path, json.dumps(data))
+            write_whole(path, json.dumps(data))
         except OSError as error:
             raise LogError(f"cannot ask for dead letters in {folder}: {error}. Nothing is put back") from error
         return path
@@ -304,17 +298,6 @@ def _read(path: Path) -> list[DeadLetter]:
         raise LogError(f"cannot read the dead letters in {path}: {error}") from error
 
 
-def _write(path: Path, text: str) -> None:
-    """Let a durable file appear, whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:  # an error may say a lone surrogate
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
-
-
 def _names(letter: DeadLetter, key: Sequence[Any]) -> bool:
     failure = letter.failure
     texts = [failure.row or "", failure.cause, failure.details or ""]
@@ -362,5 +345,4 @@ def waiting(log: LogState) -> int:
 
 
 def dead_letters_of(config: Config, topology: str) -> DeadLetters:
-    """Return where a topology's dead letters are."""
     return DeadLetters(config.dead_letter_folder(topology), config.on_poison == "dead_letter")

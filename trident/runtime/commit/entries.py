@@ -19,14 +19,7 @@ from trident.errors import KeyConflictError, StateError
 from trident.graph import Aggregation, PersistNode
 from trident.naming import shown
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.steps.aggregates import (
-    Merging,
-    is_plain_key,
-    merge_partials,
-    merged,
-    merging_function,
-    rows_of,
-)
+from trident.runtime.steps.aggregates import Merging, is_plain_key, merge_partials, merged, merging_function, rows_of
 from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of, without_removed
 from trident.runtime.steps.rows import tuples_of
@@ -146,7 +139,9 @@ def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> M
     value = schema_of(aggregation.output).types[0]
     numbers = [field.type for field in value] if pa.types.is_struct(value) else [value]
     fit = all(map(is_plain_key, aggregation.group.types)) and {pa.int64(), pa.float64()}.issuperset(numbers)
-    return merging_function(aggregation) if fit and len(states) == 1 and states[0].facts.keeps_columns else None
+    return (
+        merging_function(aggregation.aggregator) if fit and len(states) == 1 and states[0].facts.keeps_columns else None
+    )
 
 
 _MOST_BYTES = 64  # of a mark; a longer key is represented by its hash

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -38,8 +37,7 @@ _MOST = 10_000  # letters of one batch
 _MOST_BYTES = 16 << 20  # of their lines; one that is longer comes alone
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where letters return: the fragment, its step or entry, the number of the input, the partition, and how many there are."""
 
     entry: str
@@ -47,11 +45,6 @@ class _Place:
     port: int
     partition: int
     partitions: int
-
-    @staticmethod
-    def of(letter: DeadLetter) -> _Place:
-        left_out = letter.left_out
-        return _Place(left_out.entry, letter.failure.step, left_out.port, left_out.partition, left_out.partitions)
 
 
 class Replays:
@@ -144,9 +137,17 @@ class Replays:
         """
         by_place: dict[_Place, list[DeadLetter]] = {}
         for letter in self._named(definition, log):
-            by_place.setdefault(_Place.of(letter), []).append(letter)
+            left_out = letter.left_out
+            at = left_out.entry, letter.failure.step, left_out.port, left_out.partition, left_out.partitions
+            by_place.setdefault(_Place(*at), []).append(letter)
         for place, letters in by_place.items():
-            part = _part(place, _fields_at(self._plan, place), letters, program)
+            table, lost = _table(place, _fields_at(self._plan, place), letters)
+            if not table.num_rows:
+                part = PutBack(lost=lost)
+            elif place.entry in program.emitters:
+                part = PutBack({(place.step, place.port): table}, lost=lost)
+            else:
+                part = PutBack(frames=list(_frames(place, table, program.exchanges.get(place.entry))), lost=lost)
             if part.count != len(letters):  # the record would mark the others as put back
                 raise LogError(f"of {len(letters)} dead letters at {place} only {part.count} were put back")
             yield place.entry, part
@@ -162,15 +163,6 @@ class Replays:
         name, folder = f"{txid}-{number}", self._letters.folder
         cause = f"dead letter {name} is to be put back, but it is no longer in {folder}; restore its file"
         return DeadLetter(txid, 0, number, Failure("dead letters", name, cause, left_out=LeftOut({}, "")))
-
-
-def _part(place: _Place, fields: Fields | None, letters: Sequence[DeadLetter], program: Program) -> PutBack:
-    table, lost = _table(place, fields, letters)
-    if not table.num_rows:
-        return PutBack(lost=lost)
-    if place.entry in program.emitters:
-        return PutBack({(place.step, place.port): table}, lost=lost)
-    return PutBack(frames=list(_frames(place, table, program.exchanges.get(place.entry))), lost=lost)
 
 
 def _fields_at(plan: Plan, place: _Place) -> Fields | None:
@@ -202,7 +194,8 @@ def _table(place: _Place, fields: Fields | None, letters: Iterable[DeadLetter]) 
             columns_of(place.step, fields or Fields([]), [row])
             rows.append(row)
         except StepFailed as error:
-            lost.append(_again(letter, error.failure.cause))
+            failure = letter.failure
+            lost.append(Failure(failure.step, failure.row, error.failure.cause, left_out=letter.left_out))
     if fields is None or not len(fields):
         return pa.table({"_": pa.nulls(len(rows))}).select([]), lost
     return pa.table(columns_of(place.step, fields, rows), schema=schema_of(fields)), lost
@@ -222,16 +215,11 @@ def _row(place: _Place, fields: Fields | None, letter: DeadLetter) -> tuple[Any,
     return tuple(values[name] for name in fields.names)
 
 
-def _again(letter: DeadLetter, cause: str) -> Failure:
-    return Failure(letter.failure.step, letter.failure.row, cause, left_out=letter.left_out)
-
-
 def _frames(place: _Place, table: pa.Table, exchange: Exchange | None) -> Iterator[RowFrame]:
     step = "" if place.step == place.entry else place.step
     order = (LETTERS, place.partitions, place.partition)
-    partitions = (
-        place.partitions if exchange is None else exchange.partitions or 1
-    )  # None: behind a state in the driver
+    # None: behind a state in the driver.
+    partitions = place.partitions if exchange is None else exchange.partitions or 1
     keys = _keys(place, exchange)
     if place.partitions == partitions or not keys or not set(keys).issubset(table.schema.names):
         yield RowFrame(place.entry, place.port, place.partition % partitions, order, table, step)

@@ -1,7 +1,7 @@
 """DataFrameRunner: each attempt is one query of DataFrames, on Spark Connect or over one that someone else has planned.
 
 Only what Spark Connect has too: `mapInArrow`, `repartition`, `toArrow`; no RDD and no SparkContext. The tasks are those of
-the RDDs' runner (`tasks.py`), and so is what travels between them (`hops.py`): here as rows of three columns. `at` chooses
+the RDDs' runner, and so is what travels between them (`tasks.py`): here as rows of three columns. `at` chooses
 the task of the next stage, as Spark's own hash sends a number to it; `to` says which destination the row is for, `item` is
 what is sent. A row for a later stage, or for the driver, passes through the tasks between.
 """
@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pyarrow as pa
 
-from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
 from trident.runtime.engine.runners import InProcessRunner, Runner, pickled, tag_of
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
+from trident.runtime.engine.tasks import Job, Routes, Sent, gathered, routes_of, run_level_task, run_parts_task, skips
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
-from trident.runtime.steps.failures import StepFailed, failure_of
+from trident.runtime.steps.failures import StepFailed, failure_of, in_lists
 from trident.spark.job_errors import QueryStopped, said_as_failure
 from trident.spout.interfaces import TransactionAttempt
 from trident.spout.query_batches import cast_of
@@ -126,7 +125,6 @@ class DataFrameRunner(Runner):
         return sent if rows is None else rows.union(sent)
 
     def _columns(self, spout: str, schema: StructType) -> list[str]:
-        """Return the SQL of what a spout reads of a DataFrame."""
         fields, there = self.program.fragments[spout].fields, {one.name: one for one in schema.fields}
         casts = (cast_of(there[name], fields.type_of(name)) for name in fields.names)
         return [f"{one} AS c{at}" for at, one in enumerate(casts)]
@@ -154,9 +152,6 @@ class DataFrameRunner(Runner):
             self._stop()
 
 
-# ---- in the driver ------------------------------------------------------------------------------------------------------
-
-
 def _evaluated(df: DataFrame) -> pa.Table:
     if not hasattr(df, "toArrow"):  # PySpark 3.5
         collected: Any = df
@@ -169,11 +164,7 @@ def _evaluated(df: DataFrame) -> pa.Table:
 
 
 def _query_task(
-    job: Job,
-    routes: Routes,
-    spout: str,
-    names: Sequence[str],
-    batches: Iterator[pa.RecordBatch],
+    job: Job, routes: Routes, spout: str, names: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Run a partition of the DataFrame as a part of the batch: PySpark maps only columns whose names need no quotes."""
     from pyspark import TaskContext
@@ -224,23 +215,9 @@ def _addressed(sent: tuple[int, Sent] | bytes) -> tuple[int, bytes]:
 def _rows(routes: Routes, stage: int, sent: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
     """Give what a task of a stage sends as rows of Spark, several at once."""
     at = _task_chooser(routes, stage)
-    for rows in _grouped(((at(to), to, item) for to, item in sent), lambda row: len(row[2]), _MOST_BYTES):
+    for rows in in_lists(((at(to), to, item) for to, item in sent), lambda row: len(row[2]), _MOST_BYTES):
         columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _ROWS, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=_ROWS)
-
-
-def _grouped(items: Iterable[Any], size_of: Callable[[Any], int], most: int) -> Iterator[list[Any]]:
-    """Give items in lists that end with the one that makes their size `most`."""
-    kept: list[Any] = []
-    size = 0
-    for item in items:
-        kept.append(item)
-        size += size_of(item)
-        if size >= most:
-            yield kept
-            kept, size = [], 0
-    if kept:
-        yield kept
 
 
 def _task_chooser(routes: Routes, stage: int) -> Callable[[int], int]:
@@ -254,7 +231,7 @@ def _task_chooser(routes: Routes, stage: int) -> Callable[[int], int]:
 
 def _pieces(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:
     """Put Spark's small batches together, because a pass over a fragment has a price of its own."""
-    for kept in _grouped((batch for batch in batches if batch.num_rows), lambda batch: batch.num_rows, _PIECE_ROWS):
+    for kept in in_lists((batch for batch in batches if batch.num_rows), lambda batch: batch.num_rows, _PIECE_ROWS):
         yield pa.Table.from_batches(kept).rename_columns(list(names)).combine_chunks()
 
 

@@ -27,7 +27,7 @@ from trident.graph import AggregateNode, RepartitionNode
 from trident.observe.events import not_repeated
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN
 from trident.operations.assemblies import FirstRows
-from trident.operations.comparators import MinBy
+from trident.operations.builtin import MinBy
 from trident.operations.metrics import counting
 from trident.operations.several import Several
 from trident.planner import Fragment, Sink, Step
@@ -147,10 +147,12 @@ class ReplayCheck:
         run = StepRun(order.attempt, TupleErrors(bounds=runner.worker.bounds), runner.worker.state)
         first = output or processed(runner, parts, order)
         for reordered in self._ways_of(order.attempt.txid):
-            again = processed(runner, _backwards(parts) if reordered else parts, order)
+            backwards = ((spout, replace(part, tables=_turned(part.tables))) for spout, part in reversed(parts))
+            again = processed(runner, list(backwards) if reordered else parts, order)
             found = self._differing(first, again, run, reordered)
             if found is not None:
-                return _cause_of(runner.program, run, parts) or found
+                steps = _compared_steps(runner.program, run, parts)
+                return next((one for one in steps if one is not None), found)
         return None
 
     def _ways_of(self, txid: int) -> Sequence[bool]:
@@ -193,7 +195,6 @@ def _goes_by_order(program: Program) -> bool:
 
 
 def _sent(sink: Sink, output: TaskOutput) -> list[pa.Table]:
-    """Return the tables that were sent to a state."""
     tables: list[Any] = [*output.sinks.get(sink.target, ())]
     tables += [frame.data for frame in output.frames if (frame.target, frame.port) == (sink.target, sink.port)]
     if sink.join is not None:
@@ -237,10 +238,6 @@ def _difference_of(step: str, one: pa.Table, other: pa.Table, reordered: bool) -
     return StepDifference(step, None, first, second, reordered)
 
 
-def _backwards(parts: Sequence[Part]) -> list[Part]:
-    return [(spout, replace(part, tables=_turned(part.tables))) for spout, part in reversed(parts)]
-
-
 def _turned(tables: Sequence[pa.Table]) -> list[pa.Table]:
     """Return the same rows backwards, cut at another place."""
     if not tables or not tables[0].num_columns:
@@ -254,15 +251,8 @@ def _turned(tables: Sequence[pa.Table]) -> list[pa.Table]:
 # ---- step by step ------------------------------------------------------------------------------------------------------
 
 
-def _cause_of(program: Program, run: StepRun, parts: Sequence[Part]) -> StepDifference | None:
-    """Process a batch once more; return the first step that differs, None if each of them repeats itself this time.
-
-    `parts`: the tuples of the batch, as they were read.
-    """
-    return next((one for one in _compared_steps(program, run, parts) if one is not None), None)
-
-
 def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> Iterator[StepDifference | None]:
+    """Process a batch, whose rows are read, once more, and compare what each step gives."""
     output = TaskOutput()
     for index, (spout, part) in enumerate(with_empty_parts(program, parts)):
         yield from _of_fragment(program.fragments[spout], part.tables, run)

@@ -2,32 +2,45 @@
 
 Each stage is one message to each worker that has something to do in it, and one answer. Rows of exchanges go from worker to
 worker. A state's partition, and that of an exchange, belongs to one worker as long as this one is there: connections stay open.
+
+Attempts take the workers that are there when they begin; if one of these is lost, the attempts that it worked on fail.
 """
 
 from __future__ import annotations
 
-import uuid
+import logging
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import cloudpickle
 
+from trident.errors import EnvironmentProblem
 from trident.graph import PersistNode, QueryNode
-from trident.runtime.engine.resident_mail import StageWork
-from trident.runtime.engine.resident_pool import ResidentPool, Run
-from trident.runtime.engine.runners import pickled
-from trident.runtime.engine.task_output import TaskOutput, merge_outputs
+from trident.runtime.engine.resident_worker import Alive, AttemptOver, Done, StageWork, run_resident
+from trident.runtime.engine.spark_runner import ExecutorRunner
+from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import gathered
-from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
-from trident.runtime.steps.failures import StepFailed
-from trident.spark.spark_resources import most_shipped
+from trident.runtime.engine.worker import Order, Part, Program
+from trident.runtime.steps.failures import Failure, StepFailed, failure_of
+from trident.spark.mailbox import MailboxPeer, PeerAway
+from trident.spark.spark_resources import Slots
+from trident.spark.worker_group import LOOK_S, WorkerGroup, WorkerPlace
 from trident.spout.interfaces import TransactionAttempt
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 10.0  # for workers that are on their way, before batches go on without them
+_START_S = 120.0  # for the first worker
 
 
 @dataclass(eq=False)
@@ -37,62 +50,37 @@ class KeptRun:
     run: Run
 
 
-class ResidentRunner:
+class ResidentRunner(ExecutorRunner):
     """Runs attempts on resident workers, as many as Spark has free cores, at most `parallelism`.
 
-    `owned`: whether Spark ends with the topology.
-    `commits`: the entries that the workers commit.
     `spare`: how many free slots are left to other jobs.
     """
 
-    here = False
-
     def __init__(
-        self,
-        spark: SparkSession,
-        program: Program,
-        parallelism: int | None,
-        owned: bool,
-        spare: int = 0,
+        self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool, spare: int = 0
     ) -> None:
-        self._spark, self._owned, self.commits = spark, owned, program.commits
-        context = spark.sparkContext
-        self.parallelism = parallelism or context.defaultParallelism
-        self.program = replace(
-            program.of_width(self.parallelism), most_shipped=most_shipped(context), resident=True
-        )  # fmt: skip
-        self.operations: Sequence[Any] = ()
+        super().__init__(spark, program, parallelism, owned, resident=True)
         self._destinations = self.program.destinations
-        topology, code = program.topology, pickled(self.program)
-        self.pool = ResidentPool(context, topology, self.parallelism, uuid.uuid4().hex, code, spare)
+        self.pool = ResidentPool(self._context, program.topology, self.parallelism, self._id, self._pickled, spare)
 
-    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Run all parts, and the levels behind them; if the order has no txids, those that commit wait for `commit`."""
-        parts = with_empty_parts(self.program, parts)
-        if not parts and not self.program.levels:
-            return TaskOutput()
-        keeps = bool(self.commits) and not order.txids
-        last = (self.program.processing or 0) if keeps else len(self.program.levels)
+    def _run(self, parts: Sequence[Part], order: Order, last: int, keeps: bool) -> tuple[TaskOutput, Any]:
         try:
             run = self.pool.begin(order.attempt)
         except StepFailed as error:
-            return TaskOutput(failure=error.failure)
+            return TaskOutput(failure=error.failure), None
         output = self._through(run, order, parts, range(last + 1))
         if not keeps or output.failure is not None:
             self.pool.end(run)
-            return output
+            return output, None
         kept = KeptRun(run)
         weakref.finalize(kept, self.pool.end, run)
-        return replace(output, kept=kept)
+        return output, kept
 
-    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        """Run the levels that commit; return the output of both."""
-        kept = output.kept
-        assert isinstance(kept, KeptRun), output
+    def _committed(self, kept: KeptRun, order: Order) -> TaskOutput:
         levels = range((self.program.processing or 0) + 1, len(self.program.levels) + 1)
         committed = self._through(kept.run, order, (), levels)
         self.pool.end(kept.run)
-        return merge_outputs([replace(output, kept=None), committed])
+        return committed
 
     def _through(self, run: Run, order: Order, parts: Sequence[Part], stages: Iterable[int]) -> TaskOutput:
         """Run stages of an attempt, up to the first one that fails."""
@@ -141,10 +129,7 @@ class ResidentRunner:
         try:
             self.pool.close()
         finally:
-            if self._owned:
-                from trident.spark.session import stop_session
-
-                stop_session(self._spark)
+            super().close()
 
 
 def _dealt(parts: Sequence[Part], run: Run) -> dict[int, list[tuple[int, Part]]]:
@@ -155,3 +140,185 @@ def _dealt(parts: Sequence[Part], run: Run) -> dict[int, list[tuple[int, Part]]]
     for index, part in enumerate(parts):
         dealt.setdefault(places[(first + index) % len(places)], []).append((index, part))
     return dealt
+
+
+class CrewMember(NamedTuple):
+    """A worker that was there when an attempt began."""
+
+    place: int
+    run: str
+    peer: MailboxPeer
+
+
+@dataclass(eq=False)
+class Run:
+    """An attempt on the workers that were there when it began.
+
+    `answers`: what they said, or why there will be no more answers.
+    `asked`: the places of those whose answers are awaited.
+    `used`: the places of those that have something of it.
+    `sent`: by receiver and sender, how many messages with rows there were.
+    """
+
+    number: int
+    attempt: TransactionAttempt
+    crew: Mapping[int, CrewMember]
+    answers: SimpleQueue[Done | str] = field(default_factory=SimpleQueue)
+    asked: set[int] = field(default_factory=set)
+    used: set[int] = field(default_factory=set)
+    sent: dict[int, dict[int, int]] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class ResidentPlace(WorkerPlace):
+    """`busy`: the numbers of attempts that have ended, and that the worker is still at work on."""
+
+    busy: set[int] = field(default_factory=set)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.peer is not None and self.peer.is_connected and not self.busy
+
+    def forget(self) -> None:
+        super().forget()
+        self.busy.clear()
+
+
+class ResidentPool(WorkerGroup[ResidentPlace]):
+    """Any thread may use it.
+
+    `most`: how many workers there are at most; fewer, if Spark has fewer free cores.
+    `program_id`, `program`: as of `Job`.
+    `spare`: how many free slots are left to other jobs.
+    Raises `EnvironmentProblem`: Spark has no free core.
+    """
+
+    kind = "resident "
+
+    def __init__(
+        self, context: SparkContext, topology: str, most: int, program_id: str, program: bytes, spare: int = 0
+    ) -> None:
+        self._slots = Slots(context, topology)
+        places = [ResidentPlace(number) for number in range(self._slots.take_free(most, spare))]
+        super().__init__(context, topology, places, run_resident, program, program_id)
+        self._runs: dict[int, Run] = {}
+        self._newest = 0
+        self._has_begun = False
+        self._began, self._last_loss = monotonic(), ""
+        self.open()
+
+    # ---- attempts ---------------------------------------------------------------------------------------------------
+
+    def begin(self, attempt: TransactionAttempt) -> Run:
+        """Begin an attempt, once there are workers; `StepFailed` if there are none for long, or there will be none."""
+        with self.changed:
+            until = monotonic() + _START_S
+            while self.closed or not self._is_ready():
+                if self.closed or monotonic() > until:
+                    cause = "the topology is stopped" if self.closed else f"no resident worker within {_START_S:g} s"
+                    raise StepFailed(Failure("spark", None, f"{cause}. {self._last_loss}".strip()))
+                self.changed.wait(LOOK_S)
+            self._newest += 1
+            crew = {
+                each.number: CrewMember(each.number, each.run, each.peer)
+                for each in self.places
+                if each.peer is not None and each.is_ready
+            }
+            run = self._runs[self._newest] = Run(self._newest, attempt, crew)
+            return run
+
+    def _is_ready(self) -> bool:
+        if self.problem is not None:
+            raise StepFailed(failure_of("spark", self.problem, retry=False))
+        if self._has_begun:
+            return any(each.is_ready for each in self.places)
+        there = sum(each.is_ready for each in self.places)
+        late = monotonic() - self._began > _PATIENCE_S
+        self._has_begun = there == len(self.places) or (late and there > 0)
+        if self._has_begun and there < len(self.places):
+            logger.warning(
+                "topology %s: %d of %d resident workers are there after %g s; the others wait for a core of Spark, and batches "
+                "go on without them", self.topology, there, len(self.places), _PATIENCE_S,
+            )  # fmt: skip
+        return self._has_begun
+
+    def ask(self, run: Run, works: Sequence[StageWork]) -> list[Done]:
+        """Have workers work on a stage, and wait for all answers; `StepFailed` if a worker is lost."""
+        with self.changed:
+            for work in works:
+                member = run.crew[work.place]
+                if self.places[work.place].run != member.run or run.number not in self._runs:
+                    cause = f"resident worker {work.place} was lost, or the attempt ended"
+                    raise StepFailed(Failure("spark", None, cause))
+            run.used.update(work.place for work in works)
+        for work in works:
+            run.asked.add(work.place)  # before its answer can come
+            try:
+                run.crew[work.place].peer.send(work)
+            except PeerAway as error:
+                run.asked.discard(work.place)
+                cause = f"resident worker {work.place} takes no work: {error}"
+                raise StepFailed(Failure("spark", None, cause)) from error
+        done: list[Done] = []
+        while len(done) < len(works):
+            answer = run.answers.get()
+            if isinstance(answer, str):
+                raise StepFailed(Failure("spark", None, answer))
+            done.append(answer)
+            for to, messages in answer.sent.items():
+                of = run.sent.setdefault(to, {})
+                of[answer.place] = of.get(answer.place, 0) + messages
+                run.used.add(to)
+        return done
+
+    def end(self, run: Run) -> None:
+        """Forget an attempt, here and in the workers."""
+        with self.changed:
+            if self._runs.pop(run.number, None) is None:
+                return
+            for place in run.asked:
+                if self.places[place].run == run.crew[place].run:
+                    self.places[place].busy.add(run.number)
+            # Where no rows wait and no worker is at work on it, the next sign of life tells it soon enough.
+            told = run.used if run.asked or run.sent else ()
+            members = [run.crew[place] for place in told if self.places[place].run == run.crew[place].run]
+        for member in members:
+            with suppress(PeerAway):  # then it learns of it by the next sign of life
+                member.peer.send(AttemptOver(run.number))
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        with self.changed:
+            runs = [run for run in self._runs.values() if run.attempt == attempt]
+        for run in runs:
+            run.answers.put("the attempt was cancelled")
+            self.end(run)
+
+    def end_all(self) -> None:
+        with self.changed:  # it is closed: no attempt begins any more
+            for run in self._runs.values():
+                run.answers.put("the topology is stopped")
+        try:
+            super().end_all()
+        finally:
+            self._slots.release()
+
+    # ---- the thread of the mailbox, and those of jobs ---------------------------------------------------------------
+
+    def word(self) -> Alive:
+        return Alive(frozenset(self._runs), self._newest)
+
+    def heed(self, place: ResidentPlace, news: Done) -> None:
+        run = self._runs.get(news.number)
+        place.busy.discard(news.number)
+        if run is not None:
+            run.asked.discard(news.place)
+            run.answers.put(news)
+
+    def on_loss(self, place: ResidentPlace, run: str, cause: str, problem: EnvironmentProblem | None) -> None:
+        """Fail the attempts that the worker has something of; all, if no worker will do better."""
+        self._last_loss = cause
+        for each in self._runs.values():
+            member = each.crew.get(place.number)
+            is_used = member is not None and member.run == run and place.number in each.used
+            if is_used or problem is not None:
+                each.answers.put(cause if problem is None else str(problem))

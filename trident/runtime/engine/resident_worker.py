@@ -3,6 +3,8 @@
 Its main thread processes one part of a stage after the other, the oldest attempt first, a second thread commits in the same
 way, and the thread of its mailbox listens. It ends if its driver says so, or is silent, or if it is still at work on an
 attempt that was cancelled a while ago.
+
+First, what a driver and its resident workers tell each other about batches.
 """
 
 from __future__ import annotations
@@ -11,29 +13,91 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from mmap import ACCESS_READ, mmap
 from queue import PriorityQueue
 from tempfile import TemporaryFile
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import pyarrow as pa
 
 from trident.arrow import ipc_of, table_of_ipc
-from trident.runtime.engine.resident_mail import Alive, AttemptOver, Done, Rows, StageWork
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import Job, close_program, output_of_destination, outputs_of_parts, packed
-from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows
-from trident.runtime.steps.failures import Failure, StepFailed, failure_of
+from trident.runtime.steps.failures import MOST_SHIPPED, Failure, StepFailed, TooManyRows, failure_of
 from trident.spark.mailbox import MailboxPeer, PeerAway
 from trident.spark.worker_group import GroupWorker, WorkerTicket
 
 logger = logging.getLogger(__name__)
+
+
+class Done(NamedTuple):
+    """A worker has done its part of a stage.
+
+    `outputs`: as `pack` packs them.
+    `sent`: how many messages with rows it has sent to each worker.
+    """
+
+    place: int
+    number: int
+    outputs: list[bytes]
+    failed: bool
+    sent: Mapping[int, int]
+
+
+class Alive(NamedTuple):
+    """The driver is there, every second; what a worker has of attempts that are not `live` can go.
+
+    `newest`: the number of the newest attempt that the driver knows.
+    """
+
+    live: frozenset[int]
+    newest: int
+
+
+class StageWork(NamedTuple):
+    """A part of a stage of an attempt.
+
+    `number`: of the attempt. No other attempt of the pool has the same.
+    `place`: of the worker that it is for.
+    `order`: a pickled `Order`.
+    `stage`: 0 for the parts of the batch, after that the levels of exchanges.
+    `commits`: whether it commits: that goes on beside what is processed for later batches.
+    `tasks`: pickled: the parts with their numbers; of a level the number of each task, its exchange and its partition.
+    `crew`: the addresses of the workers that work on the attempt.
+    `owners`: by exchange, which of them has each partition.
+    `expects`: how many messages with rows each of them has sent here.
+    """
+
+    number: int
+    place: int
+    order: bytes
+    stage: int
+    commits: bool
+    tasks: bytes
+    crew: Mapping[int, str]
+    owners: Mapping[str, Sequence[int]]
+    expects: Mapping[int, int]
+
+
+class AttemptOver(NamedTuple):
+    """An attempt has ended: what a worker has of it can go. It may still be at it, if the attempt was cancelled."""
+
+    number: int
+
+
+class Rows(NamedTuple):
+    """Frames on their way to partitions that the other has; their data are bytes."""
+
+    number: int
+    sender: int
+    frames: list[RowFrame]
+
 
 _LOOK_S = 0.2
 _PATIENCE_S = 30.0  # for rows that another worker says it has sent, and for one that takes no more
@@ -179,9 +243,8 @@ class ResidentWorker(GroupWorker):
         try:
             self._peers[address].send(rows, _PATIENCE_S)
         except PeerAway as error:
-            raise StepFailed(
-                Failure("spark", None, f"worker {to} takes no rows of worker {work.place}: {error}")
-            ) from error
+            cause = f"worker {to} takes no rows of worker {work.place}: {error}"
+            raise StepFailed(Failure("spark", None, cause)) from error
 
 
 class _Lane:
@@ -306,7 +369,6 @@ class Boxes:
         ]
 
     def end(self, number: int) -> None:
-        """Forget an attempt."""
         with self._changed:
             self._boxes.pop(number, None)
             self._ended.setdefault(number, monotonic())

@@ -18,9 +18,8 @@ from trident.graph import JoinNode, MultiReduceNode, PersistNode, RepartitionNod
 from trident.naming import shown
 from trident.planner import Exchange, Sink
 from trident.runtime.steps.aggregates import merged
-from trident.runtime.steps.bounds import Bounds, TooManyRows
-from trident.runtime.steps.failures import Failure, StepFailed
-from trident.runtime.steps.joins import join, multi_reduce
+from trident.runtime.steps.failures import Bounds, Failure, StepFailed, TooManyRows
+from trident.runtime.steps.in_batch import join, multi_reduce
 from trident.runtime.steps.key_columns import Ints, group_ids, partitions_of, places_of
 from trident.runtime.steps.rows import StepRun, iterate
 from trident.runtime.windows.shares import pieces_of

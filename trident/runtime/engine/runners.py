@@ -25,16 +25,7 @@ from trident.runtime.engine.worker import Order, Part, Program, operations_of, r
 from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = [
-    "AutoRunner",
-    "InProcessRunner",
-    "Part",
-    "Runner",
-    "cores",
-    "pickled",
-    "processed",
-    "unseen",
-]
+__all__ = ["AutoRunner", "InProcessRunner", "Part", "Runner", "cores", "pickled", "processed", "unseen"]
 
 
 class Runner(Protocol):
@@ -226,14 +217,11 @@ def pickled(program: Program) -> bytes:
         raise TopologyError(_blame(program, error)) from error
 
 
-def _has(node: Any, operation: Any) -> bool:
-    return any(own is operation for own in [*vars(node).values(), *node.operations])
-
-
 def _blame(program: Program, error: Exception) -> str:
     for fragment in program.fragments.values():
         for operation in operations_of(program, fragment.entry):
-            step = next((s.id for s in fragment.steps if _has(s.node, operation)), fragment.entry)
+            steps = ((step.id, [*vars(step.node).values(), *step.node.operations]) for step in fragment.steps)
+            step = next((id_ for id_, own in steps if any(one is operation for one in own)), fragment.entry)
             try:
                 cloudpickle.dumps(operation)
             except Exception as own:  # noqa: BLE001  pickling runs user code

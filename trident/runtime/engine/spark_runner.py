@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from py4j.protocol import Py4JError
 
 from trident.errors import describe
-from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
 from trident.runtime.engine.runners import Runner, pickled, tag_of
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
-from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
+from trident.runtime.engine.tasks import Job, Routes, Sent, gathered, routes_of, run_level_task, run_parts_task, skips
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
 from trident.runtime.steps.failures import StepFailed
 from trident.spark.job_errors import said_as_failure
@@ -45,7 +44,53 @@ _COUNTED_MS = 1_000  # Spark counts in a thread of its own, which is some millis
 _NUMBER = struct.Struct("!q")
 
 
-class SparkRunner(Runner):
+class ExecutorRunner(Runner):
+    """What runs tasks in Spark's executors has in common: a batch is processed and committed at once, or committed later.
+
+    `owned`: whether Spark ends with the topology.
+    `commits`: the entries that tasks commit.
+    """
+
+    def __init__(
+        self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool, **of_tasks: Any
+    ) -> None:
+        self._spark, self._owned, self.commits = spark, owned, program.commits
+        context = self._context = spark.sparkContext
+        self.parallelism = parallelism or context.defaultParallelism
+        wide = program.of_width(self.parallelism)
+        self.program = replace(wide, most_shipped=most_shipped(context), **of_tasks)
+        self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
+
+    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
+        """Run all parts, and the levels behind them; if the order has no txids, those that commit wait for `commit`."""
+        parts = with_empty_parts(self.program, parts)
+        if not parts and not self.program.levels:
+            return TaskOutput()
+        keeps = bool(self.commits) and not order.txids
+        last = (self.program.processing or 0) if keeps else len(self.program.levels)
+        output, kept = self._run(parts, order, last, keeps)
+        return output if kept is None or output.failure is not None else replace(output, kept=kept)
+
+    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
+        """Run the levels that commit; return the output of both."""
+        return merge_outputs([replace(output, kept=None), self._committed(output.kept, order)])
+
+    def _run(self, parts: Sequence[Part], order: Order, last: int, keeps: bool) -> tuple[TaskOutput, Any]:
+        """Run all stages up to the last; return what they give, and what the others need to commit it, if it is kept."""
+        raise NotImplementedError
+
+    def _committed(self, kept: Any, order: Order) -> TaskOutput:
+        """Run the stages behind what is kept."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        if self._owned:
+            from trident.spark.session import stop_session
+
+            stop_session(self._spark)
+
+
+class SparkRunner(ExecutorRunner):
     """Runs each attempt as one Spark job: a stage with a task per part, and a stage per level of exchanges.
 
     The job uses Spark's RDDs: on two cores, a batch of 10k sentences took 50 ms with RDDs, 74 ms as
@@ -53,46 +98,25 @@ class SparkRunner(Runner):
     scheduling, shipping, replacing lost executors.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        program: Program,
-        parallelism: int | None,
-        owned: bool,
-    ) -> None:
-        self._spark, self._owned, self.commits = spark, owned, program.commits
-        self._context = spark.sparkContext
-        self.parallelism = parallelism or self._context.defaultParallelism
-        speculates = self._context.getConf().get("spark.speculation", "false") or ""
-        self.program = replace(
-            program.of_width(self.parallelism),
-            most_shipped=most_shipped(self._context), speculates=speculates.lower() == "true",
-        )  # fmt: skip
+    def __init__(self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool) -> None:
+        speculates = spark.sparkContext.getConf().get("spark.speculation", "false") or ""
+        super().__init__(spark, program, parallelism, owned, speculates=speculates.lower() == "true")
         routes = partial(routes_of, self.program, width=self.parallelism)
         self._stages_of = cache(lambda any_way, apart: Stages(self._context, routes(any_way, apart)))
-        self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
 
-    def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Run all parts as one job, tagged so that it can be cancelled."""
-        parts = with_empty_parts(self.program, parts)
-        if not parts and not self.program.levels:
-            return TaskOutput()
-        job, keeps = Job(self._id, self._pickled, order), bool(self.commits) and not order.txids
-        stages, sent = self._stages_of(skips(parts, order), keeps), list[Shuffle]()
-        last = (self.program.processing or 0) if keeps else len(self.program.levels)
+    def _run(self, parts: Sequence[Part], order: Order, last: int, keeps: bool) -> tuple[TaskOutput, Any]:
+        job, stages, sent = (
+            Job(self._id, self._pickled, order),
+            self._stages_of(skips(parts, order), keeps),
+            list[Shuffle](),
+        )
         output = self._collected(order.attempt, lambda: self._rows(stages, job, sent, last, parts).collect())
-        if not keeps or output.failure is not None:
-            return output
-        return replace(output, kept=KeptStages(stages, sent, output.sources))
+        return output, KeptStages(stages, sent, output.sources) if keeps else None
 
-    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        """Commit what a job processed and Spark keeps; return the output of both."""
-        kept = output.kept
-        assert isinstance(kept, KeptStages), output
+    def _committed(self, kept: KeptStages, order: Order) -> TaskOutput:
         job = Job(self._id, self._pickled, replace(order, sources=kept.sources))
         last, sent = len(self.program.levels), list(kept.sent)
-        committed = self._collected(order.attempt, lambda: self._rows(kept.stages, job, sent, last).collect())
-        return merge_outputs([replace(output, kept=None), committed])
+        return self._collected(order.attempt, lambda: self._rows(kept.stages, job, sent, last).collect())
 
     def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes | Sent]]) -> TaskOutput:
         """Run a job, tagged so that it can be cancelled, and put its output together."""
@@ -133,12 +157,6 @@ class SparkRunner(Runner):
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         self._context.cancelJobsWithTag(tag_of(self._id, attempt))
-
-    def close(self) -> None:
-        if self._owned:
-            from trident.spark.session import stop_session
-
-            stop_session(self._spark)
 
 
 class Stages:

@@ -1,9 +1,7 @@
 """What a task gives back: rows for the states, frames for other partitions, counts, failures.
 
-What a pass over a fragment counts: rows and nanoseconds, as whole numbers in one list for each fragment.
-
-A small batch takes a tenth of a millisecond, so nothing is named here. `trident/runtime/loop/operation_totals.py` knows what
-each number means.
+A pass over a fragment counts rows and nanoseconds, as whole numbers in one list for each fragment: a small batch takes a tenth
+of a millisecond, so nothing is named there. `trident/runtime/loop/operation_totals.py` knows what each number means.
 
 ::
 

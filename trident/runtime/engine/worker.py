@@ -19,10 +19,12 @@ from trident.roles import has
 from trident.runtime.engine.fragment_runs import PutBack, PutBacks, put_backs_of, send
 from trident.runtime.engine.routing import RowFrame, apply_exchange, check_gathered
 from trident.runtime.engine.task_output import NS, TaskOutput
-from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
 from trident.runtime.steps.failures import (
+    MOST_SHIPPED,
+    Bounds,
     Failure,
     StepFailed,
+    TooManyRows,
     TupleErrors,
     calls_user_code,
     failing_at,
@@ -102,7 +104,6 @@ class Program:
         return replace(self, exchanges=wide)
 
     def opened(self) -> WorkerProgram:
-        """Prepare the program in this process."""
         return WorkerProgram(self) if self.opens is None else self.opens(self)
 
 

@@ -15,12 +15,10 @@ from functools import partial
 from threading import get_ident
 from time import monotonic, thread_time
 
-from trident.channel import Channel
+from trident.channel import Channel, DaemonPool
 from trident.coordination.log_state import LogState
 from trident.errors import FencedError, describe
-from trident.planner import Plan
 from trident.runtime.commit.committer import Committed
-from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import AutoRunner, Part, Runner
 from trident.runtime.engine.task_output import TaskOutput
@@ -28,11 +26,10 @@ from trident.runtime.engine.worker import Order
 from trident.runtime.loop.batch import LOOP, Batch, Lane, LoopMessage, Observer, Result
 from trident.runtime.loop.hanging import Begun
 from trident.runtime.loop.sources import Sources
-from trident.runtime.start.capabilities import is_all_in_memory
 from trident.runtime.start.opened_topology import OpenedTopology
-from trident.runtime.start.placements import roaming_states
+from trident.runtime.start.placements import is_all_in_memory, roaming_states
+from trident.runtime.steps.applying import only_kernels
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
-from trident.runtime.steps.kernels import only_kernels
 from trident.spout.interfaces import Quick, TransactionAttempt
 from trident.state.txid import Txid
 
@@ -70,27 +67,19 @@ class Execution:
 
 def execution_of(opened: OpenedTopology) -> Execution:
     """Choose how the batches of a topology are executed, and open the threads for it."""
-    one_by_one = opened.config.max_spout_pending == 1
-    return Execution(_pools(opened), one_by_one, not one_by_one and _goes_by_size(opened, opened.plan))
-
-
-def _pools(opened: OpenedTopology) -> Lane:
-    """Open the threads that batches are processed and committed in."""
-    name, config = opened.plan.topology, opened.config
+    name, plan, config = opened.plan.topology, opened.plan, opened.config
+    # A user's own spout may wait for its source.
+    emitters = opened.runner.program.emitters.values()
+    at_hand = all(isinstance(emitter, Quick) and emitter.is_quick for emitter in emitters)
+    # Else user code or a server is involved, and the time that a batch takes does not depend on its size alone.
+    by_size = at_hand and is_all_in_memory(plan) and opened.committer.is_quick and only_kernels(plan)
     # Each attempt may hang, and the next one needs a thread.
     processing = DaemonPool(config.max_spout_pending * (config.max_batch_attempts + 1), f"trident-{name}-process")
     committing = DaemonPool(1, f"trident-{name}-commit")
     opened.closers.add("processing", lambda: processing.shutdown(wait=False, cancel_futures=True))
     opened.closers.add("committing", committing.shutdown)
-    return Lane(processing.submit, committing.submit)
-
-
-def _goes_by_size(opened: OpenedTopology, plan: Plan) -> bool:
-    """Whether the time that a batch takes depends on its size alone: no user code and no server is involved."""
-    emitters = opened.runner.program.emitters.values()
-    # A user's own spout may wait for its source.
-    at_hand = all(isinstance(emitter, Quick) and emitter.is_quick for emitter in emitters)
-    return at_hand and is_all_in_memory(plan) and opened.committer.is_quick and only_kernels(plan)
+    one_by_one = config.max_spout_pending == 1
+    return Execution(Lane(processing.submit, committing.submit), one_by_one, by_size and not one_by_one)
 
 
 class Attempts:

@@ -21,8 +21,16 @@ from trident.errors import BatchFailedError, FencedError
 from trident.observe.at_work import RunningBatch
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.loop.batch import Batch, BatchTimes, Clock, Definitions, LoopMessage, Observer, Undecided
-from trident.runtime.loop.batch_time import with_timers
+from trident.runtime.loop.batch import (
+    Batch,
+    BatchTimes,
+    Clock,
+    Definitions,
+    LoopMessage,
+    Observer,
+    Undecided,
+    with_timers,
+)
 from trident.runtime.loop.execution import Attempts, Execution
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.progress import Progress
@@ -45,14 +53,9 @@ _COLD_S = 30.0
 class BatchLoop:
     """Runs batches until it is asked to stop or has to.
 
-    Parameters
-    ----------
-    execution
-        Says where each batch is processed and committed.
-    observer
-        Called at each point of a batch; see `Observer`.
-    active
-        Whether batches are begun before `set_active` says so.
+    `execution`: says where each batch is processed and committed.
+    `observer`: called at each point of a batch; see `Observer`.
+    `active`: whether batches are begun before `set_active` says so.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class BatchLoop:
         self._progress, self._clock = progress, clock
         self._observe: Observer = observer or (lambda point, attempt: None)
         self._inbox = Channel[LoopMessage | None]()
-        self._work = Work(opened.commit_threads)
+        self._work = Work(opened.committer.threads)
         self._sources = Sources(opened, clock, self._work.begun)
         self._attempts = Attempts(opened, self._sources, execution, self._work.begun, observer, self._inbox)
         most, interval_s = config.max_spout_pending, config.batch_emit_interval_ms / 1000
@@ -145,9 +148,7 @@ class BatchLoop:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
             self._handle_next(self._begin())
-            while (
-                self._inbox.messages and not self._stopping.is_set()
-            ):  # what this thread has processed goes on at once
+            while self._inbox.messages and not self._stopping.is_set():  # of this thread: that goes on at once
                 self._handle_next()
         while self._is_committing():  # a clean stop leaves no half-done batch
             self._handle_next(1.0)
@@ -234,7 +235,7 @@ class BatchLoop:
     def _had_nothing(self, txid: int, now: float, cost_s: float, is_end: bool) -> None:
         """Note that the spouts had nothing for a batch; `is_end`: nor will they, unless one may have something soon."""
         self.start_gate.had_nothing(txid, now, cost_s)
-        if is_end and self.start_gate.is_awaited and not self._sources.are_preparing():
+        if is_end and self.start_gate.awaited and not self._sources.are_preparing():
             self._log.check_owner()  # a replaced driver does not know what is committed
             self.start_gate.gave_all()
 
@@ -380,7 +381,14 @@ class BatchLoop:
         cause = f"not {what} within message_timeout_s={limit:g} seconds"
         if where == "processing" and limit < self._limit_s(batch):
             cause += f", nor within the {_COLD_S:g} seconds that an attempt on Spark has to start its Python workers"
-        self._warn_late(limit)
+        self._late += 1
+        if self._late == _LATE_IN_A_ROW:  # each starts as cold as the one before
+            logger.warning(
+                "topology %s: %d attempts in a row took longer than message_timeout_s=%g, and no batch was committed in "
+                "between. If their work is only slow, raise message_timeout_s: an attempt that is cancelled ends its Python "
+                "workers, and the next attempt's prepare your operations again",
+                self._name, self._late, limit,
+            )  # fmt: skip
         self._attempts.cancel(batch)  # it may still use the cores that the next attempt needs
         self._sources.timed_out(batch)
         self._fail(batch, self._work.hanging(batch.attempt, cause) or Failure(where, None, cause))
@@ -389,19 +397,6 @@ class BatchLoop:
         """Return how long an attempt may be processed: the start of Python workers is not held against it."""
         limit = self._config.message_timeout_s
         return max(limit, _COLD_S) if batch.cold and not batch.runner.here else limit
-
-    def _warn_late(self, limit: float) -> None:
-        """Say what may be wrong once one attempt after the other takes too long: each starts as cold as the one before."""
-        self._late += 1
-        if self._late == _LATE_IN_A_ROW:
-            logger.warning(
-                "topology %s: %d attempts in a row took longer than message_timeout_s=%g, and no batch was committed in "
-                "between. If their work is only slow, raise message_timeout_s: an attempt that is cancelled ends its Python "
-                "workers, and the next attempt's prepare your operations again",
-                self._name,
-                self._late,
-                limit,
-            )
 
     def _fail(self, batch: Batch, failure: Failure) -> None:
         """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""

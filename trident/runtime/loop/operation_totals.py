@@ -24,8 +24,7 @@ from trident.observe.component_statistics import (
     TopologyStatistics,
     WindowStatistics,
 )
-from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
-from trident.observe.time_series import TimeSeries, TimeSpan
+from trident.observe.time_series import ALL_TIME, WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
 from trident.operations.metrics import add_counts
 from trident.planner import Fragment, Plan
 from trident.planner.placing import place
@@ -52,12 +51,8 @@ _Lists = dict[str, list[list[int]]]
 class Key(NamedTuple):
     """What a total counts.
 
-    Attributes
-    ----------
-    operation
-        The id of its node, or `TOPOLOGY`.
-    measure
-        `emitted`, `executed`, `busy_ns`, `commit_ns` and others; or `sent`: rows on the edge to the operation `to`.
+    `operation`: the id of its node, or `TOPOLOGY`.
+    `measure`: `emitted`, `executed`, `busy_ns`, `commit_ns` and others; or `sent`: rows on the edge to the operation `to`.
     """
 
     operation: str
@@ -117,7 +112,6 @@ class OperationTotals:
         self._count("dead_letters", (failure.step for failure in failures), now)
 
     def failed(self, step: str, now: float) -> None:
-        """Take in a failed attempt."""
         self._count("failed", (TOPOLOGY, step), now)
         self.series.add(TimeSpan(failed=1), now)
 
@@ -213,16 +207,17 @@ def meanings_of(fragment: Fragment, states: Mapping[str, PersistNode]) -> Meanin
     found: list[list[tuple[Key, int]]] = [[] for _ in range(HEAD + EACH * (len(fragment.steps) + len(fragment.sinks)))]
     entry = fragment.entry
     own = ["busy_ns", "commit_ns"] if entry in states else ["busy_ns"]
+    of_entry = [(Key(entry, measure), -1) for measure in own]  # the time of a step is part of the entry's
     found[ROWS] += _given(fragment, entry)
     found[NS] += [(Key(entry, measure), 1) for measure in own]
     for number, step in enumerate(fragment.steps):
         at = HEAD + EACH * number
         found[at] += _given(fragment, step.id)
-        found[at + 1] += _took(step.id, entry, own)
+        found[at + 1] += [(Key(step.id, "busy_ns"), 1), *of_entry]
     for number, sink in enumerate(fragment.sinks, len(fragment.steps)):
         at = HEAD + EACH * number
         found[at].append((Key(sink.source, "sent", sink.target), 1))
-        found[at + 1] += _took(sink.target, entry, own)
+        found[at + 1] += [(Key(sink.target, "busy_ns"), 1), *of_entry]
     return tuple(map(tuple, found))
 
 
@@ -237,13 +232,6 @@ def _given(fragment: Fragment, source: str) -> Iterator[tuple[Key, int]]:
     for sink in fragment.sinks:
         if sink.source == source:
             yield Key(sink.target, "executed"), 1
-
-
-def _took(operation: str, entry: str, own: list[str]) -> Iterator[tuple[Key, int]]:
-    """Iterate over what the time of a step means: it is part of the entry's time."""
-    yield Key(operation, "busy_ns"), 1
-    for measure in own:
-        yield Key(entry, measure), -1
 
 
 def read_statistics(

@@ -9,15 +9,15 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from operator import sub
 from typing import Any
 
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read
-from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
-from trident.observe.reported_errors import LastErrors
+from trident.observe.events import AttemptFailed, LastErrors, ReplayDiffered, TopologyEvent
 from trident.operations.metrics import add_counts, take_remarks
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import Checked
-from trident.runtime.loop.batch import Batch, BatchTimes
+from trident.runtime.loop.batch import Batch
 from trident.runtime.loop.operation_totals import OperationTotals
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Lag, TransactionAttempt
@@ -32,7 +32,8 @@ class Progress:
     """Collects what the driver loop reports; any thread may read it.
 
     `last_failure` is the cause of the last failed attempt, `last_attempt` that attempt. `errors` are the last ones by step.
-    `replays` counts the batches that were processed twice, could not be, and differed.
+    `replays` counts the batches that were processed twice, could not be, and differed. `last_recorded` is when the last batch
+    of this run was recorded, on the clock of the topology; 0 before the first.
 
     `kept`: how many batches are remembered.
     `run_id`: the name of this run.
@@ -67,7 +68,7 @@ class Progress:
         self._said: set[tuple[str, str]] = set()
         self._told_of: set[str] = set()  # steps that give other results at a replay
         self._first: float | None = None
-        self._last = self._defined = 0.0
+        self.last_recorded = self._defined = 0.0
 
     def committed(
         self,
@@ -87,6 +88,7 @@ class Progress:
         `share`: how much of their limits later batches get.
         """
         output, times = batch.output, batch.times
+        points = times.defined, times.started, times.processed, times.committing, times.committed, times.recorded
         came_in_s = None if self._first is None else times.defined - self._defined
         counters = self._counters(output.metrics, committed.metrics, at_ms)
         event = BatchCommitted(
@@ -97,7 +99,7 @@ class Progress:
             batch.tries,
             "in_process" if batch.runner.here else "spark",
             Read(output.rows, dict(lags), came_in_s, batch.size, batch.tasks, batch.sizes),
-            _phases(times),
+            Phases(*map(sub, points[1:], points)),
             times.recorded,
             share if batch.share is None else batch.share,
             self._placements,
@@ -119,7 +121,7 @@ class Progress:
             if counters:
                 add_counts(self._metrics, counters)
             self._first = times.defined if self._first is None else self._first
-            self._last = times.recorded
+            self.last_recorded = times.recorded
         if self._totals is not None:
             self._totals.committed(event, output, committed, bool(batch.runner.commits))
             if left_out:
@@ -160,10 +162,10 @@ class Progress:
         if self._totals is not None:
             self._totals.failed(failure.step, now)
         on = "" if failure.row is None else f" on tuple {failure.row}"
-        head = (self._name, self._run_id, at_ms, *batch.attempt, batch.tries)
         event = AttemptFailed(
-            *head, failure.step, failure.row, failure.cause, retry_in_s, failure.details, waits, leaves_out
-        )
+            self._name, self._run_id, at_ms, *batch.attempt, batch.tries,
+            failure.step, failure.row, failure.cause, retry_in_s, failure.details, waits, leaves_out,
+        )  # fmt: skip
         text = f"attempt {batch.attempt} failed{on}: {_text(failure)}"
         self.errors.add(failure.step, text, at_ms / _MS_PER_S, event)
         self._publish(event)
@@ -179,19 +181,12 @@ class Progress:
         self._told_of.add(difference.step)
         self.errors.add(difference.step, str(difference), at_ms / _MS_PER_S)
         step, row, first, second, reordered = difference
-        head = (self._name, self._run_id, at_ms, *attempt)
-        self._publish(ReplayDiffered(*head, step, row, first, second, reordered))
+        self._publish(ReplayDiffered(self._name, self._run_id, at_ms, *attempt, step, row, first, second, reordered))
 
     def events(self) -> list[BatchCommitted]:
         """Return the last batches, oldest first."""
         with self._lock:
             return list(self._recent)
-
-    def last(self) -> dict[str, Any] | None:
-        """Return the last batch, None before the first."""
-        with self._lock:
-            last = self._recent[-1] if self._recent else None
-        return None if last is None else last.as_dict()
 
     @property
     def tuples(self) -> int:
@@ -218,32 +213,10 @@ class Progress:
             return dict(self._metrics)
 
     @property
-    def last_recorded(self) -> float:
-        """When the last batch of this run was recorded, on the clock of the topology; 0 before the first."""
-        with self._lock:
-            return self._last
-
-    @property
-    def usual_s(self) -> float:
-        """How long the recent batches took on average, in seconds; 0 before the first."""
-        recent = self.events()
-        return sum(each.phases.total for each in recent) / len(recent) if recent else 0.0
-
-    @property
     def seconds(self) -> float:
         """Return the seconds from the first definition to the last commit."""
         with self._lock:
-            return 0.0 if self._first is None else self._last - self._first
-
-
-def _phases(times: BatchTimes) -> Phases:
-    return Phases(
-        times.started - times.defined,
-        times.processed - times.started,
-        times.committing - times.processed,
-        times.committed - times.committing,
-        times.recorded - times.committed,
-    )
+            return 0.0 if self._first is None else self.last_recorded - self._first
 
 
 def _text(failure: Failure) -> str:

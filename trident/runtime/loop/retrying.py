@@ -50,10 +50,20 @@ class Waiting:
     in_commit: bool = False
     tries: int = 1
 
+    @classmethod
+    def after(cls, earlier: Waiting | None, what: str, clock: Clock, in_commit: bool = False) -> Waiting:
+        """Return what is waited for now: what was waited for before, with one try more, or something else."""
+        if earlier is not None and earlier.what == what:
+            return replace(earlier, in_commit=in_commit, tries=earlier.tries + 1)
+        return cls(what, clock.monotonic(), clock.wall_ms(), in_commit)
+
     def __str__(self) -> str:
-        return (
-            f"waiting for {self.what} since {datetime.fromtimestamp(self.since_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        )
+        return f"waiting for {self.what} since {moment_text(self.since_ms)}"
+
+
+def moment_text(ms: int) -> str:
+    """Return a moment, since 1970, for people."""
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 class RetryRule:
@@ -112,10 +122,7 @@ class RetryRule:
         found = None
         if failure.waits_for:
             what = f"{failure.waits_for} (step {failure.step!r})" if failure.is_source_away else failure.waits_for
-            found = Waiting(what, self._clock.monotonic(), self._clock.wall_ms(), in_commit)
-            if earlier is not None and earlier.what == what:
-                found = replace(earlier, in_commit=in_commit, tries=earlier.tries + 1)
-            self._away[txid] = found
+            found = self._away[txid] = Waiting.after(earlier, what, self._clock, in_commit)
         self._show()
         return found
 

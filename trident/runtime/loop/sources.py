@@ -1,27 +1,24 @@
 """Fixes what a batch contains: asks the spouts, the dead letters and the clock, and logs it if a replay must be the same.
 
-All of it happens in the loop's thread, which owns the spouts' coordinators.
+All of it happens in the loop's thread, which owns the spouts' coordinators. `BackPressure` says how much they may read.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from threading import get_ident
 from time import monotonic
 from typing import Any, TypeVar
 
 from trident.coordination.records import LETTERS, TIME, DefineRecord
 from trident.errors import describe
-from trident.planner import Plan
 from trident.runtime.commit.replays import Replays
 from trident.runtime.engine.runners import Part
-from trident.runtime.loop.back_pressure import BackPressure
-from trident.runtime.loop.batch import Batch, Clock, Definitions, Undecided
-from trident.runtime.loop.batch_time import BatchTime
+from trident.runtime.loop.batch import Batch, BatchTime, Clock, Definitions, Undecided
 from trident.runtime.loop.hanging import ASKED, Begun
-from trident.runtime.loop.retrying import Waiting
+from trident.runtime.loop.retrying import Waiting, moment_text
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import StepFailed, calls_user_code, failing_at, failure_of
 from trident.spout.interfaces import BatchTraits, Definition, Lag, SpoutType, TransactionAttempt
@@ -29,6 +26,17 @@ from trident.spout.interfaces import BatchTraits, Definition, Lag, SpoutType, Tr
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+# Of back-pressure.
+_LEAST = 0.001
+_SHRINK = 0.25  # at most to this share of a batch that took too long, because it may have been an exception
+_GROW = 1.25
+_OTHER_SIZE = 1.5
+_KEPT = 16
+_TRUST = 0.3  # how much a single line through two batches is believed
+_SPILLED = 0.5
+_FORGIVE = 1.005  # by how much a batch that did not spill raises what the next may read
+_SAME = 0.1  # a change of less than this is noise
 
 _OF_SOME = ("throttle", "lag", "commit", "traits")
 """The methods of coordinators that most do not have."""
@@ -60,7 +68,11 @@ class Sources:
         self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
         self._guessing = [] if self._sync else self._offering["traits"]
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
-        self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
+        # By spout, the largest hint of its stage, 0 if there is none; a state's hint is the number of its partitions.
+        hints, stages = opened.plan.hints.items(), opened.plan.fragments
+        self._hints = {
+            name: max((hint for node, hint in hints if node in stages[name].ids), default=0) for name in opened.spouts
+        }
 
     def look_now(self) -> None:
         """Look for requested dead letters, and for what the sources have, before the next batch. For any thread."""
@@ -116,8 +128,7 @@ class Sources:
     def complete(self, batch: Batch) -> bool:
         """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
         undecided, txid = batch.undecided, batch.attempt.txid
-        if undecided is None:
-            return True
+        assert undecided is not None, batch
         read = {}
         for name in undecided.spouts:
             with failing_at(name):
@@ -131,16 +142,6 @@ class Sources:
         batch.definitions, batch.undecided = definitions, None
         batch.is_guess = any(self._is_guess(name, definitions.get(name)) for name in self._guessing)
         return True
-
-    def _settle(
-        self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
-    ) -> Definitions | None:
-        """Log what is known of a batch and return it; None, and nothing is logged, if nothing is known."""
-        given = _given(asked, time)
-        if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
-            return None
-        self._write(txid, logged, asked, time)
-        return given
 
     def _ask(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
         """Call a spout because of a batch, watched; what it raises is a failure of its stream."""
@@ -171,34 +172,36 @@ class Sources:
             now, logged.get(TIME), earlier, _any(asked), is_begun=bool(logged), may_begin_again=self._may_begin_again
         )
         if time is not None and self._time.ahead(now, time) and time["now"] != self._warned_ahead:
-            self._warned_ahead = time["now"]
             self._warn_ahead(now, time["now"])
         return time
 
     def _warn_ahead(self, now: int, ahead: int) -> None:
         """Say that the time of the batch stands still, since when and until when."""
+        self._warned_ahead = ahead
         at = [each.txid for each in self._log.state.history if each.spouts.get(TIME, {}).get("now") == ahead]
         logger.warning(
             "topology %s: the time of its batches has been standing still at %s since batch %s, because the clock of "
             "its driver was ahead then; the clock says %s now. Windows by the time of the batch give nothing until it "
             "has got there: the time never goes back, as that would give windows a second time. If that is too long, "
             "start once with reset_batch_time=True: these windows then give what they hold, and begin again at the clock",
-            self._topology,
-            _moment(ahead),
-            min(at, default=self._log.state.txid),
-            _moment(now),
-        )
+            self._topology, moment_text(ahead), min(at, default=self._log.state.txid), moment_text(now),
+        )  # fmt: skip
 
-    def _write(
+    def _settle(
         self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
-    ) -> None:
-        """Log what a replay has to repeat, before anything reads a source, or before what has been read is committed.
+    ) -> Definitions | None:
+        """Return what is known of a batch; None, and nothing is logged, if nothing is known.
+
+        Logs what a replay has to repeat, before anything reads a source, or before what has been read is committed.
 
         That is the definitions of transactional spouts, "nothing" included, the letters, the time, and where any spout has
         chosen to begin; otherwise a spout is asked again for each attempt. It is made durable here if a state needs identical
         replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
         batch, which saves one of two syncs.
         """
+        given = _given(asked, time)
+        if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
+            return None
         chosen = {name for name in self._offering["traits"] if self._traits(name, asked.get(name)).is_choice}
         repeated = {
             name: definition
@@ -211,6 +214,7 @@ class Sources:
         for name, definition in repeated.items():
             if name not in logged:
                 self._log.append(DefineRecord(txid, name, definition), self._sync or name in chosen)
+        return given
 
     def _traits(self, name: str, definition: Definition | None) -> BatchTraits:
         if definition is None:
@@ -297,10 +301,6 @@ class Sources:
             self.pressure.timed_out(batch.share)
 
 
-def _moment(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def _any(asked: Mapping[str, Definition | None]) -> bool:
     return any(definition is not None for definition in asked.values())
 
@@ -311,7 +311,63 @@ def _given(asked: Mapping[str, Definition | None], time: Definition | None) -> D
     return given if time is None else {**given, TIME: time}
 
 
-def _largest_hint(plan: Plan, spout: str) -> int:
-    """The largest hint of the spout's stage, 0 if there is none; a state's hint is the number of its partitions."""
-    stage = plan.fragments[spout].ids
-    return max((hint for node, hint in plan.hints.items() if node in stage), default=0)
+class BackPressure:
+    """How much spouts may read: less while batches take longer than `target_batch_s`. Arithmetic only.
+
+    A batch takes a fixed time plus a time for what it reads, and only the latter becomes less when less is read. So the share
+    follows from a line through the last batch and the last one of another size. Where the fixed time alone is longer than the
+    target, a batch is left so large that half of its time goes into what it reads.
+
+    A batch of which a stage spills to disk is too large whatever time it took: the next ones read half of it. Later ones grow
+    again, slowly beyond the size that spilled. A commit that lags makes batches wait, because `max_spout_pending` counts them.
+
+    `target_s`: how many seconds a batch may take.
+    `share`: how much of their limits the spouts may use, from 0.001 to 1.
+    """
+
+    def __init__(self, target_s: float) -> None:
+        self.share = self._most = 1.0
+        self._target_s, self._fixed_s = target_s, 0.0
+        self._seen: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+
+    def took(self, share: float, seconds: float) -> None:
+        """Note how long a batch took that was defined with `share`.
+
+        That may be another share than the present one: several batches are in flight. So each step goes from the share of
+        the batch, and a slow store is not answered once for each batch in flight.
+        """
+        if share == self.share == 1.0 and seconds <= self._target_s:  # as nearly all are
+            self._seen.append((share, seconds))
+            return
+        wanted, self._most = self._wanted(share, seconds), min(self._most * _FORGIVE, 1.0)
+        self._seen.append((share, seconds))
+        if wanted < share:
+            chosen = min(self.share, max(wanted, share * _SHRINK, _LEAST))
+        else:
+            chosen = max(self.share, min(wanted, share * _GROW, self._most))
+        if chosen == 1.0 or abs(chosen / self.share - 1) > _SAME:
+            self.share = chosen
+
+    def timed_out(self, share: float) -> None:
+        """Note that a batch that was defined with `share` was not done in time, whatever the target is."""
+        self.share = min(self.share, max(share * _SHRINK, _LEAST))
+
+    def spilled(self, share: float) -> None:
+        """Note that a stage of a batch that was defined with `share` had more rows than memory, and wrote them to disk."""
+        self._most = min(self._most, share * (1 - _SAME))
+        self.share = min(self.share, max(share * _SPILLED, _LEAST))
+
+    def _wanted(self, share: float, seconds: float) -> float:
+        """Return the share with which a batch would take the target's time, at least 1 if less would not help."""
+        self._fixed_s += _TRUST * (self._fixed(share, seconds) - self._fixed_s)
+        fixed = min(self._fixed_s, seconds)
+        slope = (seconds - fixed) / share
+        return max(self._target_s - fixed, fixed) / slope if slope > 0 else 1.0
+
+    def _fixed(self, share: float, seconds: float) -> float:
+        """Return the seconds of a batch that do not depend on its size, 0 while all were of about one size."""
+        for other, took in reversed(self._seen):
+            if max(share, other) >= _OTHER_SIZE * min(share, other):
+                slope = (took - seconds) / (other - share)
+                return min(max(seconds - slope * share, 0.0), seconds)
+        return 0.0

@@ -27,8 +27,10 @@ _EMPTY_IS_ALL = 10
 
 
 class _Order(NamedTuple):
+    """Whether batches are to be begun; and what is set once none is in flight since, if they are not."""
+
     active: bool
-    rested: threading.Event  # set once the topology has come to rest
+    rested: threading.Event
 
 
 class StartGate:
@@ -38,6 +40,8 @@ class StartGate:
     `batches`: those in flight, by txid; the loop changes them.
     `interval_s`: how long to wait after the spouts had nothing.
     `active`: what is ordered at first.
+    `ordered`: the last order; for any thread.
+    `awaited`: by a thread that waits for what the spouts had, the batch whose record sets its event; None: not known yet.
     `fatal`: the error of the batch that is not tried again; None while there is none.
     `at`: when to ask the spouts again.
     `is_idle`: whether the spouts had nothing when they were last asked.
@@ -53,34 +57,24 @@ class StartGate:
         active: bool = True,
     ) -> None:
         self._topology, self._coordinator, self._batches, self._spouts = topology, coordinator, batches, spouts
-        self._order, self._ordering = _Order(active, threading.Event()), threading.Lock()
-        self._obeyed = self._order if active else None  # what there is nothing to do for
+        self.ordered, self._ordering = _Order(active, threading.Event()), threading.Lock()
+        self._obeyed = self.ordered if active else None  # what there is nothing to do for
         self._last: int | None = None  # while inactive, the last batch of which attempts may begin
         self.fatal: BatchFailedError | None = None
         self.at, self.is_idle = float("-inf"), False
         self._interval_s = interval_s
         self._counted_from = coordinator.last_txid  # the batch after which empty ones are counted, while a thread waits
         self._come: deque[threading.Event] = deque()
-        # The batch whose record sets an event; until it is known, the spouts are asked without a pause.
-        self._awaited: dict[threading.Event, int | None] = {}
+        # Until the batch is known, the spouts are asked without a pause.
+        self.awaited: dict[threading.Event, int | None] = {}
 
     # ---- for any thread ---------------------------------------------------------------------------------------------
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether batches are to be begun."""
-        return self._order.active
-
-    @property
-    def rested(self) -> threading.Event:
-        """Set once no batch is in flight since the last order to rest; each such order has another one."""
-        return self._order.rested
 
     def order(self, active: bool) -> None:
         """Let batches be begun, or no more."""
         with self._ordering:
-            if active is not self._order.active:
-                self._order = _Order(active, threading.Event())
+            if active is not self.ordered.active:
+                self.ordered = _Order(active, threading.Event())
 
     def add(self) -> threading.Event:
         """Return an event that is set once everything that the spouts have now is committed."""
@@ -92,12 +86,12 @@ class StartGate:
 
     def look(self, now: float) -> None:
         """Do what was ordered, and ask the spouts at once if a thread waits for what they have."""
-        if self._order is not self._obeyed:
+        if self.ordered is not self._obeyed:
             self._obey()
         # Who comes while a batch is being read waits for the next question, not for what this one had.
         while self._come and not any(batch.undecided for batch in self._batches.values()):
-            self._awaited[self._come.popleft()] = None
-        if self._awaited and None in self._awaited.values():
+            self.awaited[self._come.popleft()] = None
+        if self.awaited and None in self.awaited.values():
             self.at = now
 
     def wait_s(self, now: float) -> float:
@@ -138,7 +132,7 @@ class StartGate:
             is_end = txid - self._counted_from >= _EMPTY_IS_ALL
             if is_end:
                 self._promise(txid)
-            if is_end or not self._awaited:
+            if is_end or not self.awaited:
                 self._counted_from = txid
 
     def had_nothing(self, txid: int, now: float, cost_s: float = 0.0) -> None:
@@ -151,11 +145,6 @@ class StartGate:
     def _pause(self, now: float, cost_s: float = 0.0) -> None:
         self.at, self.is_idle = now + max(self._interval_s, cost_s / _IDLE_LOAD), True
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a thread waits for what the spouts had when they were last asked."""
-        return bool(self._awaited)
-
     def gave_all(self) -> None:
         """Note that the spouts have no more: what they had is in flight, or committed."""
         self._promise(self._coordinator.next_txid - 1)
@@ -163,22 +152,22 @@ class StartGate:
 
     def _promise(self, txid: int) -> None:
         """Have the record of a batch set the events that are waited for."""
-        self._awaited = {event: txid if last is None else last for event, last in self._awaited.items()}
+        self.awaited = {event: txid if last is None else last for event, last in self.awaited.items()}
 
     def recorded(self, txid: int) -> None:
         """Set the events of threads that wait for this batch and no later one."""
-        if not self._awaited:
+        if not self.awaited:
             return
-        for event, last in list(self._awaited.items()):
+        for event, last in list(self.awaited.items()):
             if last is not None and last <= txid:
                 event.set()
-                del self._awaited[event]
+                del self.awaited[event]
 
     def failed(self, txid: int) -> None:
         """Ask the spouts at once, because this batch failed and all from it on will be defined again."""
         self.at = float("-inf")
-        self._awaited = {
-            event: last if last is not None and last < txid else None for event, last in self._awaited.items()
+        self.awaited = {
+            event: last if last is not None and last < txid else None for event, last in self.awaited.items()
         }
 
     def raise_fatal(self) -> None:
@@ -189,11 +178,14 @@ class StartGate:
     # ---- active or not ----------------------------------------------------------------------------------------------
 
     def _obey(self) -> None:
-        order = self._order
+        order = self.ordered
         if order.active:
             self._obeyed = order
             if self._last is not None:
-                self._go_on()
+                self._last, self.at = None, float("-inf")
+                self._notify(True)
+                after = self._coordinator.last_txid
+                logger.info("topology %s: activated; it goes on after batch %d", self._topology, after)
             return
         if self._last is None:
             self._last = self._coordinator.newest
@@ -201,11 +193,6 @@ class StartGate:
         if self._coordinator.last_txid >= self._last and not order.rested.is_set():
             self._notify(False)  # not before: another attempt at a batch may ask a spout
             order.rested.set()
-
-    def _go_on(self) -> None:
-        self._last, self.at = None, float("-inf")
-        self._notify(True)
-        logger.info("topology %s: activated; it goes on after batch %d", self._topology, self._coordinator.last_txid)
 
     def _notify(self, active: bool) -> None:
         for spout in self._spouts:

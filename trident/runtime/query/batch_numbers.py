@@ -36,7 +36,6 @@ class QueryBatch:
     planned_ms: int | None = None
 
     def is_of(self, definition: Mapping[str, Any]) -> bool:
-        """Whether a definition may be of this query."""
         return _agree(self.query, definition["query"])
 
     def is_same(self, definition: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
 from trident.errors import AlreadyRunningError, ConfigError, LogHeldError, TopologyError, TridentError
 from trident.graph import Graph, SpoutNode
-from trident.notebook.html_pieces import table
+from trident.notebook import table
 from trident.observe.events import TopologyListener
 from trident.observe.monitoring import Monitoring
 from trident.redaction import redacted
@@ -29,9 +29,8 @@ from trident.runtime.query.batch_numbers import definition_of, definition_of_nam
 from trident.runtime.query.handed_batches import HandedBatches, check_columns, check_rows, plan_of_query, query_batch_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.running import new_memory_log
-from trident.runtime.start.capabilities import is_all_in_memory
-from trident.runtime.start.opened_topology import States, open_log
-from trident.runtime.start.placements import DRIVER, EXECUTORS
+from trident.runtime.start.opened_topology import States
+from trident.runtime.start.placements import DRIVER, EXECUTORS, is_all_in_memory, open_log
 from trident.spark.connect import check_lasting, connect_problem, is_connect, unpickled, width_of
 from trident.spark.job_errors import QueryStopped
 from trident.spout.interfaces import Definition, OnNewLog
@@ -66,7 +65,6 @@ class ForeachBatch(Closes):
 
     `graph`: what is declared, with one stream of `QueryBatches`; None: `_graph_of` makes it of the first DataFrame.
     `adopt_checkpoint`: take the first batch as the next one, although checkpoint and log do not belong together.
-    `observer`: called at each point of a batch; see `Observer`.
     `resolve`: returns the settings, those included that are given elsewhere.
     """
 
@@ -79,12 +77,12 @@ class ForeachBatch(Closes):
         *,
         adopt_checkpoint: bool = False,
         listeners: Sequence[TopologyListener] = (),
-        observer: Observer | None = None,
         resolve: Callable[..., Config] = Config.of,
     ) -> None:
         self.name, self._graph = name, graph
         self.config = _config(conf, settings or {}, resolve)
-        self._adopts, self._listeners, self._observer = adopt_checkpoint, listeners, observer
+        self._adopts, self._listeners = adopt_checkpoint, listeners
+        self._observer: Observer | None = None
         self._run: Drive | None = None
         self._handed = HandedBatches()
         self._memory_log: Any = None
@@ -232,7 +230,6 @@ class ForeachBatch(Closes):
 
     @property
     def graph(self) -> Graph:
-        """What is declared."""
         assert self._graph is not None
         return self._graph
 
@@ -277,9 +274,8 @@ class ForeachBatch(Closes):
             "repartition by a column\n  the process that calls the function commits, and records in the log before it returns\n"
         )
 
-    def __reduce__(
-        self,
-    ) -> tuple[Any, ...]:  # a server of Spark Connect, where the function then runs, may lack Trident
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A server of Spark Connect, where the function then runs, may lack Trident.
         return unpickled, (cloudpickle.dumps((_revived, type(self), self.__getstate__())),)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -49,7 +49,6 @@ class HandedBatches(BatchCoordinator):
         self._df, self._definition = df, definition
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Return what the batch is that was handed over."""
         return self._definition
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[QueryRows]:
@@ -73,14 +72,15 @@ class HandedSpout(QueryBatches):
 
 def plan_of_query(graph: Graph, handed: HandedBatches | None = None) -> Plan:
     """Return the plan of a graph as a query runs it: its batches are handed over, the driver commits its states."""
-    nodes = [_handed(node, handed or HandedBatches()) if isinstance(node, SpoutNode) else node for node in graph.nodes]
-    plan = make_plan(replace(graph, nodes=tuple(nodes)))
+    batches = handed or HandedBatches()
+    nodes = tuple(
+        replace(node, spout=HandedSpout(node.spout, batches))
+        if isinstance(node, SpoutNode) and isinstance(node.spout, QueryBatches)
+        else node
+        for node in graph.nodes
+    )
+    plan = make_plan(replace(graph, nodes=nodes))
     return replace(plan, placements=dict.fromkeys(plan.partitions, DRIVER))
-
-
-def _handed(node: SpoutNode, handed: HandedBatches) -> SpoutNode:
-    assert isinstance(node.spout, QueryBatches), node
-    return replace(node, spout=HandedSpout(node.spout, handed))
 
 
 def check_rows(df: DataFrame, spout: QueryBatches, topology: str) -> None:
@@ -123,7 +123,6 @@ def check_columns(df: DataFrame, fields: Fields, topology: str) -> None:
 
 
 def query_batch_of(df: DataFrame, batch: int) -> QueryBatch:
-    """Return the batch, with what is known of its query."""
     from pyspark.errors import PySparkException
 
     if is_connect(df):
@@ -156,7 +155,9 @@ def mode_of_totals(df: DataFrame) -> str | None:
         if mode is None or _KEEPS_VALUES.search(plan) is None:
             continue
         if batches is None and not is_surely_its:
-            batches = [set(_NUMBER.findall(columns)) for columns in _BATCH.findall(_plan_of_frame(df))]
+            frame: Any = df  # `explain` prints the text, to where other threads print, too
+            text = frame._explain_string(extended=True) if is_connect(df) else frame._jdf.queryExecution().toString()  # noqa: SLF001
+            batches = [set(_NUMBER.findall(columns)) for columns in _BATCH.findall(str(text))]
         if is_surely_its or any(batch <= set(_NUMBER.findall(plan)) for batch in batches or ()):
             return mode[1]
     return None
@@ -177,13 +178,6 @@ def _plans_of_queries(df: DataFrame) -> Iterator[tuple[str, bool]]:
     for execution in (stream.lastExecution() for stream in found if stream is not None):
         if execution is not None:  # else it has planned no batch yet
             yield str(execution.toString()), query is not None
-
-
-# `explain` of both prints the text, to where other threads print, too
-
-
-def _plan_of_frame(df: Any) -> str:
-    return str(df._explain_string(extended=True) if is_connect(df) else df._jdf.queryExecution().toString())  # noqa: SLF001
 
 
 def _plan_of_connect_query(query: Any) -> str:

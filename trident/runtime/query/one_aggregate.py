@@ -53,7 +53,6 @@ class OneAggregate:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read."""
         return list(dict.fromkeys((*self.group_by, *self.of, *fields_read(self.aggregate))))
 
     def topology(self, schema: Any) -> TridentTopology:

@@ -18,7 +18,7 @@ from trident.runtime.reading.views import StateView
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
-from trident.state.opaque_map import migrated
+from trident.state.maps import migrated
 from trident.state.winners import Winners
 
 _SHORTEST_S, _LONGEST_S = 0.05, 1.0
@@ -45,7 +45,6 @@ class ChangedBatch(NamedTuple):
     changes: list[Change]
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return it as plain data."""
         return {"txid": self.txid, "changes": [change._asdict() for change in self.changes]}
 
 
@@ -70,7 +69,6 @@ class FeedPosition(NamedTuple):
         return cls(int(txid), (int(by[0]), by[1]) if by else None)
 
     def in_words(self) -> str:
-        """Name it, and who committed it."""
         if self.by is None:
             return str(self.txid)
         attempt, run = self.by
@@ -205,7 +203,6 @@ class ChangeFeed(Closes):
             yield from self._up_to(until, _BATCHES)
 
     def committed(self) -> int:
-        """Return the last committed batch."""
         log = self._log.now()
         self._writers, self.last_seen = log.writers(self.name), log.txid
         return self.last_seen

@@ -19,10 +19,9 @@ from trident.errors import ConfigError, StaleTransactionError, StateError
 from trident.fields import Fields
 from trident.graph import StateNode
 from trident.runtime.reading.open_partitions import graph_to_read, open_state
-from trident.runtime.reading.state_frames import columns_of, table_of_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.targets import load_topology
-from trident.runtime.reading.views import StateView
+from trident.runtime.reading.views import StateView, columns_of, table_of_state
 from trident.servers.log_addresses import is_log_address
 from trident.state.interfaces import State
 from trident.state.txid import Snapshot
@@ -77,13 +76,10 @@ class TridentDataSource(DataSource):
         topology = self._topology()
         log_dir = self.options.get("log_dir") or log_place(topology.name, topology.settings())
         config = Config.of(log_dir=log_dir if is_log_address(log_dir) else str(Path(log_dir).absolute()))
-        txid = self.options.get("txid")
-        place = _Place(topology.name, self._node(), config, tuple(schema.names))
-        with closing(place.log()) as log:
-            place = replace(
-                place, node=graph_to_read(topology.graph(), log.now().declared, place.node.name).state(place.node.name)
-            )
-        return _Reader(place, None if txid is None else int(txid))
+        txid, node = self.options.get("txid"), self._node()
+        reader = _Reader(topology.name, node, config, tuple(schema.names), None if txid is None else int(txid))
+        with closing(reader.log()) as log:
+            return replace(reader, node=graph_to_read(topology.graph(), log.now().declared, node.name).state(node.name))
 
     def _topology(self) -> Any:
         target = self.options.get("topology")
@@ -102,18 +98,14 @@ class TridentDataSource(DataSource):
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a state is: all that a task needs to open it."""
+class _Reader(DataSourceReader):
+    """Where a state is, for the planning and its tasks: one for each partition, all at the snapshot that the planning took."""
 
     topology: str
     node: StateNode
     config: Config
     names: tuple[str, ...]
-
-    @property
-    def columns(self) -> Fields:
-        """The columns of the rows; keys that an updater chooses are called as in the schema that was given."""
-        return Fields.of(self.names, [None] * len(self.names)) if self.node.free_keys else columns_of(self.node)
+    txid: int | None
 
     def log(self) -> ForeignLog:
         return ForeignLog(self.topology, self.config, [self.node], _INSTEAD)
@@ -126,51 +118,42 @@ class _Place:
     def open(self, partition: int, partitions: int) -> State:
         return open_state(self.topology, self.node, self.config.as_mapping(), partition, partitions, read_only=True)
 
-
-class _Reader(DataSourceReader):
-    """One task for each partition of the state, all at the snapshot that the planning took."""
-
-    def __init__(self, place: _Place, txid: int | None) -> None:
-        self._place, self._txid = place, txid
-
     def partitions(self) -> Sequence[InputPartition]:
-        log, name = self._place.log(), self._place.node.name
-        now, count = log.now().snapshot(name), log.partitions(name)
-        then = now if self._txid is None else self._at(now)
-        view = self._place.view(log, count, then)
-        try:
-            view.compare()  # so that an error comes from the planning, once
-        finally:
-            view.close()
-            log.close()
+        name = self.node.name
+        with closing(self.log()) as log:
+            now, count = log.now().snapshot(name), log.partitions(name)
+            then = now if self.txid is None else self._at(now)
+            with closing(self.view(log, count, then)) as view:
+                view.compare()  # so that an error comes from the planning, once
         snapshot = (then.txid, then.winners.ranges, then.winners.adopted, then.winners.types)
         return [InputPartition((partition, count, snapshot)) for partition in range(count)]
 
     def _at(self, now: Snapshot) -> Snapshot:
-        assert self._txid is not None, "asked only with a txid"
-        name = self._place.node.name
-        if self._txid > now.txid:
-            raise StateError(f"read state {name!r} as of batch {self._txid}: {now.txid} is the last one committed")
-        if self._txid < now.txid and not self._place.open(0, 1).offers("at"):
-            raise StateError(
-                f"read state {name!r} as of batch {self._txid}: its store is not a Delta table, so only the last batch "
-                f"({now.txid}) can be read"
-            )
-        return Snapshot(self._txid, now.winners)
+        assert self.txid is not None, "asked only with a txid"
+        name = self.node.name
+        if self.txid > now.txid:
+            raise StateError(f"read state {name!r} as of batch {self.txid}: {now.txid} is the last one committed")
+        if self.txid < now.txid:
+            with closing(self.open(0, 1)) as state:
+                keeps_earlier = state.offers("at")
+            if not keeps_earlier:
+                raise StateError(
+                    f"read state {name!r} as of batch {self.txid}: its store is not a Delta table, so only the last batch "
+                    f"({now.txid}) can be read"
+                )
+        return Snapshot(self.txid, now.winners)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         index, count, (txid, *winners) = partition.value
-        place = self._place
-        log = place.log()
-        view = place.view(log, count, Snapshot(txid, Winners.of(*winners)))
+        # Keys that an updater chooses are called as in the schema that was given.
+        columns = Fields.of(self.names, [None] * len(self.names)) if self.node.free_keys else columns_of(self.node)
+        snapshot = Snapshot(txid, Winners.of(*winners))
         try:
-            for rows in view.pages_of(index):
-                yield from table_of_state(place.node.name, place.columns, rows).to_batches()
+            with closing(self.log()) as log, closing(self.view(log, count, snapshot)) as view:
+                for rows in view.pages_of(index):
+                    yield from table_of_state(self.node.name, columns, rows).to_batches()
         except StaleTransactionError as error:
             raise StateError(
-                f"read state {place.node.name!r} as of batch {txid}: its topology committed further batches while Spark read. "
+                f"read state {self.node.name!r} as of batch {txid}: its topology committed further batches while Spark read. "
                 "Stop the topology meanwhile, keep the state in Delta, or read it with get_tuples(), page by page"
             ) from error
-        finally:
-            view.close()
-            log.close()

@@ -1,22 +1,24 @@
-"""Opens the partitions of declared states, for writing and for reading."""
+"""Opens the partitions of declared states, for writing and for reading, as former declarations may have left them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+from trident.arrow import array_of, arrow_type, python_of
 from trident.config import Config
+from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
-from trident.errors import StateError
+from trident.errors import StateError, describe
+from trident.fields import struct_fields
 from trident.graph import Evolution, Graph, StateNode
 from trident.planner import Plan
 from trident.planner.meaning import Meaning, compare, meaning_of
-from trident.runtime.reading.conversion import Conversion
-from trident.runtime.reading.state_frames import columns_of, results_in
 from trident.runtime.reading.state_partitions import CommitGate
-from trident.runtime.reading.views import StateView
-from trident.state.interfaces import State, StateType, kind_of, state_of
+from trident.runtime.reading.views import StateView, columns_of, results_in
+from trident.state.interfaces import FormerTypes, State, StateType, kind_of, state_of
 from trident.state.txid import Snapshot
 
 NOT_YET = 1 << 62
@@ -48,7 +50,6 @@ def graph_to_read(graph: Graph, declared: Mapping[str, Any], name: str | None = 
 def make_state(
     plan: Plan, config: Config, name: str, partition: int, partitions: int, read_only: bool = False
 ) -> State:
-    """Open one partition of a state of a plan."""
     return open_state(plan.topology, plan.states[name], config.as_mapping(), partition, partitions, read_only)
 
 
@@ -75,8 +76,32 @@ def former_types(node: StateNode) -> Conversion | None:
     return Conversion(node) if is_typed and kind_of(node.spec) is StateType.OPAQUE else None
 
 
+def writers_of(plan: Plan, config: Config, opened: Callable[[Callable[[], None]], None]) -> dict[str, list[State]]:
+    """Open all partitions of the states that a topology updates, for writing; `opened` is given how each is closed."""
+    states: dict[str, list[State]] = {name: [] for name in plan.partitions}
+    for name, count in plan.partitions.items():
+        for partition in range(count):
+            states[name].append(make_state(plan, config, name, partition, count))
+            opened(states[name][-1].close)
+    return states
+
+
+def writers_as_left(
+    graph: Graph, plan: Plan, config: Config, opened: Callable[[Callable[[], None]], None]
+) -> dict[str, list[State]]:
+    """Open the writers; where a store refuses the declaration, as the log says that former ones have left it."""
+    try:
+        return writers_of(plan, config, opened)
+    except StateError:
+        with closing(open_reader(config.log_folder(graph.name))) as reader:
+            evolved = graph_to_read(graph, reader.refresh().declared) if reader.is_there() else graph
+        if evolved is graph:
+            raise
+        evolutions = {node.name: node.evolution for node in evolved.states if node.evolution is not None}
+        return writers_of(with_evolutions(plan, evolutions), config, opened)
+
+
 def readers_of(plan: Plan, config: Config, name: str, partitions: int) -> list[State]:
-    """Open all partitions of a state of a plan, for reading."""
     return [make_state(plan, config, name, partition, partitions, read_only=True) for partition in range(partitions)]
 
 
@@ -93,3 +118,70 @@ def view_of(
     node = plan.states[name]
     readers, results = readers_of(plan, config, name, partitions), results_in(plan.commits, name)
     return StateView(readers, snapshot, name, columns_of(node), node.free_keys, results, log, gate)
+
+
+class Conversion(FormerTypes):
+    """Values of the former types of a state as values of its declared one, many at a time.
+
+    `node`: the state as it is declared, with `migrate` or `evolution`.
+    """
+
+    def __init__(self, node: StateNode) -> None:
+        self._name, self._migrate, self._field = node.name, node.migrate, node.value.names[0]
+        declared, evolution = str(node.value.types[0]), node.evolution
+        self.types = () if evolution is None else evolution.types
+        self._type = arrow_type(declared)
+        self._read = self._type if evolution is None else arrow_type(evolution.type or declared)
+        self.fields = tuple(name for name, _ in struct_fields(declared))
+        self._stored = tuple(name for name, _ in struct_fields(None if evolution is None else evolution.stored))
+
+    def converted(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
+        """Return a value for each one of a former type, with the fields that the last declaration had besides; None stays None.
+
+        Raises `StateError`: the function raised.
+        Raises `CorruptValueError`: what it returned is no value of the declared type.
+        """
+        if names is None:
+            made = [None if value is None else self._migrated(value, former) for value in values]
+            return python_of(array_of(self._field, self._type, made))
+        return python_of(array_of(self._field, self._read, [_renamed(value, names) for value in values]))
+
+    def declared(self, values: list[Any]) -> list[Any]:
+        if not self.fields:
+            return values
+        return [_only(value, self.fields) for value in values]
+
+    def stored(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
+        if not self.types or not self._stored:
+            return values
+        fields: Mapping[str, str | None] = dict(zip(self._stored, self._stored, strict=True))
+        era = next((names for until, _, names in self.types if attempt < until), None)
+        if era is not None:  # a batch of before is written again
+            fields = {**dict.fromkeys(self._stored), **{old: name for name, old in era.items() if old is not None}}
+        return [value if value is None else {old: value.get(name) for old, name in fields.items()} for value in values]
+
+    def _migrated(self, value: Any, former: str) -> Any:
+        if self._migrate is None:
+            raise StateError(
+                f"state {self._name!r} has values of a former type, {former}: declare it with its migrate=, or have `trident "
+                "state migrate` rewrite them"
+            )
+        try:
+            return self._migrate(value, former)
+        except Exception as error:  # a user's function may raise anything
+            raise StateError(
+                f"migrate {value!r} of state {self._name!r} from {former}: {describe(error)}. Nothing was written"
+            ) from error
+
+
+def _renamed(value: Any, names: Mapping[str, str | None]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: None if old is None else value.get(old) for name, old in names.items()}
+
+
+def _only(value: Any, names: Sequence[str]) -> Any:
+    """Return a struct with these fields alone; null where it has one of them not."""
+    if not isinstance(value, dict) or (len(value) == len(names) and all(map(value.__contains__, names))):
+        return value
+    return {name: value.get(name) for name in names}

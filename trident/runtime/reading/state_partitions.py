@@ -14,8 +14,8 @@ from trident.errors import KeyConflictError, StaleTransactionError, UnsupportedO
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
 from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import Key, State
-from trident.state.reader_check import compare_stores
-from trident.state.removals import REMOVAL_LAG
+from trident.state.map_commits import REMOVAL_LAG
+from trident.state.sentinel import compare_stores
 from trident.state.txid import Snapshot
 
 R = TypeVar("R")
@@ -110,7 +110,6 @@ class StatePartitions:
     # ---- at a snapshot ----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Return the snapshot to read at."""
         if self._given is not None:
             return self._given()
         assert self._log is not None, "there is a snapshot, or a log that has one"
@@ -201,7 +200,6 @@ class StatePartitions:
 
     @property
     def has_pages(self) -> bool:
-        """Whether the keys come in pages."""
         # Asked here, because a view is made for each query of a batch, and most of them list nothing.
         return self.instances[0].offers("key_pages")
 
@@ -269,22 +267,6 @@ def _was_overtaken(error: Exception) -> bool:
     return isinstance(error, (StaleTransactionError, KeyConflictError))
 
 
-def state_for_query(instances: Sequence[State], name: str, free_keys: bool) -> Any:
-    """Return the instance of a state that is no map which a query function gets: it sees what all partitions hold.
-
-    Raises `UnsupportedOperation`: an updater writes several partitions, and they do not say that each sees what all hold.
-    """
-    if not free_keys:
-        return instances[partition_of_total(len(instances))].given
-    if len(instances) > 1 and not instances[0].facts.shares_keys:
-        raise UnsupportedOperation(
-            f"state {name!r} has {len(instances)} partitions, and a query function gets one of them: if each of them sees what "
-            f"all hold, say so with shares_keys = True in {type(instances[0]).__name__}; else give the state one partition, or "
-            "make it a map (multi_get), whose partitions are all asked"
-        )
-    return instances[0].given
-
-
 def _only(answers: Sequence[Any], name: str, key: str) -> tuple[Any, int]:
     """Return the value that partitions answered, and the first that has it; two different ones are refused."""
     value, holder = None, -1
@@ -331,5 +313,4 @@ def begins(key: Sequence[Any], prefix: Any) -> bool:
 
 
 def with_values(keys: Sequence[Key], values: Sequence[Any]) -> list[Row]:
-    """Return a row for each key that has a value."""
     return [(*key, value) for key, value in zip(keys, values, strict=True) if value is not None]

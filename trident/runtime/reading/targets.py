@@ -101,17 +101,13 @@ def _module(name: str, folder: Path | None) -> ModuleType:
     path = (folder or Path()) / name
     if path.suffix == ".py" and not path.is_file():
         raise NoSuchTarget(f"there is no file {name!r} (looked in {folder or Path.cwd()})")
-    _search_in(folder or folder_of(f"{name}:"))
-    return _imported(name, path.stem, path.resolve()) if path.suffix == ".py" else _imported(name, name)
-
-
-def _search_in(folder: Path) -> None:
-    """Make a folder's modules importable in this process and in the workers of a local Spark."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    first = str(folder or folder_of(f"{name}:"))  # for this process and the workers of a local Spark
+    if first not in sys.path:
+        sys.path.insert(0, first)
     inherited = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
-    if str(folder) not in inherited:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *inherited])
+    if first not in inherited:
+        os.environ["PYTHONPATH"] = os.pathsep.join([first, *inherited])
+    return _imported(name, path.stem, path.resolve()) if path.suffix == ".py" else _imported(name, name)
 
 
 def _imported(shown: str, name: str, path: Path | None = None) -> ModuleType:

@@ -1,30 +1,36 @@
-"""Reading states: by queries of a running batch, by `RunningTopology.state` and by other processes (R12)."""
+"""Reading states: by queries of a running batch, by `RunningTopology.state` and by other processes (R12).
+
+The rows of a state are also typed columns: a table, a DataFrame of pandas or of Spark, and what a notebook shows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import partial
 from heapq import nlargest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from trident.arrow import UNFIT, arrow_type, python_of, strict_column
 from trident.coordination.log_state import LogState
-from trident.errors import EnvironmentProblem, StaleTransactionError, StateError, UnsupportedOperation, WrongKeyError
-from trident.fields import Fields, is_nested
-from trident.graph import StateNode
-from trident.runtime.reading.state_frames import (
-    SHOWN_ROWS,
-    columns_of,
-    columns_of_rows,
-    frame_of,
-    html_of_state,
-    html_or_why,
-    pandas_of,
-    table_of_state,
-    with_results,
+from trident.errors import (
+    EnvironmentProblem,
+    StaleTransactionError,
+    StateError,
+    UnsupportedOperation,
+    WrongKeyError,
+    describe,
 )
-from trident.runtime.reading.state_partitions import RankedRow, Row, StatePartitions, begins, state_for_query
+from trident.extras import needs_package
+from trident.fields import Fields, free_name, is_nested
+from trident.graph import Node, PersistNode, StateNode
+from trident.naming import counted
+from trident.notebook import preformatted, table
+from trident.operations.several import Several, result_fields
+from trident.runtime.reading.state_partitions import RankedRow, Row, StatePartitions, begins
+from trident.runtime.steps.key_columns import partition_of_total
 from trident.state.encoding.equal_keys import OneForm, declared_keys, declared_prefix, keys_of_list
 from trident.state.interfaces import State, state_of
 from trident.state.kinds import KeptChanges
@@ -32,10 +38,10 @@ from trident.state.txid import Snapshot
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 LISTING_ROUNDS = 5  # a listing takes longer than a read
+_SHOWN_ROWS = 20
 
 
 class StateView:
@@ -88,10 +94,21 @@ class StateView:
         node: StateNode,
         log: Callable[[], LogState] | None = None,
     ) -> Any:
-        """Return what a query function gets: a view, or the user's own state itself."""
+        """Return what a query function gets: a view, or the user's own state itself, which sees what all partitions hold.
+
+        Raises `UnsupportedOperation`: an updater writes several partitions, and they do not say that each sees what all hold.
+        """
         if partitions[0].offers("multi_get") or partitions[0].offers("multi_get_at"):
             return StateView(partitions, snapshot, node.name, columns_of(node), node.free_keys, log=log)
-        return state_for_query(partitions, node.name, node.free_keys)
+        if not node.free_keys:
+            return partitions[partition_of_total(len(partitions))].given
+        if len(partitions) > 1 and not partitions[0].facts.shares_keys:
+            raise UnsupportedOperation(
+                f"state {node.name!r} has {len(partitions)} partitions, and a query function gets one of them: if each of "
+                f"them sees what all hold, say so with shares_keys = True in {type(partitions[0]).__name__}; else give the "
+                "state one partition, or make it a map (multi_get), whose partitions are all asked"
+            )
+        return partitions[0].given
 
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:
         """Read many keys, all at the same snapshot: one entry per key, in the order asked, None where absent.
@@ -102,7 +119,7 @@ class StateView:
         Raises `WrongKeyError`: a key has too many parts or too few, or one that is no value of its field's type; or the state
         has no keys.
         """
-        given, parts = keys_of_list(keys, self._name), self._current()
+        parts, given = self._current(), keys_of_list(keys, self._name)
         if not self._key.names:
             if self._is_total:
                 raise WrongKeyError(f"state {self._name!r} holds a single value, and no keys; read it with get()")
@@ -247,17 +264,28 @@ class StateView:
     def to_pandas(self) -> pd.DataFrame:
         """Return the key fields and the value of all keys as a DataFrame of pandas; see `to_arrow`.
 
+        Whole numbers stay whole where some are missing, maps become dicts.
+
         Raises `EnvironmentProblem`: there is no pandas.
         """
-        return pandas_of(self.to_arrow())
+        with needs_package("to_pandas()", "spark", "pandas"):
+            import pandas  # noqa: F401  only to see whether it is there: pyarrow imports it by itself
+        frame: pd.DataFrame = self.to_arrow().to_pandas(integer_object_nulls=True, maps_as_pydicts="strict")
+        return frame
 
     def __repr__(self) -> str:
         return f"StateView({self._name!r}{'' if self.txid is None else f', after batch {self.txid}'})"
 
     def first_rows(self) -> str:
-        """Return the first rows as HTML."""
-        rows = partial(self.get_tuples, limit=SHOWN_ROWS + 1)
-        return html_of_state(f"state {self._name}", self._columns, self._results, rows, lambda: self.txid)
+        """Return the first rows as HTML, for a notebook."""
+        read = list(self.get_tuples(limit=_SHOWN_ROWS + 1))
+        first, columns, after = read[:_SHOWN_ROWS], self._columns, self.txid
+        fits = all(len(row) == len(columns) for row in read)
+        columns, shown = with_results(columns, first, self._results if fits else Fields())
+        head = columns.names if all(len(row) == len(columns) for row in shown) else ()
+        count = f"the first {_SHOWN_ROWS} rows" if len(read) > len(first) else counted(len(first), "row")
+        what = [f"state {self._name}", count, *([] if after is None else [f"after batch {after}"])]
+        return table(head, shown, ", ".join(what))
 
     def _repr_html_(self) -> str:
         return html_or_why(f"state {self._name}", self.first_rows)
@@ -279,9 +307,14 @@ class StateView:
             with suppress(EnvironmentProblem):
                 return self._frame_of_table(spark)
         rows = self.rows_at_once()
-        return frame_of(
-            spark, self._name, columns_of_rows(self._name, rows) if self._free_keys else self._columns, rows
-        )
+        columns = columns_of_rows(self._name, rows) if self._free_keys else self._columns
+        found = table_of_state(self._name, columns, rows)
+        if not spark.version.startswith("3."):
+            return spark.createDataFrame(found)
+        from pyspark.sql.pandas.types import from_arrow_schema  # PySpark 3.5 takes no tables
+
+        values = zip(*map(python_of, found.columns), strict=True)
+        return spark.createDataFrame(list(values), from_arrow_schema(found.schema, prefer_timestamp_ntz=True))
 
     def _frame_of_table(self, spark: SparkSession) -> DataFrame:
         parts = self._parts
@@ -318,6 +351,78 @@ class StateView:
         self._parts.compare()
 
     def close(self) -> None:
-        """Close the instances."""
         for state in self._parts.instances:
             state.close()
+
+
+def columns_of(state: StateNode) -> Fields:
+    """Return the columns of a state's rows: the fields of its key, and the field of its value.
+
+    The value has the name that the aggregate's output was given, `value` where an updater decides what it is; with a `_` at
+    its end if a field of the key has that name.
+    """
+    keys, named = state.key_fields, state.value.names[0] if len(state.value) else "value"
+    value = free_name(named, keys.names)
+    return Fields.of([*keys.names, value], [*keys.types, state.value.types[0] if len(state.value) else None])
+
+
+def columns_of_rows(state: str, rows: Sequence[Sequence[Any]]) -> Fields:
+    """Return columns for the rows of a state whose keys an updater chooses: `key` (or `key_1`, `key_2` …) and `value`.
+
+    Raises `StateError`: some keys have more fields than others.
+    """
+    widths = {len(row) for row in rows} or {2}
+    if len(widths) > 1:
+        raise StateError(
+            f"the rows of state {state!r} cannot become columns: its updater writes keys of {min(widths) - 1} and of "
+            f"{max(widths) - 1} fields. Read them with get_tuples()"
+        )
+    fields = widths.pop() - 1
+    names = ["key"] if fields == 1 else [f"key_{at}" for at in range(1, fields + 1)]
+    return Fields.of([*names, "value"], [None] * (fields + 1))
+
+
+def results_in(nodes: Iterable[Node], state: str) -> Fields:
+    """Return the results of a state that holds several aggregates, without what they remember; no field for another state."""
+    for node in nodes:
+        if isinstance(node, PersistNode) and node.state == state and node.aggregation is not None:
+            several = node.aggregation.aggregator
+            return result_fields(several) if isinstance(several, Several) else Fields()
+    return Fields()
+
+
+def with_results(columns: Fields, rows: Iterable[Sequence[Any]], results: Fields) -> tuple[Fields, list[Sequence[Any]]]:
+    """Return columns and rows with a column for each result in place of the value, if there are several results."""
+    if not len(results):
+        return columns, list(rows)
+    keys = columns.names[:-1]
+    names = [free_name(name, keys) for name in results.names]
+    wide = Fields.of([*keys, *names], [*columns.types[:-1], *results.types])
+    return wide, [(*row[:-1], *(row[-1][name] for name in results.names)) for row in rows]
+
+
+def table_of_state(state: str, columns: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Return rows as a table; a column whose type is not declared gets its values' type.
+
+    Raises `StateError`: a value does not fit the type of its column, or the values of a column have no common type.
+    """
+    arrays = []
+    for at, (name, type_) in enumerate(zip(columns.names, columns.types, strict=True)):
+        values = [row[at] for row in rows]
+        try:
+            arrays.append(pa.array(values) if type_ is None else strict_column(name, type_, arrow_type(type_), values))
+        except UNFIT as error:
+            declared = "has no declared type" if type_ is None else f"is declared as {type_}"
+            raise StateError(
+                f"the rows of state {state!r} cannot become columns: {name!r} {declared}, and {error}. Read them with "
+                "get_tuples()"
+            ) from error
+    return pa.table(arrays, names=list(columns.names))
+
+
+def html_or_why(what: str, html: Callable[[], str]) -> str:
+    """Return what a notebook shows of an object, or why it cannot be read."""
+    try:
+        return html()
+    except Exception as error:  # noqa: BLE001  of a store, perhaps a user's or a closed one: an object can always be shown
+        return preformatted(f"{what}: {describe(error)}")

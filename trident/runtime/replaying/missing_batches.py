@@ -7,7 +7,6 @@ lacks. `RecordedPast` is what the history says of each state beside its batches,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from trident.coordination.history import read_history
@@ -30,7 +29,7 @@ from trident.planner.meaning import Meaning, compare
 from trident.runtime.start.accidents import Found
 from trident.runtime.start.recovery import empty, lay
 from trident.state.interfaces import State, StateType, kind_of
-from trident.state.snapshottable import committed_map
+from trident.state.map_state import committed_map
 from trident.state.txid import EMPTIED, RETRY_BITS, Sentinel, epoch_of
 
 
@@ -58,11 +57,11 @@ def _reached(found: Found, log: LogState, partition: int) -> int:
     return sentinel.txid if is_whole and sentinel.sealed else sentinel.txid - 1
 
 
-@dataclass
 class Lacking:
     """A state that takes part: it lacks batches, or one that does depends on it.
 
-    `found`: how the start has found it.
+    `found`, `name`: how the start has found it, and its name.
+    `is_behind`: whether it lacks batches itself.
     `is_read`: whether a state that is behind depends on what it was before each batch.
     `expected`: by partition, the sentinel that the log expects; None: no batch has written the partition.
     `done`: by partition, the batch up to which its store has all.
@@ -74,58 +73,28 @@ class Lacking:
     `laid`: by partition, the sentinel in the store.
     """
 
-    found: Found
-    is_read: bool
-    expected: Sequence[Sentinel | None]
-    done: list[int]
-    writes: list[bool]
-    laid_out_after: int
-    goal: int = 0
-    lacks: int = 0
-    empties: bool = False
-    content: int = 0
-    laid: list[Sentinel] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls, found: Found, log: LogState, past: RecordedPast, sentinels_reach: Sequence[int], is_read: bool
-    ) -> Lacking:
-        """Find out what the store lacks."""
+    def __init__(
+        self, found: Found, log: LogState, past: RecordedPast, sentinels_reach: Sequence[int], is_read: bool
+    ) -> None:
         name, partitions = found.name, range(len(found.instances))
-        behind = [partition in found.mismatches for partition in partitions]
-        laid_out_after = past.laid_out[name].txid if name in past.laid_out else 0
-        one = cls(
-            found,
-            is_read,
-            [log.expected(name, partition) for partition in partitions],
-            list(sentinels_reach),
-            behind,
-            laid_out_after,
-        )
+        self.found, self.name, self.is_read, self.is_behind = found, name, is_read, bool(found.mismatches)
+        self.expected = [log.expected(name, partition) for partition in partitions]
+        self.done, self.writes = list(sentinels_reach), [partition in found.mismatches for partition in partitions]
+        self.laid_out_after = past.laid_out[name].txid if name in past.laid_out else 0
+        self.content, self.laid = 0, list[Sentinel]()
         for partition in found.mismatches:
-            one._refuse_other_past(partition, past)
-            one.done[partition] = past.whole_until(name, partition, sentinels_reach[partition], log.txid)
+            self._refuse_other_past(partition, past)
+            self.done[partition] = past.whole_until(name, partition, sentinels_reach[partition], log.txid)
         emptied = past.emptied.get(name)
-        one.empties = any(_is_of_before(each, emptied) for each in one._of_behind(found.sentinels))
-        if one.empties:
-            one.lower_to(0 if emptied is None else emptied.txid)
+        self.empties = any(_is_of_before(each, emptied) for each in self._of_behind(found.sentinels))
+        if self.empties:
+            self.lower_to(0 if emptied is None else emptied.txid)
         else:
-            one.content = max(map(_last_written, found.sentinels, found.instances), default=0)
-        one.goal = max((each.txid for each in one._of_behind(one.expected) if each is not None), default=0)
-        one.lacks = max(0, one.goal - min(one.done))
+            self.content = max(map(_last_written, found.sentinels, found.instances), default=0)
+        self.goal = max((each.txid for each in self._of_behind(self.expected) if each is not None), default=0)
+        self.lacks = max(0, self.goal - min(self.done))
         if is_read and found.mismatches:
-            one._lower_together()
-        return one
-
-    @property
-    def name(self) -> str:
-        """The name of the state."""
-        return self.found.name
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether it lacks batches itself."""
-        return bool(self.found.mismatches)
+            self._lower_together()
 
     def lower_to(self, txid: int) -> None:
         """Let all partitions that a batch has written take part from a batch on."""
@@ -134,7 +103,6 @@ class Lacking:
                 self.done[partition], self.writes[partition] = txid, True
 
     def is_written(self, partition: int, txid: int) -> bool:
-        """Whether a batch goes to the store."""
         return self.writes[partition] and txid > self.done[partition]
 
     def begin(self, log: TransactionLog, past: RecordedPast) -> None:

@@ -196,6 +196,5 @@ class _Stores:
         return [reader.get()] * len(keys) if is_total else reader.multi_get(keys)
 
     def close(self) -> None:
-        """Close what was opened."""
         for reader in self._readers.values():
             reader.close()

@@ -39,13 +39,12 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.loop.retrying import is_given_up
 from trident.runtime.reading.state_reader import log_place
-from trident.runtime.replaying.batch_replay import Replay
+from trident.runtime.replaying.batch_replay import Replay, without_states
 from trident.runtime.replaying.missing_batches import Lacking, RecordedPast, check_states_fit, reached, span_of
-from trident.runtime.replaying.replay_graph import without_states
 from trident.runtime.start.accidents import Found
 from trident.state.interfaces import Key
 from trident.state.map_commits import CommittedMap
-from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap, committed_map
+from trident.state.map_state import DEFAULT_SNAPSHOT_KEY, SnapshottableMap, committed_map
 from trident.state.txid import Txid
 
 logger = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ def _plan(
         raise RewindError(behind[0].name, str(error), 0) from error
     needed, read = _needed(graph, [found.name for found in behind])
     lacking = [
-        Lacking.of(found, log.state, past, reach[found.name], found.name in read)
+        Lacking(found, log.state, past, reach[found.name], found.name in read)
         for found in founds
         if found.name in needed
     ]
@@ -172,9 +171,8 @@ class _RewindReplay(Replay):
 
     def _commit(self, record: CommitRecord, output: TaskOutput, order: Order) -> Committed:
         self._log.check_owner()
-        if len(output.captured) != record.counts.get(
-            "dead_letters", 0
-        ):  # they may have been put back since, by another batch
+        # They may have been put back since, by another batch.
+        if len(output.captured) != record.counts.get("dead_letters", 0):
             raise self._other_count(record, "dead letters", len(output.captured))
         txids = self._txids(record)
         committed = self._opened.committer.commit(replace(order, txids=txids), output)

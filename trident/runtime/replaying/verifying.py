@@ -1,7 +1,11 @@
-"""`verify_state`: computes states again from the recorded batches, aside, and compares them with what the stores have."""
+"""`verify_state`: computes states again from the recorded batches, aside, and compares them with what the stores have.
+
+`why`: the batches, source positions and rows that made one value.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -10,11 +14,12 @@ from typing import Any, NamedTuple
 
 from trident.comparing import is_close
 from trident.config import Config
+from trident.coordination.records import CommitRecord
 from trident.errors import CorruptValueError, UnsupportedOperation, WrongKeyError
-from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
+from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.runtime.reading.open_partitions import graph_to_read
 from trident.runtime.reading.state_reader import ForeignLog, StateReader
-from trident.runtime.replaying.batch_replay import Replay
+from trident.runtime.replaying.batch_replay import TOTAL, KeyWatch, Replay
 from trident.runtime.start.moving import Side
 from trident.state.encoding.codec import decode, encode, encode_keys
 from trident.state.encoding.equal_keys import declared_keys, keys_of_list
@@ -75,7 +80,14 @@ def verify_states(
     States that cannot be compared are refused: by an error if they were named, else in the result.
     """
     refused = {state.name: why for state in graph.states if not state.static and (why := _refusal(graph, state))}
-    _check(graph, names, refused, keys, share)
+    for name in names:
+        if graph.state(name).static:
+            raise UnsupportedOperation(f"verify state {name!r}: no batch of topology {graph.name!r} writes it")
+    _refuse_named(names, refused)
+    if keys and len(names) != 1:
+        raise WrongKeyError(f"verify the keys {list(keys)}: name the one state that they are keys of")
+    if not 0 < share <= 1:
+        raise ValueError(f"share={share}: give more than 0, and at most 1 for all keys")
     with Replay(graph, config) as replay:
         refused.update(replay.left_out)
         _refuse_named(names, refused)
@@ -88,17 +100,6 @@ def verify_states(
             else _Comparison(graph, name, config, replay).run(keys, share)
             for name in wanted
         ]
-
-
-def _check(graph: Graph, names: Sequence[str], refused: Mapping[str, str], keys: Sequence[Any], share: float) -> None:
-    for name in names:
-        if graph.state(name).static:
-            raise UnsupportedOperation(f"verify state {name!r}: no batch of topology {graph.name!r} writes it")
-    _refuse_named(names, refused)
-    if keys and len(names) != 1:
-        raise WrongKeyError(f"verify the keys {list(keys)}: name the one state that they are keys of")
-    if not 0 < share <= 1:
-        raise ValueError(f"share={share}: give more than 0, and at most 1 for all keys")
 
 
 def _refuse_named(names: Iterable[str], refused: Mapping[str, str]) -> None:
@@ -184,7 +185,6 @@ class _Comparison:
             yield txid, some
 
     def _read(self, reader: StateReader, keys: Sequence[Key]) -> Chunks:
-        """Read keys, some at a time."""
         for start in range(0, len(keys), _KEYS):
             some = keys[start : start + _KEYS]
             values = [reader.get()] if self._is_total else reader.multi_get(some)
@@ -248,3 +248,73 @@ def is_same(found: Any, expected: Any) -> bool:
     with suppress(CorruptValueError):
         return is_close(found, decode(encode(expected)), in_all=0.0)
     return False
+
+
+@dataclass(frozen=True)
+class ValueOrigin:
+    """What one batch did to a value.
+
+    `batch`: its record, as of `trident.read_history`: `txid`, `attempt`, `at_ms`, and in `spouts` what each source gave it.
+    `count`: how many rows in front of the state have the key; None: a user's updater chose the key, and does not say why.
+    `rows`: the first of them.
+    `partial`: what they come to, which was combined with the value; None: a reducer or an updater made the new value.
+    `before`, `after`: the value; None: absent.
+    """
+
+    batch: CommitRecord
+    count: int | None
+    rows: Sequence[Mapping[str, Any]]
+    partial: Any
+    before: Any
+    after: Any
+
+
+def origins_of(
+    graph: Graph, name: str, key: Any, config: Config, last: int | None = None, rows: int = 100
+) -> list[ValueOrigin]:
+    """Return the batches that made a value, in order; see `trident.why`."""
+    writer = _writer(graph, name)
+    watch = KeyWatch(name, *_watched(graph, writer, key), most=rows)
+    origins: deque[ValueOrigin] = deque(maxlen=last)
+    with Replay(graph, config, watch) as replay:
+        if name in replay.left_out:
+            raise UnsupportedOperation(f"explain state {name!r}: {replay.left_out[name]}")
+        before = None
+        for batch in replay.until():
+            (stored,) = replay.stored(name, [watch.key])
+            if stored is not None and stored.txid == batch.txid:
+                count = None if writer.aggregation is None else watch.count
+                (partial,) = watch.partials or [None]
+                origins.append(ValueOrigin(batch, count, watch.rows, partial, before, stored.curr))
+            before = None if stored is None else stored.curr
+            watch.begin()
+    return list(origins)
+
+
+def _writer(graph: Graph, name: str) -> PersistNode:
+    if graph.state(name).static:
+        raise UnsupportedOperation(f"explain state {name!r}: no batch of topology {graph.name!r} writes it")
+    (writer,) = (each for each in graph.nodes if isinstance(each, PersistNode) and each.state == name)
+    if isinstance(writer, WindowNode | JoinWithinNode):
+        raise UnsupportedOperation(
+            f"explain state {name!r}: it keeps tuples of open windows, or of a join, in a form of its own. Ask for a value of "
+            "the state behind it"
+        )
+    return writer
+
+
+def _watched(graph: Graph, writer: PersistNode, key: Any) -> tuple[Key, Sequence[str]]:
+    """Return the key as the state has it, and the fields of a row that are the key; None asks for a single value."""
+    node, aggregation = graph.state(writer.state), writer.aggregation
+    if aggregation is not None and not aggregation.grouped:
+        if key is not None:
+            raise WrongKeyError(f"explain key {key!r} of state {node.name!r}: it is a single value; name no key")
+        return TOTAL, ()
+    if key is None:
+        names = ", ".join(node.key_fields.names) or "chosen by its updater"
+        raise WrongKeyError(f"explain state {node.name!r}: it is a map; name the key ({names}) of the value")
+    given = keys_of_list([key], node.name)
+    (wanted,) = declared_keys(given, node.key_fields, node.name) if len(node.key_fields) else given
+    if wanted is None:
+        raise WrongKeyError(f"explain key {key!r} of state {node.name!r}: no key can be this one ({node.key_fields})")
+    return wanted, () if aggregation is None else aggregation.group.names

@@ -11,7 +11,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -30,11 +30,12 @@ from trident.spout.interfaces import (
     IBatchSpout,
     ITridentSpout,
     SpoutType,
+    ThrottledCoordinator,
     TransactionAttempt,
     coordinator_of,
 )
+from trident.spout.partitioned import PartitionedSpout
 from trident.spout.rich import IRichSpout, RichSpoutDefaults, TopologyContext, fields_of_rich_spout
-from trident.spout.spout_kinds import is_partitioned
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def open_spouts(
 
 def as_trident_spout(spout: Any, stream: str = "") -> ITridentSpout:
     """Return the spout itself, or one of another kind in its executor; `stream` is the name of its stream."""
-    if is_partitioned(spout):
+    if isinstance(spout, PartitionedSpout):
         return PartitionedTridentSpoutExecutor(spout)
     if isinstance(spout, ITridentSpout):
         return spout
@@ -127,7 +128,6 @@ class BatchSpoutExecutor(_DriverBatches):
         self._spout, self.spout_type, self._has_warned = spout, spout_type_of(spout), False
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> BatchSpoutExecutor:
-        """Open the spout."""
         self._spout.open(conf)
         return self
 
@@ -187,12 +187,7 @@ class BatchSpoutExecutor(_DriverBatches):
             )
 
 
-class _Emitted(NamedTuple):
-    values: tuple[Any, ...]
-    message_id: Any
-
-
-class RichSpoutBatchExecutor(_DriverBatches):
+class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
     """Runs an `IRichSpout` in the driver. At-least-once: a tuple of a batch that failed is emitted again and counted again.
 
     Message ids are acknowledged after the record of their batch, and failed when an attempt at it has ended: before the next
@@ -208,15 +203,15 @@ class RichSpoutBatchExecutor(_DriverBatches):
         self._spout, self._stream, self._name = spout, stream, type(spout).__name__
         super().__init__(fields_of_rich_spout(spout))
         self._besides: RichSpoutDefaults = adapted(RichSpoutDefaults, spout)
-        self._most = self._besides.max_batch_size
-        if self._most < 1:
-            raise TopologyError(f"{self._name}.max_batch_size is {self._most}; it must be at least 1")
-        self._share, self._active = 1.0, False
-        self._waiting: deque[_Emitted] = deque()  # emitted beyond the end of a batch
+        if self._besides.max_batch_size < 1:
+            raise TopologyError(f"{self._name}.max_batch_size is {self._besides.max_batch_size}; it must be at least 1")
+        self._active = False
+        self._waiting: deque[tuple[Sequence[Any], Any]] = (
+            deque()
+        )  # values and message ids, emitted beyond the end of a batch
         self._ids: dict[int, list[Any]] = {}  # of the messages of a batch
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> RichSpoutBatchExecutor:
-        """Open the spout."""
         self._spout.open(conf, TopologyContext(self._stream), self)
         self.activate()
         return self
@@ -226,12 +221,12 @@ class RichSpoutBatchExecutor(_DriverBatches):
             raise SpoutError(
                 f"{self._name} emitted to the stream {stream_id!r}; in a Trident topology a spout has one stream"
             )
-        self._waiting.append(_Emitted(row_of(values), message_id))
+        self._waiting.append((row_of(values), message_id))
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Let the spout emit a batch; attempts at it and at later ones have ended."""
         self._fail_from(txid)
-        most = max(1, int(self._most * self._share))
+        most = self._most(self._besides.max_batch_size)
         while len(self._waiting) < most:
             before = len(self._waiting)
             self._spout.next_tuple()
@@ -240,9 +235,9 @@ class RichSpoutBatchExecutor(_DriverBatches):
         if not self._waiting:
             return None
         emitted = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        ids = [one.message_id for one in emitted if one.message_id is not None]
+        ids = [message_id for _, message_id in emitted if message_id is not None]
         try:
-            table = table_of_emitted(f"{self._name}.next_tuple()", self._fields, [one.values for one in emitted])
+            table = table_of_emitted(f"{self._name}.next_tuple()", self._fields, [values for values, _ in emitted])
         except SpoutError:
             for message_id in ids:
                 self._spout.fail(message_id)
@@ -259,9 +254,6 @@ class RichSpoutBatchExecutor(_DriverBatches):
     def away(self) -> Away | None:
         return self._besides.away()
 
-    def throttle(self, share: float) -> None:
-        self._share = share
-
     def success(self, txid: int, definition: Definition) -> None:
         del self._tables[txid]
         for message_id in self._ids.pop(txid):
@@ -269,19 +261,14 @@ class RichSpoutBatchExecutor(_DriverBatches):
 
     def activate(self) -> None:
         """Tell the spout that it is asked again."""
-        self._set_active(True)
+        if not self._active:
+            self._active = True
+            self._besides.activate()
 
     def deactivate(self) -> None:
         """Tell the spout that it is asked no more."""
-        self._set_active(False)
-
-    def _set_active(self, active: bool) -> None:
-        if active is self._active:
-            return
-        self._active = active
-        if active:
-            self._besides.activate()
-        else:
+        if self._active:
+            self._active = False
             self._besides.deactivate()
 
     def close(self) -> None:
@@ -300,7 +287,6 @@ class RichSpoutBatchExecutor(_DriverBatches):
 
 
 def checksum(table: pa.Table) -> int:
-    """Return the checksum of a table that was built from rows."""
     crc = 0
     for column in table.columns:
         for buffer in column.chunk(0).buffers():

@@ -29,13 +29,13 @@ from trident.errors import PartitionLostError, ReplayMismatchError, SpoutError, 
 from trident.fields import Fields
 from trident.roles import adapted, lacking, missing
 from trident.spout.interfaces import (
-    BatchCoordinator,
     BatchTraits,
     Definition,
     Lag,
     PartitionRead,
     Quick,
     SpoutType,
+    ThrottledCoordinator,
     TransactionAttempt,
 )
 from trident.spout.partitioned import (
@@ -92,13 +92,13 @@ class PartitionedTridentSpoutExecutor:
         )
 
 
-class PartitionsCoordinator(BatchCoordinator):
+class PartitionsCoordinator(ThrottledCoordinator):
     """The driver's side of any partitioned spout; runs the user's. Completed by processing."""
 
     def __init__(
         self, name: str, coordinator: PartitionedCoordinator, reader: PartitionReader, conf: Mapping[str, Any]
     ) -> None:
-        self._name, self._coordinator, self._reader, self._share = name, coordinator, reader, 1.0
+        self._name, self._coordinator, self._reader = name, coordinator, reader
         # The driver reads the next batch where the one before was not larger: where a worker's look would cost a Spark job,
         # after nothing; with `engine="auto"`, all small ones, which need no Spark.
         engine = conf.get("engine")
@@ -164,9 +164,6 @@ class PartitionsCoordinator(BatchCoordinator):
         """Say how many bytes the rows take; None before they are read."""
         size: int | None = definition.get("bytes")
         return size
-
-    def throttle(self, share: float) -> None:
-        self._share = share
 
     def success(self, txid: int, definition: Definition) -> None:
         """Forget the batch and notify the user's coordinator."""
@@ -367,7 +364,6 @@ class _Collector:
             self._tables.append(table_of_emitted(self._call, self._fields, table))
 
     def tables(self) -> list[pa.Table]:
-        """Return all that was emitted."""
         self._flush()
         return self._tables
 

@@ -25,16 +25,10 @@ _NOTHING = Sentinel("", 0, 0)
 class Found:
     """A state that keeps sentinels, as this start finds it.
 
-    Attributes
-    ----------
-    instances
-        The partitions that the log knows, then the added ones.
-    known
-        How many of them the log knows.
-    sentinels
-        The sentinels in their stores.
-    mismatches
-        By partition, why store and log do not belong together; empty if they do.
+    `instances`: the partitions that the log knows, then the added ones.
+    `known`: how many of them the log knows.
+    `sentinels`: the sentinels in their stores.
+    `mismatches`: by partition, why store and log do not belong together; empty if they do.
     """
 
     name: str
@@ -51,7 +45,6 @@ class Found:
 
     @property
     def can_be_emptied(self) -> bool:
-        """Whether all of its partitions can."""
         return all(one.offers("reset") and one.facts.can_be_emptied for one in self.instances)
 
 
@@ -137,9 +130,7 @@ class Accidents:
         if sentinel.incarnation != log.incarnation:
             if not log.txid:
                 return Accident.LOG_LOST
-            has_values = (
-                sentinel.txid or not sentinel.sealed
-            )  # else it is the claim of a start, and nothing was written since
+            has_values = sentinel.txid or not sentinel.sealed  # else it is a start's claim: nothing was written since
             return Accident.OF_ANOTHER_LOG if has_values else Accident.EMPTIED
         is_of_log = epoch_of(sentinel.attempt) in log.epochs or not sentinel.attempt
         return Accident.SET_BACK if is_of_log and sentinel.txid <= log.txid else Accident.LOG_SET_BACK

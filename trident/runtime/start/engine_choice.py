@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import partial
 
 from trident.config import Config
 from trident.errors import ConfigError
-from trident.extras import needs_package
+from trident.extras import check_pyspark, needs_package
 from trident.planner import Plan
-from trident.planner.placing import commit_loads
+from trident.planner.placing import commit_loads, stage_memory
 from trident.runtime.engine.runners import AutoRunner, InProcessRunner, Runner, cores
 from trident.runtime.engine.worker import Program
 from trident.runtime.spouts.batch_spouts import SpoutHandle
@@ -24,20 +24,28 @@ from trident.spark.spark_resources import memory_settings, undone_memory
 
 logger = logging.getLogger(__name__)
 
+RunnerOf = Callable[[Program, Config, Plan, Program, Mapping[str, SpoutHandle]], Runner]
+"""Opens what processes the batches, as `open_runner` does."""
+
 _SPARE = 2  # slots for other jobs of the session, such as a DataFrame of a state, beside workers that keep theirs
+
+
+def check_engine(config: Config) -> None:
+    """Refuse an engine that may be Spark where there is no PySpark that it runs on."""
+    if config.engine != "in_process":
+        check_pyspark('engine="in_process"')
 
 
 def open_runner(
     program: Program,
     config: Config,
-    memory_mb: float,
+    plan: Plan,
     on_spark: Program | None = None,
     spouts: Mapping[str, SpoutHandle] | None = None,
     awaits_batch: bool = False,
 ) -> Runner:
     """Open the runner that the settings ask for.
 
-    `memory_mb`: how many MiB the steps of one task ask for.
     `on_spark`: what Spark runs in place of `program`, if executors commit states.
     `spouts`: those that may need Spark to say whether they have a batch.
     `awaits_batch`: start Spark when there is a batch: there may be none.
@@ -45,6 +53,7 @@ def open_runner(
     if config.engine == "in_process":
         return InProcessRunner(program)
     spark = on_spark or program
+    memory_mb = max(stage_memory(plan, spark.committed))  # what the steps of one task ask for
     is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
     if config.engine == "spark":
         if is_there or not awaits_batch or _is_spark_asked(config, spouts or {}):
@@ -107,7 +116,7 @@ def _spark_runner(program: Program, config: Config, memory_mb: float) -> Runner:
         return _connect_runner(program, config, memory_mb, server)
     from trident.runtime.engine.spark_runner import SparkRunner
     from trident.spark.session import spark_session
-    from trident.spark.worker_slots import check_free_slots
+    from trident.spark.spark_resources import check_free_slots
 
     owned = not is_spark_on()
     resident = config.workers == "resident" or (config.workers == "auto" and owned)

@@ -30,18 +30,15 @@ from trident.graph import Evolution, Graph, JoinWithinNode, PersistNode, StateNo
 from trident.planner import make_plan
 from trident.planner.evolution import MOVED_FROM, STORED_AS
 from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
-from trident.runtime.reading.conversion import Conversion
-from trident.runtime.reading.open_partitions import graph_to_read, make_state, with_evolutions
+from trident.runtime.reading.open_partitions import Conversion, graph_to_read, make_state, with_evolutions
 from trident.runtime.reading.state_reader import ForeignLog, log_place
-from trident.runtime.start.changes import check_meaning
-from trident.runtime.start.recovery import empty, lay, owning
+from trident.runtime.start.recovery import check_meaning, empty, lay, owning
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
 from trident.state.interfaces import FormerTypes, Key, State
 from trident.state.map_commits import CommittedMap
-from trident.state.opaque_map import migrated
-from trident.state.reader_check import compare_stores
-from trident.state.sentinel import move_note, noted
-from trident.state.snapshottable import SnapshottableMap
+from trident.state.map_state import SnapshottableMap
+from trident.state.maps import migrated
+from trident.state.sentinel import compare_stores, move_note, noted
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
 from trident.state.winners import CHANGES, FORMER, STORED_UNDER, Winners
 
@@ -75,7 +72,11 @@ def move_state(
 
     `to`: how the new declaration is called, for the refusal of the former one.
     """
-    _check_names(source, target, name)
+    if source.name != target.name:
+        raise TopologyError(
+            f"move state {name!r}: the declarations are of two topologies, {source.name!r} and {target.name!r}; a state is "
+            "moved between two declarations of one topology, under its log"
+        )
     ForeignLog(source.name, config, [source.state(name), target.state(name)], "Move it to a store").close()
     with ExitStack() as opened:
         log = log_address.open_log(log_place(source.name, config), source.name, config.takeover)
@@ -189,10 +190,6 @@ class StatePlace:
         total = other.total
         return rows if total is None else {total if key == self.total else key: row for key, row in rows.items()}
 
-    def sentinels(self) -> list[Sentinel | None]:
-        """Read the sentinel of each partition."""
-        return [state.read_sentinel() for state in self.states]
-
 
 def _map_of(name: str, state: State) -> CommittedMap:
     found = state.inner if isinstance(state, SnapshottableMap) else state
@@ -225,7 +222,7 @@ class _Move:
         self._written, self._resumes = 0, False
 
     def run(self) -> Moved:
-        found = self._target.sentinels()
+        found = [state.read_sentinel() for state in self._target.states]
         if self._is_there(found):
             self._mark_source(self._sides[0].partitions)
             return Moved(self._txid)
@@ -368,14 +365,6 @@ def _declared(rows: Sequence[Any], types: FormerTypes) -> Iterator[Any]:
     for row in rows:
         prev, curr = types.declared([row.prev, row.curr])
         yield row._replace(prev=prev, curr=curr)
-
-
-def _check_names(source: Graph, target: Graph, name: str) -> None:
-    if source.name != target.name:
-        raise TopologyError(
-            f"move state {name!r}: the declarations are of two topologies, {source.name!r} and {target.name!r}; a state is "
-            "moved between two declarations of one topology, under its log"
-        )
 
 
 def _compared(log: TransactionLog, graph: Graph, name: str) -> TopologyChanges:

@@ -1,66 +1,44 @@
-"""OpenedTopology: everything that a topology opens to run. It is opened, checked and connected at once, and closed again.
-
-Which log a topology gets: one that outlasts it, or one in memory where all of its states are.
-"""
+"""OpenedTopology: everything that a topology opens to run. It is opened, checked and connected at once, and closed again."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from typing import Any
 
 from trident.config import Config
-from trident.coordination import log_address
-from trident.coordination.memory_log import MemoryLog, TransactionLog
-from trident.errors import ConfigError, StateError, TridentError, UnsupportedOperation
-from trident.extras import check_pyspark
+from trident.coordination.memory_log import TransactionLog
+from trident.errors import TridentError, UnsupportedOperation
 from trident.graph import Graph
 from trident.planner import Plan
-from trident.planner.meaning import Meaning, TopologyChanges, meaning_of
-from trident.planner.placing import stage_memory
-from trident.retention import Retention
-from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
-from trident.runtime.commit.committing import committing_program
+from trident.runtime.commit.committing import Reach, open_committer, programs_of
 from trident.runtime.commit.dead_letters import dead_letters_of
-from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.replay_check import ReplayCheck
-from trident.runtime.engine.runners import Runner
-from trident.runtime.engine.worker import Program, WorkerProgram
-from trident.runtime.reading.open_partitions import graph_to_read, make_state, view_of, with_evolutions
+from trident.runtime.reading.open_partitions import make_state, view_of, writers_as_left, writers_of
 from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
-from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
-from trident.runtime.start.accidents import Found
-from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
-from trident.runtime.start.changes import (
-    NewMeaning,
-    as_log_keeps,
-    check_meaning,
-    check_stores,
-    function_types,
-    with_feeds,
+from trident.runtime.spouts.batch_spouts import open_spouts
+from trident.runtime.start.engine_choice import RunnerOf, check_engine, open_runner, with_workers
+from trident.runtime.start.placements import (
+    check_states,
+    executors_of,
+    lasting_states,
+    placements_of,
+    states_with_record,
+    why_apart,
 )
-from trident.runtime.start.engine_choice import open_runner, with_workers
-from trident.runtime.start.placements import executors_of, placements_of, states_with_record, why_apart
-from trident.runtime.start.recovery import reconcile
-from trident.runtime.steps.bounds import Bounds
-from trident.state.interfaces import State
+from trident.runtime.start.recovery import NewMeaning, check_stores, compared_with_log, reconcile
 
 logger = logging.getLogger(__name__)
 
-_MOST_THREADS = 16  # of one state's commit
-
 States = Mapping[str, Sequence[Any]]
-RunnerOf = Callable[[Program, Config, float, Program, Mapping[str, SpoutHandle]], Runner]
-Rewinder = Callable[[Graph, Config, TransactionLog, Meaning, Sequence[Found], bool], None]
 Close = Callable[[], Any]
 
 # Threads before what they use. Spouts early, because a thread may wait for its feed. The log last, because its claim keeps
 # other drivers away until everything else is closed.
-_ORDER = ("processing", "drpc", "committing", "spouts", "partitions", "operations", "views", "states", "runner", "log")
+_ORDER = ("processing", "drpc", "committing", "spouts", "operations", "views", "states", "runner", "log")
 
 
 def refuse_to_rewind(*_: Any) -> None:
@@ -77,7 +55,6 @@ class OpenedTopology:
     `gate`: held by readers that commits overtake.
     `lasting`: the states from which nothing takes back what a failed attempt wrote; see `lasting_states`.
     `meaning`: what the log does not say yet of this topology.
-    `commit_threads`: returns the threads that a commit uses beside its own.
     `placements`: by state, where batches that Spark processes are committed.
     `executors`: the states that executors commit.
     `apart`: why the states of a batch and its record are transactions of their own; see `why_apart`.
@@ -85,18 +62,11 @@ class OpenedTopology:
     `publishing`: the states that publish their contents, by name.
     `replays`: processes some batches twice; None: none of them.
 
-    Parameters
-    ----------
-    open_log
-        Called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
-    reach
-        Called with the points of each state's commit, see `PartitionCommit`.
-    in_threads
-        Whether the partitions of a state may be updated in several threads.
-    runner_of
-        Opens what processes the batches.
-    rewind
-        Brings states forward that are behind the log, for `state_recovery="rewind"`.
+    `open_log`: called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
+    `reach`: called with the points of each state's commit, see `PartitionCommit`.
+    `in_threads`: whether the partitions of a state may be updated in several threads.
+    `runner_of`: opens what processes the batches.
+    `rewind`: brings states forward that are behind the log, for `state_recovery="rewind"`.
     """
 
     def __init__(
@@ -108,7 +78,7 @@ class OpenedTopology:
         reach: Reach | None = None,
         in_threads: bool = True,
         runner_of: RunnerOf = open_runner,
-        rewind: Rewinder = refuse_to_rewind,
+        rewind: Callable[..., None] = refuse_to_rewind,
     ) -> None:
         self.plan, self.config, self.closers = plan, config, Closers(plan.topology)
         self.gate = CommitGate()
@@ -141,83 +111,41 @@ class OpenedTopology:
         """Close everything, spouts first and the log last, also if something raises."""
         self.closers.close()
 
-    # ---- opening: states and log ------------------------------------------------------------------------------------
+    # ---- opening ----------------------------------------------------------------------------------------------------
 
-    def _open_stored(self, graph: Graph, open_log: Callable[[States], TransactionLog], rewind: Rewinder) -> None:
+    def _open_stored(
+        self, graph: Graph, open_log: Callable[[States], TransactionLog], rewind: Callable[..., None]
+    ) -> None:
         """Open and compare states and log; nothing is written before topology, log and stores are known to belong together."""
-        plan, config = self.plan, self.config
-        if config.engine != "in_process":
-            check_pyspark('engine="in_process"')
-        self.states = self._open_as_left(graph)
+        plan, config, to_close = self.plan, self.config, partial(self.closers.add, "states")
+        check_engine(config)
+        self.states: States = writers_as_left(graph, plan, config, to_close)
         check_states(plan, graph, self.states, config.allow_inexact)
         self.placements = placements_of(plan, config, self.states)
         self.executors = executors_of(self.placements)
         self.log = log = open_log(self.states)
         self.closers.add("log", log.close)
-        graph, as_kept = as_log_keeps(graph, plan, log.state)
-        compared = check_meaning(graph.name, log, meaning_of(graph), config.allow_changed_topology)
-        as_left = with_evolutions(as_kept, compared.evolutions)
-        if as_left is not plan:
+        graph, self.plan, compared = compared_with_log(graph, plan, log, config.allow_changed_topology)
+        if self.plan is not plan:
             self.closers.close("states")
-            self.plan, self.states = as_left, self._open_states(as_left)
-        self.lasting = lasting_states(as_left, self.states)
-        self.meaning = self._bring_together(graph, compared, rewind)
-
-    def _open_states(self, plan: Plan) -> States:
-        """Open the writers of all states that the topology updates."""
-        states: dict[str, list[State]] = {}
-        for name, count in plan.partitions.items():
-            states[name] = []
-            for partition in range(count):
-                state = make_state(plan, self.config, name, partition, count)
-                states[name].append(state)
-                self.closers.add("states", state.close)
-        return states
-
-    def _open_as_left(self, graph: Graph) -> States:
-        """Open the writers; where a store refuses the declaration, as the log says that former ones have left it."""
-        try:
-            return self._open_states(self.plan)
-        except StateError:
-            with closing(log_address.open_reader(self.config.log_folder(graph.name))) as reader:
-                evolved = graph_to_read(graph, reader.refresh().declared) if reader.is_there() else graph
-            if evolved is graph:
-                raise
-            evolutions = {node.name: node.evolution for node in evolved.states if node.evolution is not None}
-            return self._open_states(with_evolutions(self.plan, evolutions))
-
-    def _bring_together(self, graph: Graph, compared: TopologyChanges, rewind: Rewinder) -> NewMeaning:
-        """Compare topology, log and stores."""
-        plan, config, log = self.plan, self.config, self.log
+            self.states = writers_of(self.plan, config, to_close)
+        self.lasting = lasting_states(self.plan, self.states)
         check_stores(compared, self.states)
-        meaning, migrating = compared.recorded, function_types(compared)
         reconcile(
-            plan, log, self.states, config.state_recovery, lambda *which: make_state(plan, config, *which),
-            partial(rewind, graph, config, log, meaning), self.executors,
+            self.plan, log, self.states, config.state_recovery, partial(make_state, self.plan, config),
+            partial(rewind, graph, config, log, compared.recorded), self.executors,
         )  # fmt: skip
-        recorded = NewMeaning(log, with_feeds(plan, log.state, meaning), {*self.lasting, *migrating})
-        if migrating and recorded.lasts:
-            recorded.record()  # readers and the first commit have to know which values are of the new types
-        return recorded
-
-    # ---- opening: what processes and commits ------------------------------------------------------------------------
+        self.meaning = NewMeaning.of(log, self.plan, compared, self.lasting)
 
     def _open_engine(self, runner_of: RunnerOf, reach: Reach | None, in_threads: bool) -> None:
         plan, closers, executors = self.plan, self.closers, self.executors
         self.spouts, emitters = open_spouts(plan, self.config, partial(closers.add, "spouts"))
         self.config = config = with_workers(self.config, self.spouts)
-        static = {name: state for name, state in plan.states.items() if state.static}
-        committed = {node.id: plan.fragments[node.id] for node in plan.commits}
-        before = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
-        settings = config.as_mapping()
-        program = Program(plan.topology, before, emitters, static, settings, plan.exchanges, plan.levels)
-        on_spark = committing_program(program, plan, executors)
-        self.runner = runner_of(program, config, max(stage_memory(plan, executors)), on_spark, self.spouts)
+        here, on_spark, behind = programs_of(plan, emitters, config.as_mapping(), executors)
+        self.runner = runner_of(here, config, plan, on_spark, self.spouts)
         closers.add("runner", self.runner.close)
-        threads = self._open_threads() if in_threads else None
-        self.commit_threads: Callable[[], Sequence[int]] = list if threads is None else threads.idents
-        behind = Program(plan.topology, committed, {}, static, settings, plan.exchanges)
-        self.committer = self._open_committer(behind, threads, reach)
+        to_close = partial(closers.add, "operations")
+        self.committer = open_committer(plan, self.states, behind, self.runner, to_close, in_threads, reach)
         commits = [name for name, spout in self.spouts.items() if spout.coordinator.offers("commit")]
         self.apart = why_apart(plan, executors, config.log_dir or "", commits)
         self.carrier, with_record = states_with_record(plan, self.log, self.apart)
@@ -226,37 +154,8 @@ class OpenedTopology:
         self.publishing = [(name, one) for name, each in self.states.items() for one in each if one.offers("recorded")]
         self.replays: ReplayCheck | None = None
         if config.verify_replays:
-            self.replays = ReplayCheck(program, config.verify_replays, self.runner.parallelism)
-            closers.add("operations", self.replays.close)
-
-    def _open_threads(self) -> DaemonPool | None:
-        """Open the threads in which the partitions of one state are updated; None if no state has several."""
-        widest = max(self.plan.partitions.values(), default=1)
-        if widest == 1:
-            return None
-        threads = DaemonPool(min(widest, _MOST_THREADS), f"trident-{self.plan.topology}-state")
-        self.closers.add("partitions", threads.shutdown)
-        return threads
-
-    def _open_committer(self, behind: Program, threads: DaemonPool | None, reach: Reach | None) -> Committer:
-        """Open the committer, which runs the fragments behind the states; operations that the runner prepared are shared."""
-        plan, runner = self.plan, self.runner
-        program = WorkerProgram(behind, operations_of_commits(plan.commits), runner.operations)
-        self.closers.add("operations", program.cleanup)
-        in_parallel = map if threads is None else threads.map
-        exchanges = lambda: runner.program.exchanges  # noqa: E731  their widths may come with the first batch
-        return Committer(plan, self.states, program.state, in_parallel, exchanges, reach, Bounds.of(behind.settings))
-
-
-def open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> TransactionLog:
-    """Take the log, which no other driver may write from now on; `memory_log` is continued if it is the one."""
-    history = Retention.of(config.history)
-    if config.log_dir is None and is_all_in_memory(plan):
-        if history is not None and not history.keeps_nothing:
-            where = f"the log of topology {plan.topology!r} is in memory, as its states are"
-            raise ConfigError(f"history={config.history!r}: {where}. Give log_dir, or leave it out")
-        return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
-    return log_address.open_log(config.log_folder(plan.topology), plan.topology, config.takeover, history)
+            self.replays = ReplayCheck(here, config.verify_replays, self.runner.parallelism)
+            to_close(self.replays.close)
 
 
 class Closers:

@@ -23,11 +23,11 @@ from trident.graph import Graph
 from trident.planner.evolution import REWRITTEN
 from trident.planner.meaning import Meaning
 from trident.runtime.commit.dead_letters import dead_letters_of
-from trident.runtime.start.changes import NewMeaning
 from trident.runtime.start.moving import Moved, Progress, StatePlace, opened_place
+from trident.runtime.start.recovery import NewMeaning
 from trident.state.encoding.equal_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
-from trident.state.reader_check import compare_stores
+from trident.state.sentinel import compare_stores
 from trident.state.txid import RETRY_BITS
 from trident.state.winners import FORMER
 
@@ -44,27 +44,23 @@ def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = 
         meaning = NewMeaning(log, Meaning({name: compared.recorded.states[name]}, {}), [name])
         if meaning.lasts:
             meaning.record()
-        return _migrate(log, name, place, progress)
-
-
-def _migrate(log: TransactionLog, name: str, place: StatePlace, progress: Progress) -> Moved:
-    state, rows, attempt, written = log.state, 0, log.epoch << RETRY_BITS, 0
-    winners = state.winners_of(name)
-    for keys in place.pages() if winners.types else ():
-        stored = place.stored(keys)
-        former = [key for key, one in stored.items() if one.attempt < winners.types[-1][0]]
-        for partition, some in place.by_partition(former).items() if former else ():
-            attempt += 1
-            commit = state.commits(name, len(place.states), attempt=attempt)[partition]
-            place.states[partition].begin_commit(commit)
-            place.states[partition].multi_put(some, place.states[partition].multi_get(some))
-            place.states[partition].commit(commit)
-        rows, written = rows + len(stored), written + len(former)
-        progress("migrate", rows, 0)
-    facts = dict(state.declared["states"][name])
-    if facts.pop(FORMER, None):
-        log.append(TopologyRecord({name: {**facts, REWRITTEN: state.txid}}, {}))
-    return Moved(state.txid, rows, written)
+        state, rows, attempt, written = log.state, 0, log.epoch << RETRY_BITS, 0
+        winners = state.winners_of(name)
+        for keys in place.pages() if winners.types else ():
+            stored = place.stored(keys)
+            former = [key for key, one in stored.items() if one.attempt < winners.types[-1][0]]
+            for partition, some in place.by_partition(former).items() if former else ():
+                attempt += 1
+                commit = state.commits(name, len(place.states), attempt=attempt)[partition]
+                place.states[partition].begin_commit(commit)
+                place.states[partition].multi_put(some, place.states[partition].multi_get(some))
+                place.states[partition].commit(commit)
+            rows, written = rows + len(stored), written + len(former)
+            progress("migrate", rows, 0)
+        facts = dict(state.declared["states"][name])
+        if facts.pop(FORMER, None):
+            log.append(TopologyRecord({name: {**facts, REWRITTEN: state.txid}}, {}))
+        return Moved(state.txid, rows, written)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,11 @@
 
 A partial is a table of the grouping columns and one column `output`; the same `combine` merges partials. Count, Sum,
 Min, Max, First and Last run as Arrow kernels, any other combiner row by row.
-
-The kernel of `First` and `Last`: the number of the row that each key keeps, then the values of those rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -18,32 +16,29 @@ import pyarrow.compute as pc
 from trident.arrow import Misfit, one_array, schema_of, strict_cast, strict_column
 from trident.fields import Fields
 from trident.graph import Aggregation
-from trident.operations import Count, First, Last, Max, Min, Sum
+from trident.operations import Avg, Count, First, Last, Max, Min, Sum
 from trident.operations.builtin import sums
-from trident.operations.several import Several
+from trident.operations.several import Part, Several
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.key_columns import extreme, grouped, keys_of, one_form
 from trident.runtime.steps.rows import check_row, columns_of, iterate
-from trident.runtime.steps.several import (
-    added,
-    have_turned,
-    is_several_native,
-    merging_functions,
-    several_of,
-    several_of_partials,
-)
+from trident.state.columns.number_columns import sums_have_turned
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
 from trident.state.values import Combine
 from trident.types import class_of
 
-# the kernel that aggregates tuples, the kernel that merges partials
-_KERNELS: dict[type[Any], tuple[str, str]] = {
-    Count: ("count_all", "sum"),
-    Sum: ("sum", "sum"),
-    Max: ("max", "max"),
-    Min: ("min", "min"),
+_FUNCTIONS: dict[type[Any], Sequence[str]] = {
+    Count: ("count_all",),
+    Sum: ("sum",),
+    Min: ("min",),
+    Max: ("max",),
+    Avg: ("sum", "count"),
 }
+"""The functions of Arrow that aggregate tuples."""
+
+_MERGING = {"count_all": "sum", "count": "sum", "sum": "sum", "min": "min", "max": "max"}
+"""The functions that merge what these give."""
 
 _MANY_ROWS = 30_000
 """Up to this many rows, counting values is faster than `group_by`, which takes 0.15 ms to start."""
@@ -54,7 +49,12 @@ _FEW_ROWS = 64
 
 def is_native(aggregator: Any) -> bool:
     """Whether an Arrow kernel does what the aggregator does. A sum that may overflow still runs row by row."""
-    return type(aggregator) in _KERNELS or is_pick(aggregator) or is_several_native(aggregator)
+    return _kernel_of(aggregator) is not None or is_pick(aggregator) or is_several_native(aggregator)
+
+
+def _kernel_of(aggregator: Any) -> str | None:
+    functions = _FUNCTIONS.get(type(aggregator), ())
+    return functions[0] if len(functions) == 1 else None
 
 
 def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
@@ -65,7 +65,6 @@ def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
-    """Whether an Arrow kernel can aggregate this table."""
     return is_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.inputs)
 
 
@@ -92,18 +91,18 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     if table.num_rows == 0:
         return schema.empty_table()
     if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
-        return _typed(_value_counts(table.column(aggregation.group.names[0])), schema, aggregation)
+        return _typed(aggregation, _value_counts(table.column(aggregation.group.names[0])))
     table = one_form(table, aggregation.group.names)
     if is_pick(aggregation.aggregator):
         return picked(aggregation, table)
     if is_several_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.inputs):
         return several_of(aggregation, table)
-    kernel = _KERNELS.get(type(aggregation.aggregator))
+    kernel = _kernel_of(aggregation.aggregator)
     if kernel is not None:
         table = _as_declared(table, aggregation, schema.types[-1])
     if kernel is None or _may_overflow(aggregation, table, aggregation.inputs):
         return _python_partial(step, aggregation, table, on_error)
-    return _typed(_aggregated(aggregation, table, kernel[0]), schema, aggregation)
+    return _typed(aggregation, _aggregated(aggregation, table, kernel))
 
 
 def _aggregated(aggregation: Aggregation, table: pa.Table, function: str) -> list[Any]:
@@ -169,7 +168,8 @@ def _whole(table: pa.Table, function: str, inputs: Any) -> pa.Array:
     return pa.array([extreme(column, function).as_py()], column.type)
 
 
-def _typed(columns: list[Any], schema: pa.Schema, aggregation: Aggregation) -> pa.Table:
+def _typed(aggregation: Aggregation, columns: list[Any]) -> pa.Table:
+    schema = schema_of(aggregation.partial)
     value = strict_cast(columns[-1], schema.types[-1], schema.names[-1], aggregation.output.types[0])
     if isinstance(aggregation.aggregator, Sum) and value.null_count:
         value = pc.fill_null(value, pa.array([0], schema.types[-1])[0])  # a sum over nothing but nulls is 0
@@ -200,16 +200,18 @@ Merging = Combine | Sequence[Combine]
 """What merges partials, as a store of columns knows it: a function, or one for each field of the value."""
 
 
-def merging_function(aggregation: Aggregation) -> Merging | None:
+def merging_function(aggregator: Any) -> Merging | None:
     """Return what merges partials in a store of columns; None if nothing does."""
-    if is_several_native(aggregation.aggregator):
-        return cast("Sequence[Combine]", merging_functions(aggregation.aggregator))
-    return cast("Combine | None", _merging_kernel(aggregation))
+    if not is_several_native(aggregator):
+        return cast("Combine | None", _merging_kernel(aggregator))
+    merging: list[str] = []
+    for part in aggregator.parts:
+        merging += ["mean"] * part.is_wide + [_MERGING[one] for one in _FUNCTIONS[type(part.aggregator)]]
+    return cast("Sequence[Combine]", tuple(merging))
 
 
-def _merging_kernel(aggregation: Aggregation) -> str | None:
-    kernel = _KERNELS.get(type(aggregation.aggregator))
-    return kernel and kernel[1]
+def _merging_kernel(aggregator: Any) -> str | None:
+    return _MERGING.get(_kernel_of(aggregator) or "")
 
 
 def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
@@ -222,7 +224,7 @@ def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
 
 def merged_table(aggregation: Aggregation, table: pa.Table) -> pa.Table | None:
     """Merge the rows of a table of partials, which has some, with a kernel: one row per key. None if no kernel can do it."""
-    kernel = _merging_kernel(aggregation)
+    kernel = _merging_kernel(aggregation.aggregator)
     if is_pick(aggregation.aggregator):
         return picked_of_partials(aggregation, table)
     if is_several_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.output):
@@ -262,8 +264,10 @@ def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> p
     return pa.table(list(typed_columns), schema=schema)
 
 
+# ---- `First` and `Last`: the number of the row that each key keeps, then the values of those rows ----------------------------
+
+
 def is_pick(aggregator: Any) -> bool:
-    """Whether this kernel does what the aggregator does."""
     return type(aggregator) in (First, Last)
 
 
@@ -275,7 +279,12 @@ def picked(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     order = None if by is None else table.column(by)
     there = None if whole else values.column(0).is_valid()
     keys, rows = _rows(aggregation, table, order, there)
-    return _picked(aggregation, keys, _structs(values.take(rows), rows) if whole else values.column(0).take(rows))
+    if not whole:
+        return _typed(aggregation, [*keys, values.column(0).take(rows)])
+    columns = [one_array(column) for column in values.take(rows).columns]
+    return _typed(
+        aggregation, [*keys, pa.StructArray.from_arrays(columns, fields=list(values.schema), mask=rows.is_null())]
+    )
 
 
 def picked_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
@@ -283,7 +292,7 @@ def picked_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     by, values = aggregation.aggregator.by, table.column(aggregation.output.names[0])
     order = None if by is None else pc.struct_field(values, [by])
     keys, rows = _rows(aggregation, table, order, values.is_valid())
-    return _picked(aggregation, keys, values.take(rows))
+    return _typed(aggregation, [*keys, values.take(rows)])
 
 
 def _rows(
@@ -317,12 +326,86 @@ def _ranks(count: int, order: Any, there: Any) -> tuple[pa.Array, pa.Array | Non
     return pa.array(places, pa.int64(), mask=mask), sorted_rows
 
 
-def _structs(values: pa.Table, rows: pa.Array) -> pa.Array:
-    columns = [one_array(column) for column in values.columns]
-    return pa.StructArray.from_arrays(columns, fields=list(values.schema), mask=rows.is_null())
+# ---- several aggregates in one value: one `group_by` of Arrow for all of them, then the columns of their fields -------------
+
+Asked = Sequence[list[tuple[str, str]]]
+"""For each part the columns to aggregate, each with a function of Arrow; rows as such have no name."""
 
 
-def _picked(aggregation: Aggregation, keys: list[pa.ChunkedArray], values: Any) -> pa.Table:
+def is_several_native(aggregator: Any) -> bool:
+    return isinstance(aggregator, Several) and all(
+        type(part.aggregator) in _FUNCTIONS and not (part.is_wide and part.outputs.types[0] != "double")
+        for part in aggregator.parts
+    )
+
+
+def added(aggregation: Aggregation, table: pa.Table, are_partials: bool) -> Iterator[Any]:
+    """Iterate over the columns that are summed, of tuples or of partials."""
+    for part in aggregation.aggregator.parts:
+        if type(part.aggregator) in (Sum, Avg):
+            whole = table.column(aggregation.output.names[0]) if are_partials else None
+            yield table.column(part.inputs.names[0]) if whole is None else pc.struct_field(whole, [_kept(part)[0]])
+
+
+def have_turned(aggregation: Aggregation, partials: pa.Table) -> bool:
+    """Whether a sum of partials, of which a mean is made, is remembered less than it is: see `Avg`."""
+    whole = partials.column(aggregation.output.names[0])
+    for part in aggregation.aggregator.parts:
+        fields = [one_array(pc.struct_field(whole, [name])) for name in part.outputs.names]
+        if type(part.aggregator) is Avg and sums_have_turned(fields):
+            return True
+    return False
+
+
+def _kept(part: Part) -> Sequence[str]:
+    """Return the fields of a partial that are added, or compared, when partials are merged."""
+    return part.outputs.names[1:] if part.is_wide else part.outputs.names
+
+
+def several_of(aggregation: Aggregation, table: pa.Table) -> pa.Table:
+    """Aggregate tuples: one row per key; ungrouped, one row."""
+    rows = pa.repeat(pa.scalar(0, pa.int8()), table.num_rows)
+    asked = [
+        [(part.inputs.names[0] if len(part.inputs) else "", function) for function in _FUNCTIONS[type(part.aggregator)]]
+        for part in aggregation.aggregator.parts
+    ]
+    return _several(aggregation, table, lambda name: table.column(name) if name else rows, asked)
+
+
+def several_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
+    """Merge partials: one row per key; ungrouped, one row."""
+    value = one_array(table.column(aggregation.output.names[0]))
+    fields = dict(zip((field.name for field in value.type), value.flatten(), strict=True))
+    asked = [
+        [(name, _MERGING[one]) for name, one in zip(_kept(part), _FUNCTIONS[type(part.aggregator)], strict=True)]
+        for part in aggregation.aggregator.parts
+    ]
+    return _several(aggregation, table, fields.__getitem__, asked)
+
+
+def _several(aggregation: Aggregation, table: pa.Table, column: Callable[[str], Any], asked: Asked) -> pa.Table:
+    distinct = list(dict.fromkeys(one for some in asked for one in some))
+    columns = [(column(name), function if name else "count") for name, function in distinct]
+    done = grouped(list(map(table.column, aggregation.group.names)), columns)
+    keys = len(aggregation.group)
+    by_asked = dict(zip(distinct, map(one_array, done[keys:]), strict=True))
     schema = schema_of(aggregation.partial)
-    typed = strict_cast(values, schema.types[-1], schema.names[-1], aggregation.output.types[0])
-    return pa.table([*keys, typed], schema=schema)
+    made: list[pa.Array] = []
+    for part, some in zip(aggregation.aggregator.parts, asked, strict=True):
+        made += _fields(part, [by_asked[one] for one in some])
+    fields = list(schema.types[-1])
+    typed = [strict_cast(one, field.type, field.name) for one, field in zip(made, fields, strict=True)]
+    value = pa.StructArray.from_arrays(typed, fields=fields)
+    return pa.table([*done[:keys], value], schema=schema)
+
+
+def _fields(part: Part, found: Sequence[Any]) -> list[Any]:
+    if type(part.aggregator) is Sum:
+        return [pc.fill_null(found[0], 0)]
+    if type(part.aggregator) is not Avg:
+        return list(found)
+    total, count = pc.fill_null(found[0], 0), found[1]
+    mean = pc.divide(
+        total.cast(pa.float64(), safe=False), pc.if_else(pc.equal(count, 0), None, count).cast(pa.float64())
+    )
+    return [mean, total, count]

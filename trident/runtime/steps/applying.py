@@ -4,6 +4,8 @@ The same functions run in Spark's Python workers and in process, so both runners
 
 Plain functions in `each` are called in a loop that does little else. The results of all rows are checked together. Only if a
 result is wrong, the row that gave it is searched for. The outcome is the same as with a check after each row.
+
+`step_runs` and its like say what runs as an Arrow kernel and what row by row.
 """
 
 from __future__ import annotations
@@ -18,12 +20,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import Misfit, one_array, rows_without_columns
-from trident.graph import EachNode, FilterNode, MapNode, Node, PeekNode, ProjectNode, QueryNode, SelectNode
+from trident.graph import (
+    AggregateNode,
+    Aggregation,
+    EachNode,
+    FilterNode,
+    MapNode,
+    MultiReduceNode,
+    Node,
+    PeekNode,
+    ProjectNode,
+    QueryNode,
+    RepartitionNode,
+    SelectNode,
+    WindowNode,
+)
 from trident.operations import FilterNull, Split
 from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
 from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
-from trident.planner import Step
+from trident.planner import Plan, Step
+from trident.runtime.steps.aggregates import is_native
 from trident.runtime.steps.failures import (
     AtStep,
     Failure,
@@ -34,14 +51,16 @@ from trident.runtime.steps.failures import (
     failing_at,
     failure_of,
 )
+from trident.runtime.steps.in_batch import has_aggregate_kernel
 from trident.runtime.steps.rows import (
     Emitted,
     as_values,
     check_row,
-    column_of,
     columns_of,
     iterate,
+    iterate_emitting,
     tuples_of,
+    typed_columns,
     wrong_arity,
 )
 from trident.runtime.steps.vector_steps import each_vectorised, filter_vectorised, map_vectorised, select
@@ -87,31 +106,20 @@ def _each(step: Step, node: EachNode, table: pa.Table, on_error: TupleErrors) ->
             return pa.table([words], names=step.keep)
         return _append(step, node.outputs.names, table, parents, [words])
     if isinstance(node.function, ArrowFunction):
-        parents, columns = each_vectorised(step.id, node, table, on_error)
-        return _append(step, node.outputs.names, table, parents, columns)
+        return _append(step, node.outputs.names, table, *each_vectorised(step.id, node, table, on_error))
     if isinstance(node.function, PlainFunction):
-        parents, columns = each_plain(step.id, node, table, on_error)
-        return _append(step, node.outputs.names, table, parents, columns)
+        calls = EmittedRows(step.id, node, table)
+        with AtStep(step.id, calls.row):
+            calls.run(on_error)
+        return _append(step, node.outputs.names, table, calls.parents(), calls.columns())
     out = Emitted(step.id, node.outputs, on_error, table.num_rows, by_tuple=True)
 
     def visit(at: int, row: Any) -> None:
         out.at = at
         node.function.execute(row, out)
 
-    _collect(step.id, table, node, out, on_error, visit)
+    iterate_emitting(out, table, node.inputs, on_error, visit)
     return _append(step, node.outputs.names, table, pa.array(out.parents, pa.int64()), out.columns(table, node.inputs))
-
-
-def _collect(step: str, table: pa.Table, node: Any, out: Emitted, on_error: TupleErrors, visit: Any) -> None:
-    def guarded(at: int, row: Any) -> None:
-        before = len(out.rows)
-        try:
-            visit(at, row)
-        except Exception:
-            out.take_back(before)  # a tuple that is left out leaves no rows behind
-            raise
-
-    iterate(step, table, node.inputs, on_error, guarded)
 
 
 def _append(
@@ -190,7 +198,7 @@ def _map(step: Step, node: MapNode, table: pa.Table, on_error: TupleErrors) -> p
         for values in call(row) if flat else (call(row),):
             out.emit(values if isinstance(values, list) and not array else as_values(values))
 
-    _collect(step.id, table, node, out, on_error, visit)
+    iterate_emitting(out, table, node.inputs, on_error, visit)
     return _append(step, node.fields.names, table, pa.array(out.parents, pa.int64()), out.columns(table, node.inputs))
 
 
@@ -208,7 +216,7 @@ def apply_query(
             out.at = at
             node.function.execute(row, results[at], out)
 
-        _collect(step, table, node, out, on_error, visit)
+        iterate_emitting(out, table, node.inputs, on_error, visit)
     parents = pa.array(out.parents, pa.int64())
     return _append(Step(step, (), node, columns), node.outputs.names, table, parents, out.columns(table, node.inputs))
 
@@ -228,14 +236,6 @@ def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[A
     return results
 
 
-def each_plain(step: str, node: EachNode, table: pa.Table, on_error: TupleErrors) -> tuple[pa.Array, list[pa.Array]]:
-    """Call the function for every row; return the row that each value list came from, and the new columns."""
-    calls = EmittedRows(step, node, table)
-    with AtStep(step, calls.row):
-        calls.run(on_error)
-    return calls.parents(), calls.columns()
-
-
 class EmittedRows:
     """What a function emitted for the rows of a table."""
 
@@ -248,7 +248,6 @@ class EmittedRows:
 
     @calls_user_code
     def run(self, on_error: TupleErrors) -> None:
-        """Call the function for each row."""
         function: PlainFunction = self._node.function
         emitted, counts, call = self._emitted, self._counts, function.function
         bounds, rows = on_error.bounds, len(self._rows)
@@ -264,7 +263,7 @@ class EmittedRows:
                 if len(emitted) - before > most:
                     bounds.refuse_tuple()
                 if len(emitted) > most_of_all:
-                    bounds.refuse_step(most_of_all + 1, rows)
+                    bounds.check_step(most_of_all + 1, rows)
                 if on_error.capture and (wrong := self._wrong(before)):  # else all together, see `columns`
                     raise wrong
             except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
@@ -288,8 +287,10 @@ class EmittedRows:
     def columns(self) -> list[pa.Array]:
         """Return what was emitted, a column per field; raise `StepFailed`, which names the row, if something does not fit."""
         fields = self._node.outputs
-        if len(fields) == 1 and not _has_lists(self._emitted):
-            return [column_of(self._step, fields, self._emitted, self._origin)]
+        if len(fields) == 1 and not any(
+            issubclass(type_, (tuple, TridentTuple)) for type_ in set(map(type, self._emitted))
+        ):  # no list of values: a tuple is one; anything else is a single value
+            return typed_columns(self._step, fields, [self._emitted], self._origin)
         rows = list(map(as_values, self._emitted))
         self._check_lengths(rows)
         return columns_of(self._step, fields, rows, self._origin)
@@ -318,6 +319,49 @@ class EmittedRows:
         return TridentTuple(self._node.inputs, row)
 
 
-def _has_lists(emitted: list[Any]) -> bool:
-    """Whether any emitted object is a list of values: a tuple is one; anything else is a single value."""
-    return any(issubclass(type_, (tuple, TridentTuple)) for type_ in set(map(type, emitted)))
+# ---- what runs as an Arrow kernel and what row by row in Python ------------------------------------------------------------
+
+_KERNEL, _ROWS = "Arrow kernel", "row by row"
+
+
+def step_runs(node: Node) -> str:
+    """Return how a step runs. A kernel may also run row by row where a sum could overflow."""
+    if any(isinstance(operation, (ArrowFilter, ArrowFunction)) for operation in node.operations):
+        return "vectorised"
+    if any(isinstance(operation, Expression) for operation in node.operations):
+        return _KERNEL
+    if isinstance(node, (EachNode, FilterNode)):
+        return _KERNEL if has_step_kernel(node) else _ROWS
+    if isinstance(node, AggregateNode):
+        return _KERNEL if has_aggregate_kernel(node) else _ROWS
+    if isinstance(node, (MapNode, PeekNode, MultiReduceNode)):
+        return _ROWS
+    if isinstance(node, QueryNode):
+        return "read in bulk, answered row by row"
+    if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
+        return _ROWS
+    return _KERNEL
+
+
+def aggregation_runs(aggregation: Aggregation) -> str:
+    """Return how the tuples of a task are aggregated before they go to a state."""
+    if not aggregation.combines:
+        return "every tuple goes to the state"
+    return f"aggregated in each task first, {_KERNEL if is_native(aggregation.aggregator) else _ROWS}"
+
+
+def window_runs(node: WindowNode) -> str:
+    """Return how the tuples of a task are aggregated before they go to a window."""
+    if node.config.counts or not node.combines or len(node.late):
+        return f"every tuple goes to the {node.config.what}"
+    return f"aggregated in each task first, {_KERNEL if is_native(node.member.aggregator) else _ROWS}"
+
+
+def only_kernels(plan: Plan) -> bool:
+    """Whether no user code runs before the states, so that the time of a batch depends on its size only."""
+    fragments = plan.fragments.values()
+    steps = [step.node for fragment in fragments for step in fragment.steps]
+    steps += [exchange.node for exchange in plan.exchanges.values()]
+    sinks = [sink for fragment in fragments for sink in fragment.sinks]
+    aggregators = [sink.aggregation.aggregator for sink in sinks if sink.aggregation is not None]
+    return all(step_runs(node) == _KERNEL for node in steps) and all(map(is_native, aggregators))

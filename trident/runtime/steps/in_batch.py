@@ -1,4 +1,8 @@
-"""Aggregates within a batch, partition by partition: Arrow kernels for the built-ins, else the members row by row."""
+"""What is made of many tuples within a batch, partition by partition.
+
+Aggregates: Arrow kernels for the built-ins, else the members row by row. Several streams: joins, column by column, and
+multi-reducers.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,20 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import Misfit, schema_of
 from trident.fields import Fields
-from trident.graph import AggregateNode, Aggregation, Member
+from trident.graph import AggregateNode, Aggregation, JoinNode, Member, MultiReduceNode
 from trident.operations.assemblies import FirstRows
-from trident.operations.comparators import MaxBy, MinBy
-from trident.operations.interfaces import Aggregator
+from trident.operations.builtin import MaxBy, MinBy
 from trident.roles import has
 from trident.runtime.steps.aggregates import has_kernel, is_native, strict_partial
-from trident.runtime.steps.failures import failing_at
-from trident.runtime.steps.key_columns import extreme, group_ids, has_nan, one_form
-from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate, tuples_of
+from trident.runtime.steps.failures import DEFAULT_BOUNDS, Bounds, failing_at
+from trident.runtime.steps.key_columns import Ints, extreme, group_ids, has_nan, nulls_apart, one_form
+from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate, iterate_emitting, tuples_of
 from trident.tuples import TridentTuple
 
 
@@ -34,7 +38,11 @@ def aggregate(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> 
         return kernel(member.aggregator, table.select(list(member.inputs.names))).rename_columns(
             list(node.fields.names)
         )
-    parts = [_aggregation(node, member) for member in node.members if member.combines]
+    parts = [
+        Aggregation(node.group, node.grouped, member.inputs, member.aggregator, member.outputs, combines=True)
+        for member in node.members
+        if member.combines
+    ]
     if table.num_rows and len(parts) == len(node.members) and all(has_kernel(part, table) for part in parts):
         made = _by_kernels(step, node, parts, table, run)
         if made is not None:
@@ -64,10 +72,6 @@ def has_aggregate_kernel(node: AggregateNode) -> bool:
 
 def _table_kernel(node: AggregateNode) -> Callable[[Any, pa.Table], pa.Table] | None:
     return None if node.grouped or len(node.members) > 1 else _TABLE_KERNELS.get(type(node.members[0].aggregator))
-
-
-def _aggregation(node: AggregateNode, member: Member) -> Aggregation:
-    return Aggregation(node.group, node.grouped, member.inputs, member.aggregator, member.outputs, combines=True)
 
 
 # ---- built-ins that keep whole rows ------------------------------------------------------------------------------------
@@ -104,54 +108,38 @@ _TABLE_KERNELS: dict[type[Any], Callable[[Any, pa.Table], pa.Table]] = {
 # ---- row by row --------------------------------------------------------------------------------------------------------
 
 
-class _Combining:
-    """A combiner as an aggregator."""
+class _Folding:
+    """A combiner or a reducer as an aggregator: how a value begins, and what it is with one tuple more."""
 
-    def __init__(self, combiner: Any) -> None:
-        self._combiner = combiner
+    def __init__(self, begin: Callable[[], Any], step: Callable[[Any, TridentTuple], Any]) -> None:
+        self._begin, self._step = begin, step
 
     def init(self, batch_id: Any, collector: Any) -> Any:
-        return self._combiner.zero()
+        return self._begin()
 
     def aggregate(self, val: Any, tuple: TridentTuple, collector: Any) -> Any:
-        value = self._combiner.init(tuple)
-        return collector.checked(value if val is None else self._combiner.combine(val, value))
+        return collector.checked(self._step(val, tuple))
 
     def complete(self, val: Any, collector: Any) -> None:
         collector.emit((val,))
 
 
-class _Reducing:
-    """A reducer as an aggregator."""
-
-    def __init__(self, reducer: Any) -> None:
-        self._reducer = reducer
-
-    def init(self, batch_id: Any, collector: Any) -> Any:
-        return self._reducer.init()
-
-    def aggregate(self, val: Any, tuple: TridentTuple, collector: Any) -> Any:
-        return collector.checked(self._reducer.reduce(val, tuple))
-
-    def complete(self, val: Any, collector: Any) -> None:
-        collector.emit((val,))
-
-
-def _as_aggregator(operation: Any) -> Aggregator[Any]:
-    adapted: Any = operation
+def _as_aggregator(operation: Any) -> Any:
     if has(operation, "combine"):
-        adapted = _Combining(operation)
-    elif has(operation, "reduce"):
-        adapted = _Reducing(operation)
-    aggregator: Aggregator[Any] = adapted
-    return aggregator
+
+        def combined(val: Any, row: TridentTuple) -> Any:
+            value = operation.init(row)
+            return value if val is None else operation.combine(val, value)
+
+        return _Folding(operation.zero, combined)
+    return _Folding(operation.init, operation.reduce) if has(operation, "reduce") else operation
 
 
 class _Fold:
     """The members of a chain, over the tuples of one key."""
 
     def __init__(
-        self, step: str, members: Sequence[Member], aggregators: Sequence[Aggregator[Any]], run: StepRun, given: int
+        self, step: str, members: Sequence[Member], aggregators: Sequence[Any], run: StepRun, given: int
     ) -> None:
         self._bounds, self._given, self._members = run.on_error.bounds, given, aggregators
         self._outs = [Emitted(step, member.outputs, run.on_error, given) for member in members]
@@ -205,3 +193,95 @@ def _keys(node: AggregateNode, table: pa.Table) -> tuple[list[tuple[Any, ...]], 
     ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
     keys = table.select(list(node.group.names)).take(pa.array(firsts))
     return [row.values for row in tuples_of(keys, node.group)], ids.tolist()
+
+
+# ---- several streams --------------------------------------------------------------------------------------------------------
+
+
+def join(node: JoinNode, sides: list[pa.Table], bounds: Bounds = DEFAULT_BOUNDS) -> pa.Table:
+    """Join the rows of one partition; raise `TooManyRows` before a result beyond the bounds is made.
+
+    Keys come in the order in which they first appear, side by side; those that match nothing come last. Within a key, the
+    rows of the last side vary fastest.
+    """
+    keys, ids = _keys_of_sides(node, sides)
+    groups = keys.num_rows
+    rows = [_SideRows(side_ids, groups) for side_ids in ids]
+    counts = [np.maximum(side.counts, int(outer)) for side, outer in zip(rows, node.outer, strict=True)]
+    bounds.check_step(int(np.prod(counts, axis=0, dtype=float).sum()), sum(side.num_rows for side in sides))
+    totals = np.prod(counts, axis=0, dtype=np.int64)
+    group = np.repeat(np.arange(groups), totals)
+    at = np.arange(len(group)) - np.repeat(np.cumsum(totals) - totals, totals)
+    picks: list[pa.Array] = []
+    for side, count in zip(reversed(rows), reversed(counts), strict=True):
+        picks.insert(0, side.pick(group, at % count[group]))
+        at //= count[group]
+    columns = [] if node.preserve else keys.take(pa.array(group)).columns
+    for table, fields, key, pick in zip(sides, node.inputs, node.groups, picks, strict=True):
+        names = fields.names if node.preserve else [name for name in fields.names if name not in key.names]
+        columns.extend(table.column(name).take(pick) for name in names)
+    return pa.table(columns, schema=schema_of(node.fields))
+
+
+class _SideRows:
+    """The rows of one side by key, in their order."""
+
+    def __init__(self, ids: Ints, groups: int) -> None:
+        self.order = np.argsort(ids, kind="stable")
+        self.counts = np.bincount(ids, minlength=groups)
+        self.starts = np.cumsum(self.counts) - self.counts
+
+    def pick(self, group: Ints, at: Ints) -> pa.Array:
+        """Return the `at`-th row of each key, null where the side has none. `group` and `at` are int64 arrays of one length."""
+        missing = self.counts[group] == 0
+        if not len(self.order):
+            return pa.nulls(len(group), pa.int64())
+        where = np.where(missing, 0, self.starts[group] + at)
+        return pa.array(self.order[where], mask=missing)
+
+
+def _keys_of_sides(node: JoinNode, sides: list[pa.Table]) -> tuple[pa.Table, list[Ints]]:
+    """Return the distinct keys of all sides, and for each side the number of each row's key (int64, one per row)."""
+    whole, ids, firsts = _numbered(node.groups, sides)
+    if not node.null_keys_match:
+        ids, firsts, _ = nulls_apart(whole, ids, firsts)
+    return whole.take(pa.array(firsts)), _of_tables(ids, sides)
+
+
+def _numbered(groups: Sequence[Fields], tables: Sequence[pa.Table]) -> tuple[pa.Table, Ints, Ints]:
+    """Return the keys of all rows, named as in the first table, and their `group_ids`."""
+    names = groups[0].names
+    parts = [
+        table.select(list(key.names)).rename_columns(list(names)) for table, key in zip(tables, groups, strict=True)
+    ]
+    whole = one_form(pa.concat_tables(parts), names)
+    return whole, *group_ids(whole.columns, whole.num_rows)
+
+
+def _of_tables(ids: Ints, tables: Sequence[pa.Table]) -> list[Ints]:
+    return np.split(ids, np.cumsum([table.num_rows for table in tables])[:-1])
+
+
+def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: StepRun) -> pa.Table:
+    """Run the reducer over one partition: once, or once for each key that occurs, in order of appearance."""
+    out, reducer = Emitted(node.id, node.fields, run.on_error, sum(table.num_rows for table in streams)), node.reducer
+    keys: list[tuple[TridentTuple, ...]] = [()]  # what a grouped reducer gets besides
+    numbers = [[0] * table.num_rows for table in streams]
+    with failing_at(node.id):
+        if node.grouped:
+            whole, ids, firsts = _numbered(node.groups, streams)
+            keys = [(key,) for key in tuples_of(whole.take(pa.array(firsts)), node.groups[0])]
+            numbers = [of_table.tolist() for of_table in _of_tables(ids, streams)]
+        states = [reducer.init(out, *key) for key in keys]
+    for index, (table, of_rows) in enumerate(zip(streams, numbers, strict=True)):
+
+        def visit(at: int, row: TridentTuple, index: int = index, of_rows: list[int] = of_rows) -> None:
+            number = of_rows[at]
+            after = reducer.execute(states[number], index, *keys[number], row, out)
+            states[number] = states[number] if after is None else after
+
+        iterate_emitting(out, table, node.inputs[index], run.on_error, visit, port=index)
+    with failing_at(node.id):
+        for state, key in zip(states, keys, strict=True):
+            reducer.complete(state, *key, out)
+    return pa.table(columns_of(node.id, node.fields, out.rows), schema=schema_of(node.fields))

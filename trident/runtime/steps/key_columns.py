@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from trident.arrow import one_array
 from trident.fields import Fields
-from trident.graph.aggregations import REMOVED
+from trident.graph import REMOVED
 from trident.state.encoding.codec import encode, encode_tuples
 from trident.state.encoding.equal_keys import OneForm, canonical, canonical_key, canonical_keys
 from trident.state.interfaces import Key
@@ -44,7 +44,6 @@ def one_form(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def one_form_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column in its one form."""
     if not pa.types.is_floating(column.type):
         return column
     zeros = pc.if_else(pc.equal(column, 0), pa.scalar(0.0, column.type), column)
@@ -52,7 +51,6 @@ def one_form_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def keys_of(table: pa.Table, names: Sequence[str]) -> OneForm:
-    """Return the key of each row."""
     if not len(names):
         return OneForm([()] * table.num_rows)
     return keys_in([table.column(name) for name in names])
@@ -108,7 +106,6 @@ def _grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]
 
 
 def has_nan(column: Any) -> bool:
-    """Whether there is a NaN in a column."""
     return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
 
 
@@ -129,10 +126,28 @@ def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
         encoded = pc.dictionary_encode(one_array(one_form_of(column)), null_encoding="encode")
         values = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         # Numbered again after each column, so that the numbers stay below the number of rows.
-        codes = _numbered(codes * max(1, len(encoded.dictionary)) + values)
+        numbered = pa.array(codes * max(1, len(encoded.dictionary)) + values).dictionary_encode()
+        codes = numbered.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     firsts = np.full(int(codes.max()) + 1 if rows else 0, rows, np.int64)
     np.minimum.at(firsts, codes, np.arange(rows))
     return codes, firsts
+
+
+def nulls_apart(keys: pa.Table, ids: Ints, firsts: Ints) -> tuple[Ints, Ints, int]:
+    """Give each row with a null in its key a key of its own, as in SQL, behind all others; return how many these are, too.
+
+    `ids`, `firsts`: the `group_ids` of the keys.
+    """
+    nulls = np.zeros(len(ids), bool)
+    for column in keys.columns:
+        nulls |= pc.is_null(column).to_numpy()
+    if not nulls.any():
+        return ids, firsts, len(firsts)
+    rows = np.flatnonzero(nulls)
+    apart = ids.copy()
+    apart[rows] = len(firsts) + np.arange(len(rows))
+    left, ids = np.unique(apart, return_inverse=True)  # the keys with a null have no rows now
+    return ids, np.concatenate([firsts, rows])[left], len(left) - len(rows)
 
 
 def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
@@ -145,13 +160,7 @@ def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
     return places[ids]
 
 
-def _numbered(codes: Ints) -> Ints:
-    numbers: Ints = pa.array(codes).dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers
-
-
 def partition_of(key: Key, partitions: int) -> int:
-    """Return the state partition of a key."""
     return 0 if partitions == 1 else crc32(encode(canonical_key(key))) % partitions
 
 
@@ -176,7 +185,6 @@ def partitions_of(keys: Sequence[Key], partitions: int) -> dict[int, list[int]]:
 
 
 def removals_of(key: Fields, table: pa.Table) -> pa.Table:
-    """Return what is sent to a state for one table of the fields that are its key."""
     mark = pa.nulls(table.num_rows, pa.bool_())
     return pa.table([mark, *table.columns], names=[REMOVED, *key.names])
 

@@ -52,7 +52,6 @@ class LocalClock:
         return LocalClock(zone, unit)
 
     def local(self, moments: Ints) -> Ints:
-        """Return what clocks show."""
         starts, offsets = self._pieces(moments)
         return moments + offsets[np.searchsorted(starts, moments, "right") - 1]
 

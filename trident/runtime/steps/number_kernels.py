@@ -1,6 +1,7 @@
 """Kernels of numbers: what Arrow rounds, divides or compares otherwise than Spark.
 
-Each takes its operands, of which one at least is an array, and computes value by value only the few that need it.
+Each takes its operands, of which one at least is an array, then its options, and computes value by value only the few that need
+it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from trident.arrow import arrow_type
 from trident.operations.expression_types import result_of_decimals
 
 Operands = Sequence[Any]
-Options = tuple[Any, ...]
-Kernel = Callable[[Operands, Options], Any]
+Kernel = Callable[..., Any]
 
 _EXACT = Context(prec=90, rounding=ROUND_DOWN)
 _ROUNDED = Context(prec=90, rounding=ROUND_HALF_UP)
@@ -38,7 +38,9 @@ def widened(operands: Operands) -> list[Any]:
     """Convert numbers of several types to the type that holds them; leave other values as they are."""
     types = [operand.type for operand in operands if not pa.types.is_null(operand.type)]
     decimals = [one for one in types if pa.types.is_decimal(one)]
-    if len(set(types)) < 2 or not all(_is_number(one) or one in decimals for one in types):
+    if len(set(types)) < 2 or not all(
+        pa.types.is_integer(one) or pa.types.is_floating(one) or one in decimals for one in types
+    ):
         return list(operands)
     if not decimals:
         return as_numbers(operands)
@@ -74,11 +76,7 @@ def as_decimal(value: Any, digits: int | None = None) -> Any:
 
 def arithmetic(function: Callable[..., Any]) -> Kernel:
     """Return the kernel of `+`, `-`, `*` and the sign: exact, or an error."""
-
-    def kernel(operands: Operands, options: Options) -> Any:
-        return function(*_of_one_kind(operands))
-
-    return kernel
+    return lambda *operands: function(*_of_one_kind(operands))
 
 
 def _of_one_kind(operands: Operands) -> Operands:
@@ -88,7 +86,7 @@ def _of_one_kind(operands: Operands) -> Operands:
     return widened(operands) if any(map(pa.types.is_floating, types)) else operands
 
 
-def quotient(operands: Operands, options: Options) -> Any:
+def quotient(*operands: Any) -> Any:
     """Divide doubles, or decimals, whose result has the digits that Spark gives it."""
     left, right = _of_one_kind(operands)
     if not pa.types.is_decimal(left.type):
@@ -98,7 +96,7 @@ def quotient(operands: Operands, options: Options) -> Any:
     return _of_decimals(left, right, type_, lambda a, b: _ROUNDED.quantize(_EXACT.divide(a, b), step))
 
 
-def remainder(operands: Operands, options: Options) -> Any:
+def remainder(*operands: Any) -> Any:
     """The rest that has the sign of the dividend."""
     left, right = _of_one_kind(operands)
     if pa.types.is_decimal(left.type):
@@ -130,9 +128,8 @@ def _columns(*operands: Any) -> list[Any]:
 # ---- rounding -----------------------------------------------------------------------------------------------------------
 
 
-def rounded(operands: Operands, options: Options) -> Any:
+def rounded(value: Any, digits: int) -> Any:
     """Round as the decimal text of the number says, halves away from zero."""
-    (value,), (digits,) = operands, options
     if pa.types.is_integer(value.type):
         return value if digits >= 0 else pc.cast(_rounded(pc.cast(value, pa.int64()), digits), value.type)
     if pa.types.is_decimal(value.type):
@@ -160,8 +157,7 @@ def _rounded(value: Any, digits: int) -> Any:
 def to_whole(function: Callable[[Any], Any]) -> Kernel:
     """Return the kernel of `floor` or `ceil`."""
 
-    def kernel(operands: Operands, options: Options) -> Any:
-        (value,) = operands
+    def kernel(value: Any) -> Any:
         if pa.types.is_integer(value.type):
             return pc.cast(value, pa.int64())
         if pa.types.is_decimal(value.type):
@@ -202,7 +198,7 @@ def comparison(function: str) -> Kernel:
     """Return the kernel of a comparison in which NaN equals NaN and is greater than all else, as in keys."""
     compare, with_nan = _COMPARISONS[function]
 
-    def kernel(operands: Operands, options: Options) -> Any:
+    def kernel(*operands: Any) -> Any:
         left, right = widened(operands)
         made = compare(left, right)
         if not pa.types.is_floating(left.type) or not any(pc.any(pc.is_nan(one)).as_py() for one in (left, right)):
@@ -226,19 +222,18 @@ def extreme(function: str) -> Kernel:
     """Return the kernel of `greatest` or `least`, which skip nulls; of equal values the first is given."""
     precedes = comparison(function)
 
-    def kernel(operands: Operands, options: Options) -> Any:
+    def kernel(*operands: Any) -> Any:
         best, *others = widened(operands)
         for other in others:
-            found = pc.or_(pc.fill_null(precedes((other, best), ()), False), pc.is_null(best))
+            found = pc.or_(pc.fill_null(precedes(other, best), False), pc.is_null(best))
             best = pc.if_else(found, other, best)
         return best
 
     return kernel
 
 
-def is_in(operands: Operands, options: Options) -> Any:
+def is_in(value: Any, *options: Any) -> Any:
     """Whether a value is one of some; None if it is null."""
-    (value,) = operands
     wanted = [one for one in (_equal(option, value.type) for option in options) if one is not None]
     if pa.types.is_floating(value.type):
         value = pc.add(value, pa.scalar(0.0, value.type))  # -0.0 is 0.0
@@ -263,10 +258,6 @@ def _equal(value: Any, type_: pa.DataType) -> Any:
 
 def _ddl(value: Any) -> str:
     return f"decimal({value.type.precision},{value.type.scale})"
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
 _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}

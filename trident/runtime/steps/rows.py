@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import length_hint
 from typing import Any
@@ -23,7 +23,6 @@ from trident.runtime.steps.failures import (
     calls_user_code,
     failure_of,
     printable_row,
-    with_row,
 )
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
@@ -108,30 +107,23 @@ def columns_of(
 
     `of` returns the tuple that a row comes from, if it is known.
     """
-    schema = schema_of(fields)
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    return [
-        _column(step, name, declared, type_, column, of)
-        for name, declared, type_, column in zip(schema.names, fields.types, schema.types, columns, strict=True)
-    ]
+    return typed_columns(step, fields, list(zip(*rows, strict=True)) if rows else [()] * len(fields), of)
 
 
-def column_of(step: str, fields: Fields, values: Sequence[Any], of: Callable[[int], object]) -> pa.Array:
-    """Build the column of the only field, with the errors of `columns_of`."""
-    (name,), (declared,), (type_,) = fields.names, fields.types, schema_of(fields).types
-    return _column(step, name, declared, type_, values, of)
-
-
-def _column(
-    step: str, name: str, declared: str | None, type_: pa.DataType, values: Sequence[Any], of: Callable[[int], object]
-) -> pa.Array:
-    try:
-        return strict_column(name, declared, type_, values)
-    except Misfit as misfit:
-        raise StepFailed(failure_of(step, misfit, of(misfit.at))) from misfit
-    except UNFIT as error:  # texts or bytes beyond 2 GiB, all together
-        cause = f"field {name!r} is declared {declared}, but got {counted(len(values), 'value')} ({error})"
-        raise StepFailed(Failure(step, None, cause, retry=False)) from error
+def typed_columns(
+    step: str, fields: Fields, columns: Sequence[Sequence[Any]], of: Callable[[int], object]
+) -> list[pa.Array]:
+    """Build typed columns of the values of each field, as `columns_of` does."""
+    schema, made = schema_of(fields), []
+    for name, declared, type_, values in zip(schema.names, fields.types, schema.types, columns, strict=True):
+        try:
+            made.append(strict_column(name, declared, type_, values))
+        except Misfit as misfit:
+            raise StepFailed(failure_of(step, misfit, of(misfit.at))) from misfit
+        except UNFIT as error:  # texts or bytes beyond 2 GiB, all together
+            cause = f"field {name!r} is declared {declared}, but got {counted(len(values), 'value')} ({error})"
+            raise StepFailed(Failure(step, None, cause, retry=False)) from error
+    return made
 
 
 def check_row(fields: Fields, values: Sequence[Any]) -> None:
@@ -208,9 +200,31 @@ def iterate(
             try:
                 visit(at, row)
             except StepFailed as error:
-                raise StepFailed(with_row(error.failure, row)) from error
+                named = shown(row) if error.failure.row is None else error.failure.row
+                raise StepFailed(replace(error.failure, row=named)) from error
             except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
                 on_error(step, row, error, table, at, port)
+
+
+def iterate_emitting(
+    out: Emitted,
+    table: pa.Table,
+    fields: Fields,
+    on_error: TupleErrors,
+    visit: Callable[[int, TridentTuple], None],
+    port: int = 0,
+) -> None:
+    """Call what emits to `out` for every row, as `iterate` does; a tuple that is left out leaves no rows behind."""
+
+    def guarded(at: int, row: TridentTuple) -> None:
+        before = len(out.rows)
+        try:
+            visit(at, row)
+        except Exception:
+            out.take_back(before)
+            raise
+
+    iterate(out.step, table, fields, on_error, guarded, port)
 
 
 def as_values(emitted: Any) -> Sequence[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -16,15 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.moment_columns import read_in_spark, read_moments
-from trident.runtime.steps.number_kernels import (
-    Kernel,
-    Operands,
-    Options,
-    as_decimal,
-    as_float,
-    by_value,
-    decimals_of_floats,
-)
+from trident.runtime.steps.number_kernels import Kernel, as_decimal, as_float, by_value, decimals_of_floats
 
 _PADDED = r"^[\x00-\x20]*(?:\+([0-9.iInN][^\x00-\x20]*)|([^\x00-\x20+][^\x00-\x20]*))[\x00-\x20]*$"
 """A number with a sign or with blanks around it, which Spark reads too."""
@@ -112,33 +104,24 @@ def text_of_float(text: str) -> str:
 
 def in_case(simple: Callable[[Any], Any], whole: Callable[[str], str]) -> Kernel:
     """Return the kernel of `upper` or `lower`: Python's where not all is ASCII, as a character may become several."""
-
-    def kernel(operands: Operands, options: Options) -> Any:
-        (text,) = operands
-        return by_value(simple(text), pc.fill_null(pc.invert(pc.string_is_ascii(text)), False), text, whole)
-
-    return kernel
+    return lambda text: by_value(simple(text), pc.fill_null(pc.invert(pc.string_is_ascii(text)), False), text, whole)
 
 
 upper = in_case(pc.utf8_upper, str.upper)
-
 lower = in_case(pc.utf8_lower, str.lower)
 
 
-def trim(operands: Operands, options: Options) -> Any:
+def trim(text: Any, characters: str, side: str) -> Any:
     """Cut characters off the ends."""
-    (text,), (characters, side) = operands, options
     return {"both": pc.utf8_trim, "left": pc.utf8_ltrim, "right": pc.utf8_rtrim}[side](text, characters)
 
 
-def replace(operands: Operands, options: Options) -> Any:
+def replace(text: Any, part: str, replacement: str) -> Any:
     """Replace each occurrence of a text; an empty one occurs nowhere."""
-    return pc.replace_substring(operands[0], *options) if options[0] else operands[0]
+    return pc.replace_substring(text, part, replacement) if part else text
 
 
-def regexp_extract(operands: Operands, options: Options) -> Any:
-    """Give what a group has found."""
-    (text,), (pattern, group) = operands, options
+def regexp_extract(text: Any, pattern: str, group: int) -> Any:
     found = pc.struct_field(pc.extract_regex(text, f"(?P<whole>{_named_groups(pattern)})"), [group])
     return pc.if_else(pc.is_valid(text), pc.fill_null(found, ""), None)
 
@@ -160,12 +143,11 @@ _GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?|\(", re.DOTALL)
 # ---- JSON ---------------------------------------------------------------------------------------------------------------
 
 
-def json_path(operands: Operands, options: Options) -> Any:
-    """Give what is at a path of a JSON text."""
-    return pa.array([_at_path(text, options) for text in operands[0].to_pylist()], pa.string())
+def json_path(texts: Any, *path: Any) -> Any:
+    return pa.array([_at_path(text, path) for text in texts.to_pylist()], pa.string())
 
 
-def _at_path(text: str | None, path: Options) -> str | None:
+def _at_path(text: str | None, path: Sequence[Any]) -> str | None:
     try:
         value = None if text is None else _JSON.decode(text)
         for step in path:
@@ -183,12 +165,12 @@ def _json(value: Any) -> str:
     return text_of_float(repr(value)) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
-def _first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return dict(reversed(pairs)) if len(dict(pairs)) < len(pairs) else dict(pairs)
-
-
 def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_first_wins, parse_constant=_refuse, strict=False)
+_JSON = json.JSONDecoder(  # of equal names the first wins
+    object_pairs_hook=lambda pairs: dict(reversed(pairs)) if len(dict(pairs)) < len(pairs) else dict(pairs),
+    parse_constant=_refuse,
+    strict=False,
+)

@@ -12,30 +12,29 @@ import pyarrow.compute as pc
 from trident.arrow import UNFIT, Misfit, beyond_python, schema_of, strict_cast
 from trident.fields import Fields
 from trident.naming import counted
-from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.failures import WrongResult
+from trident.runtime.steps.failures import Bounds, WrongResult
 
 
-def rows_of(step: str, name: str, fields: Fields, result: Any, rows: int) -> list[Any]:
+def rows_of(name: str, fields: Fields, result: Any, rows: int) -> list[Any]:
     """Return the columns of a function that gives one row per tuple."""
-    columns = _columns(step, name, fields, result)
+    columns = _columns(name, fields, result)
     for column in columns:
         if len(column) != rows:
             _refuse(
                 f"{name} returned {len(column)} values for {rows} tuples; it must return one per tuple, in order, or be "
-                "declared with flat=True",
+                "declared with flat=True"
             )
     return columns
 
 
 def flattened(
-    step: str, name: str, fields: Fields, result: Any, rows: int, bounds: Bounds, parents_needed: bool
+    name: str, fields: Fields, result: Any, rows: int, bounds: Bounds, parents_needed: bool
 ) -> tuple[Any, list[Any]]:
     """Return the parents (a NumPy array; None if there are none and none are needed) and columns of a flat function.
 
     Raises `TooManyRows`: a tuple gave more rows than the bounds allow.
     """
-    parents, columns = _flattened(step, name, fields, result, rows, parents_needed)
+    parents, columns = _flattened(name, fields, result, rows, parents_needed)
     if parents is not None:
         bounds.check_parents(parents)
     elif len(columns[0]) > bounds.per_tuple * rows:  # some tuple must have given too many
@@ -43,29 +42,26 @@ def flattened(
     return parents, columns
 
 
-def _flattened(
-    step: str, name: str, fields: Fields, result: Any, rows: int, parents_needed: bool
-) -> tuple[Any, list[Any]]:
+def _flattened(name: str, fields: Fields, result: Any, rows: int, parents_needed: bool) -> tuple[Any, list[Any]]:
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
     if isinstance(result, (pa.ListArray, pa.LargeListArray)):
         if len(result) != rows:
             _refuse(f"{name} returned {len(result)} lists for {rows} tuples; it must return one per tuple, in order")
         parents, elements = _elements(result)
-        return parents, _columns(step, name, fields, elements)
+        return parents, _columns(name, fields, elements)
     if isinstance(result, tuple) and len(result) == 2:
-        columns = _same_length(step, name, _columns(step, name, fields, result[1]))
-        return _parents(step, name, result[0], rows, len(columns[0])), columns
+        columns = _same_length(name, _columns(name, fields, result[1]))
+        return _parents(name, result[0], rows, len(columns[0])), columns
     if parents_needed:
         _refuse(
             f"{name} returned {_kind(result)}; with flat=True it must return a list array with a list per tuple, or "
-            "(parents, columns)",
+            "(parents, columns)"
         )
-    return None, _same_length(step, name, _columns(step, name, fields, result))
+    return None, _same_length(name, _columns(name, fields, result))
 
 
-def mask_of(step: str, name: str, result: Any, rows: int) -> Any:
-    """Return the mask of a filter."""
+def mask_of(name: str, result: Any, rows: int) -> Any:
     if not isinstance(result, (pa.Array, pa.ChunkedArray)) or not pa.types.is_boolean(result.type):
         _refuse(f"{name} returned {_kind(result)}; a filter must return a boolean array with a value per tuple")
     if len(result) != rows:
@@ -95,7 +91,7 @@ def _elements(lists: Any) -> tuple[Any, Any]:
     return pc.list_parent_indices(lists).to_numpy().astype(np.int64), lists.flatten()
 
 
-def _parents(step: str, name: str, parents: Any, rows: int, count: int) -> Any:
+def _parents(name: str, parents: Any, rows: int, count: int) -> Any:
     if isinstance(parents, pa.ChunkedArray):
         parents = parents.combine_chunks()
     if not isinstance(parents, (pa.Array, np.ndarray)):
@@ -109,19 +105,19 @@ def _parents(step: str, name: str, parents: Any, rows: int, count: int) -> Any:
     if count and not 0 <= found.min() <= found.max() < rows:
         _refuse(
             f"{name} returned parents from {found.min()} to {found.max()} for {rows} tuples; they count from 0 to "
-            f"{rows - 1}",
+            f"{rows - 1}"
         )
     return found
 
 
-def _same_length(step: str, name: str, columns: list[Any]) -> list[Any]:
+def _same_length(name: str, columns: list[Any]) -> list[Any]:
     lengths = [len(column) for column in columns]
     if len(set(lengths)) > 1:
         _refuse(f"{name} returned columns of different lengths: {lengths}")
     return columns
 
 
-def _columns(step: str, name: str, fields: Fields, result: Any) -> list[Any]:
+def _columns(name: str, fields: Fields, result: Any) -> list[Any]:
     """One array per field; a record batch is matched by name if it has the same names, else by position."""
     columns = _listed(fields, result)
     if len(columns) != len(fields):
@@ -129,7 +125,7 @@ def _columns(step: str, name: str, fields: Fields, result: Any) -> list[Any]:
         _refuse(f"{name} returned {given} for the {wanted} {list(fields.names)}")
     schema = schema_of(fields)
     return [
-        _typed(step, name, f"field {field!r}, which is declared {declared} ({type_})", type_, column)
+        _typed(name, f"field {field!r}, which is declared {declared} ({type_})", type_, column)
         for field, declared, type_, column in zip(schema.names, fields.types, schema.types, columns, strict=True)
     ]
 
@@ -146,7 +142,7 @@ def _listed(fields: Fields, result: Any) -> Sequence[Any]:
     return result if isinstance(result, (tuple, list)) else [result]
 
 
-def _typed(step: str, name: str, field: str, type_: pa.DataType, column: Any) -> Any:
+def _typed(name: str, field: str, type_: pa.DataType, column: Any) -> Any:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not isinstance(column, pa.Array):
@@ -178,17 +174,17 @@ def _family(type_: pa.DataType) -> str:
     return str(type_)
 
 
-def _is_string_view(type_: pa.DataType) -> bool:
-    return str(type_) == "string_view"  # Arrow 14 and 15 have no name for it
-
-
 _types = pa.types
 _FAMILIES: dict[str, tuple[Any, ...]] = {
     "null": (_types.is_null,),
     "whole": (_types.is_integer,),
     "fraction": (_types.is_floating,),
     "decimal": (_types.is_decimal,),
-    "text": (_types.is_string, _types.is_large_string, _is_string_view),
+    "text": (
+        _types.is_string,
+        _types.is_large_string,
+        lambda type_: str(type_) == "string_view",  # Arrow 14 and 15 have no name for it
+    ),
     "bytes": (_types.is_binary, _types.is_large_binary, _types.is_fixed_size_binary),
     "time": (_types.is_timestamp,),
     "list": (_types.is_list, _types.is_large_list),

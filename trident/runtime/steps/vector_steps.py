@@ -22,34 +22,11 @@ from trident.operations.expressions import Expression, lit
 from trident.operations.metrics import count_again, counting
 from trident.operations.vectorised import ArrowFunction
 from trident.planner import Step
+from trident.runtime.steps import number_kernels as numbers
+from trident.runtime.steps import text_kernels as texts
 from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, failure_of
 from trident.runtime.steps.local_times import in_zone, to_utc, truncated
-from trident.runtime.steps.number_kernels import (
-    Kernel,
-    Operands,
-    Options,
-    arithmetic,
-    as_decimal,
-    comparison,
-    extreme,
-    is_in,
-    quotient,
-    remainder,
-    rounded,
-    to_whole,
-    widened,
-)
 from trident.runtime.steps.rows import tuples_of
-from trident.runtime.steps.text_kernels import (
-    cast,
-    json_path,
-    lower,
-    regexp_extract,
-    replace,
-    trim,
-    upper,
-    without_zone,
-)
 from trident.runtime.steps.vector_results import checked_times, flattened, mask_of, rows_of
 
 
@@ -100,13 +77,13 @@ def each_vectorised(step: str, node: EachNode, table: pa.Table, on_error: TupleE
 
     Returns the parents of its rows (int64, one per row; None: one row per input row), and its columns.
     """
-    function, name, outputs = node.function, _name(node.function), _declared(node.function, node.outputs)
+    function, name, outputs = node.function, str(node.function.name), _declared(node.function, node.outputs)
 
     def call(rows: pa.RecordBatch) -> tuple[Any, list[Any]]:
         result = function.apply(*rows.columns)
         if function.flat:
-            return flattened(step, name, outputs, result, rows.num_rows, on_error.bounds, parents_needed=True)
-        return None, rows_of(step, name, outputs, result, rows.num_rows)
+            return flattened(name, outputs, result, rows.num_rows, on_error.bounds, parents_needed=True)
+        return None, rows_of(name, outputs, result, rows.num_rows)
 
     pieces = list(over_halves(step, table, node.inputs, on_error, call))
     columns = _together(node.outputs, [columns for _, _, (_, columns) in pieces])
@@ -118,13 +95,13 @@ def each_vectorised(step: str, node: EachNode, table: pa.Table, on_error: TupleE
 
 def map_vectorised(step: str, node: MapNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     """Run a vectorised function of `map` or `flat_map` over record batches."""
-    function, name, outputs = node.function, _name(node.function), _declared(node.function, node.fields)
+    function, name, outputs = node.function, str(node.function.name), _declared(node.function, node.fields)
 
     def call(rows: pa.RecordBatch) -> list[Any]:
         result = function.apply(rows)
         if not node.flat:
-            return rows_of(step, name, outputs, result, rows.num_rows)
-        return flattened(step, name, outputs, result, rows.num_rows, on_error.bounds, parents_needed=False)[1]
+            return rows_of(name, outputs, result, rows.num_rows)
+        return flattened(name, outputs, result, rows.num_rows, on_error.bounds, parents_needed=False)[1]
 
     pieces = [columns for _, _, columns in over_halves(step, table, node.inputs, on_error, call)]
     return pa.table(_together(node.fields, pieces), schema=schema_of(node.fields))
@@ -137,7 +114,7 @@ def filter_vectorised(step: str, node: FilterNode, table: pa.Table, on_error: Tu
         if isinstance(node.filter, Expression):
             return evaluate(node.filter, rows)
         mask = node.filter.mask(rows) if node.whole else node.filter.mask(*rows.columns)
-        return mask_of(step, _name(node.filter), mask, rows.num_rows)
+        return mask_of(str(node.filter.name), mask, rows.num_rows)
 
     pieces = over_halves(step, table, node.inputs, on_error, call)
     kept = [table.slice(start, count).filter(mask) for start, count, mask in pieces]
@@ -151,18 +128,14 @@ def select(step: Step, node: SelectNode, table: pa.Table, on_error: TupleErrors)
     exploded = next((name for name, expression in wanted.items() if expression.kind == "explode"), None)
 
     def call(rows: pa.RecordBatch) -> list[Any]:
-        columns = {name: checked_times(name, evaluate(_unpacked(one), rows)) for name, one in wanted.items()}
+        columns = {
+            name: checked_times(name, evaluate(one.operands[0] if one.kind == "explode" else one, rows))
+            for name, one in wanted.items()
+        }
         if exploded is None:
             return list(columns.values())
-        parents, (elements,) = flattened(
-            step.id,
-            "explode",
-            node.fields.select([exploded]),
-            columns.pop(exploded),
-            rows.num_rows,
-            on_error.bounds,
-            True,
-        )
+        own, count = node.fields.select([exploded]), rows.num_rows
+        parents, (elements,) = flattened("explode", own, columns.pop(exploded), count, on_error.bounds, True)
         at = pa.array(parents)
         return [elements if name == exploded else columns[name].take(at) for name in wanted]
 
@@ -174,10 +147,6 @@ def select(step: Step, node: SelectNode, table: pa.Table, on_error: TupleErrors)
     return pa.table(together, schema=schema_of(fields)).select(list(step.keep))
 
 
-def _unpacked(expression: Expression) -> Expression:
-    return expression.operands[0] if expression.kind == "explode" else expression
-
-
 def _together(fields: Fields, pieces: list[list[Any]]) -> list[Any]:
     """The columns of all pieces, one after the other."""
     types = schema_of(fields).types
@@ -187,10 +156,6 @@ def _together(fields: Fields, pieces: list[list[Any]]) -> list[Any]:
 def _declared(function: ArrowFunction, outputs: Fields) -> Fields:
     """Return the outputs under the function's own names, which the columns of the batch that it returns have."""
     return Fields.of(function.output.names, outputs.types)
-
-
-def _name(operation: Any) -> str:
-    return str(operation.name)
 
 
 def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
@@ -220,31 +185,27 @@ def _value(expression: Expression, batch: pa.RecordBatch, lazily: bool = False) 
     operands = _exact(expression, operands)
     kernel = _KERNELS[expression.kind]
     if any(not isinstance(operand, pa.Scalar) for operand in operands):
-        return kernel(operands, expression.options)
-    return kernel([pa.repeat(operand, 1) for operand in operands], expression.options)[0]
+        return kernel(*operands, *expression.options)
+    return kernel(*(pa.repeat(operand, 1) for operand in operands), *expression.options)[0]
 
 
 def _needed(expression: Expression, batch: pa.RecordBatch) -> list[Any]:
     """Compute operands for those rows only that need them, so that `if(n = 0, 0, 6 / n)` divides by no zero."""
-    needs = _NEEDED.get(expression.kind, _after_a_value)
+    needs = _NEEDED.get(expression.kind)
     first, *others = expression.operands[:: -1 if expression.kind in ("/", "%") else 1]  # a divisor comes first
     values = [evaluate(first, batch)]
     for operand in others:
-        rows = needs(values)
+        rows = pc.is_valid(values[0]) if needs is None else needs(values)
         found = evaluate(operand, batch.filter(rows))
         values.append(pc.replace_with_mask(pa.nulls(batch.num_rows, found.type), rows, found))
     return values[:: -1 if expression.kind in ("/", "%") else 1]
-
-
-def _after_a_value(values: list[Any]) -> Any:
-    return pc.is_valid(values[0])
 
 
 _NEEDED: dict[str, Callable[[list[Any]], Any]] = {
     "&": lambda values: pc.fill_null(values[0], True),
     "|": lambda values: pc.invert(pc.fill_null(values[0], False)),
     "if_else": lambda values: pc.equal(pc.fill_null(values[0], False), len(values) == 1),
-    "coalesce": lambda values: pc.is_null(pc.coalesce(*widened(values))),
+    "coalesce": lambda values: pc.is_null(pc.coalesce(*numbers.widened(values))),
     **dict.fromkeys(("greatest", "least"), lambda values: pa.repeat(True, len(values[0]))),
 }
 """Which rows need the next operand, by the values of those before; else those where the first is not null."""
@@ -260,94 +221,82 @@ def _exact(expression: Expression, operands: list[Any]) -> list[Any]:
     ):
         return operands
     literals = [len(str(abs(one.options[0]))) if one.kind == "lit" else None for one in expression.operands]
-    return [as_decimal(one, digits) for one, digits in zip(operands, literals, strict=True)]
+    return [numbers.as_decimal(one, digits) for one, digits in zip(operands, literals, strict=True)]
 
 
-def _date_part(operands: Operands, options: Options) -> Any:
-    value, (part,) = without_zone(operands[0]), options
+def _date_part(value: Any, part: str) -> Any:
+    value = texts.without_zone(value)
     if part == "day_of_week":
         return pc.add(pc.day_of_week(value, week_start=7), 1).cast(pa.int32())
     return getattr(pc, "iso_week" if part == "week" else part)(value).cast(pa.int32())
 
 
-def _date_trunc(operands: Operands, options: Options) -> Any:
-    (value,), (unit, zone) = operands, options
+def _date_trunc(value: Any, unit: str, zone: str | None) -> Any:
     if zone is not None:
         return truncated(value, unit, zone)
-    return pc.floor_temporal(without_zone(value), unit=unit, week_starts_monday=True).cast(value.type)
+    return pc.floor_temporal(texts.without_zone(value), unit=unit, week_starts_monday=True).cast(value.type)
 
 
-def _formatted(call: str, ddl: str) -> Kernel:
+def _formatted(call: str, ddl: str) -> numbers.Kernel:
     """Read texts in a format; without an offset in it they are in UTC."""
 
-    def kernel(operands: Operands, options: Options) -> Any:
-        zone = "UTC" if "%z" in options[0] else None
-        as_ = pa.timestamp("us", zone)
-        return read_formatted(operands[0], options, as_, call).cast(arrow_type(ddl))
+    def kernel(given: Any, *options: Any) -> Any:
+        as_ = pa.timestamp("us", "UTC" if "%z" in options[0] else None)
+        return read_formatted(given, options, as_, call).cast(arrow_type(ddl))
 
     return kernel
 
 
-def _substring(operands: Operands, options: Options) -> Any:
-    start, length = options
-    return pc.utf8_slice_codeunits(operands[0], start, None if length is None else start + length)
-
-
-def _if_else(operands: Operands, options: Options) -> Any:
-    condition, *values = operands
-    return pc.if_else(pc.fill_null(condition, False), *widened(values))
-
-
-_KERNELS: dict[str, Kernel] = {
-    "+": arithmetic(pc.add_checked),
-    "-": arithmetic(pc.subtract_checked),
-    "*": arithmetic(pc.multiply_checked),
-    "/": quotient,
-    "%": remainder,
-    "negate": arithmetic(pc.negate_checked),
-    "abs": lambda operands, options: pc.abs_checked(operands[0]),
-    "round": rounded,
-    "floor": to_whole(pc.floor),
-    "ceil": to_whole(pc.ceil),
-    "isin": is_in,
+_KERNELS: dict[str, numbers.Kernel] = {
+    "+": numbers.arithmetic(pc.add_checked),
+    "-": numbers.arithmetic(pc.subtract_checked),
+    "*": numbers.arithmetic(pc.multiply_checked),
+    "/": numbers.quotient,
+    "%": numbers.remainder,
+    "negate": numbers.arithmetic(pc.negate_checked),
+    "abs": pc.abs_checked,
+    "round": numbers.rounded,
+    "floor": numbers.to_whole(pc.floor),
+    "ceil": numbers.to_whole(pc.ceil),
+    "isin": numbers.is_in,
     "date_part": _date_part,
     "date_trunc": _date_trunc,
-    "in_zone": lambda operands, options: in_zone(operands[0], options[0], pa.timestamp("us")),
-    "from_utc_timestamp": lambda operands, options: in_zone(operands[0], options[0], operands[0].type),
-    "to_utc_timestamp": lambda operands, options: to_utc(operands[0], options[0]),
+    "in_zone": lambda value, zone: in_zone(value, zone, pa.timestamp("us")),
+    "from_utc_timestamp": lambda value, zone: in_zone(value, zone, value.type),
+    "to_utc_timestamp": to_utc,
     "to_date": _formatted("to_date", "date"),
     "to_timestamp": _formatted("to_timestamp", "timestamp"),
-    "like": lambda operands, options: pc.match_like(operands[0], options[0]),
-    "rlike": lambda operands, options: pc.match_substring_regex(operands[0], options[0]),
-    "regexp_extract": regexp_extract,
-    "regexp_replace": lambda operands, options: pc.replace_substring_regex(operands[0], *options),
-    "replace": replace,
-    "json": json_path,
-    "concat": lambda operands, options: pc.binary_join_element_wise(*operands, "", null_handling="emit_null"),
-    "greatest": extreme("greater"),
-    "least": extreme("less"),
-    "==": comparison("equal"),
-    "!=": comparison("not_equal"),
-    "<": comparison("less"),
-    "<=": comparison("less_equal"),
-    ">": comparison("greater"),
-    ">=": comparison("greater_equal"),
-    "&": lambda operands, options: pc.and_kleene(*operands),
-    "|": lambda operands, options: pc.or_kleene(*operands),
-    "not": lambda operands, options: pc.invert(operands[0]),
-    "is_null": lambda operands, options: pc.is_null(operands[0]),
-    "is_not_null": lambda operands, options: pc.is_valid(operands[0]),
-    "cast": lambda operands, options: cast(operands[0], arrow_type(options[0]), *options[1:]),
-    "upper": upper,
-    "lower": lower,
-    "trim": trim,
-    "length": lambda operands, options: cast(pc.utf8_length(operands[0]), pa.int64()),
-    "contains": lambda operands, options: pc.match_substring(operands[0], options[0]),
-    "starts_with": lambda operands, options: pc.starts_with(operands[0], options[0]),
-    "ends_with": lambda operands, options: pc.ends_with(operands[0], options[0]),
-    "substring": _substring,
-    "field": lambda operands, options: pc.struct_field(operands[0], [options[0]]),
-    "split": lambda operands, options: pc.split_pattern(operands[0], options[0]),
-    "coalesce": lambda operands, options: pc.coalesce(*widened(operands)),
-    "if_else": _if_else,
+    "like": pc.match_like,
+    "rlike": pc.match_substring_regex,
+    "regexp_extract": texts.regexp_extract,
+    "regexp_replace": pc.replace_substring_regex,
+    "replace": texts.replace,
+    "json": texts.json_path,
+    "concat": lambda *parts: pc.binary_join_element_wise(*parts, "", null_handling="emit_null"),
+    "greatest": numbers.extreme("greater"),
+    "least": numbers.extreme("less"),
+    "==": numbers.comparison("equal"),
+    "!=": numbers.comparison("not_equal"),
+    "<": numbers.comparison("less"),
+    "<=": numbers.comparison("less_equal"),
+    ">": numbers.comparison("greater"),
+    ">=": numbers.comparison("greater_equal"),
+    "&": pc.and_kleene,
+    "|": pc.or_kleene,
+    "not": pc.invert,
+    "is_null": pc.is_null,
+    "is_not_null": pc.is_valid,
+    "cast": lambda value, ddl, *session: texts.cast(value, arrow_type(ddl), *session),
+    "upper": texts.upper,
+    "lower": texts.lower,
+    "trim": texts.trim,
+    "length": lambda text: texts.cast(pc.utf8_length(text), pa.int64()),
+    "contains": pc.match_substring,
+    "starts_with": pc.starts_with,
+    "ends_with": pc.ends_with,
+    "substring": lambda text, start, size: pc.utf8_slice_codeunits(text, start, None if size is None else start + size),
+    "field": lambda value, name: pc.struct_field(value, [name]),
+    "split": pc.split_pattern,
+    "coalesce": lambda *values: pc.coalesce(*numbers.widened(values)),
+    "if_else": lambda condition, *values: pc.if_else(pc.fill_null(condition, False), *numbers.widened(values)),
 }

@@ -19,10 +19,9 @@ from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.due_keys import keys_together
+from trident.runtime.windows.due_keys import ID, KeyRecords, keys_together
 from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid
-from trident.runtime.windows.key_records import ID, KeyRecords
 from trident.runtime.windows.worker_input import (
     NOTHING,
     PANE,

@@ -1,4 +1,9 @@
-"""Keys that must be looked at when a time has come, in the directory and the chunks of `kept_windows`.
+"""Records of keys, and keys that must be looked at when a time has come: what all that is kept by key holds between batches.
+
+::
+
+    ("key", *key)    -> version, what is noted of the key, then columns of its rows; of a join those of each side
+    ("windows",)     -> the keys that are due, in the directory and the chunks of `kept_windows`
 
 A key is noted with its time in a *pane*, which begins after the present. The further away the time is, the wider the pane: 1,
 8, 64 … milliseconds or microseconds, at most an eighth of how far away it is. So a directory has few panes, however far times
@@ -12,20 +17,26 @@ are several clocks, as of the two sides of a join, that is multiplied by their n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import chain, pairwise, repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from trident.arrow import schema_of
+from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.windows.kept_windows import Frontier, WindowStore, mergeable
 from trident.runtime.windows.shares import ONE, PartitionPlace
 from trident.runtime.windows.worker_input import bigint
+from trident.state.encoding.codec import decode_found, encode_many
 from trident.state.interfaces import Key
 
+ID = "$id"
+"""The column with the number of a row's key."""
+
+_VERSION = 1
 _DUE = "$due"
 _BITS, _EXPONENT_BITS = 3, 5
 
@@ -45,7 +56,7 @@ class DueKeys:
         self, state: Any, key: Fields, place: PartitionPlace = ONE, times: str = "", clocks: int = 1, unit: int = 1
     ) -> None:
         self._store = WindowStore(state, key.concat(bigint(_DUE)), unit << _BITS, place, key, times)
-        self._clocks, self._unit = clocks, unit
+        self.clocks, self._unit = clocks, unit
         self.frontier = self._store.directory.frontier
 
     @property
@@ -60,7 +71,7 @@ class DueKeys:
     def passed(self, now: int, clock: int = 0) -> pa.Table:
         """Take out the keys that are due up to now, some twice, and return them."""
         runs = self._store.directory.panes
-        begun = [pane for pane in runs if pane % self._clocks == clock and self._opens(pane) <= now]
+        begun = [pane for pane in runs if pane % self.clocks == clock and self._opens(pane) <= now]
         if not begun:
             return self._store.schema.empty_table().drop_columns([_DUE])
         read = self._store.read(run for pane in begun for run in runs[pane])
@@ -95,7 +106,7 @@ class DueKeys:
         far = due // self._unit
         exponents = np.frexp((far - now // self._unit).astype(np.float64))[1].astype(np.int64)
         exponents = np.maximum((exponents - 1) // _BITS - 1, 0)
-        panes = (((far >> (exponents * _BITS)) << _EXPONENT_BITS) | exponents) * self._clocks + clock
+        panes = (((far >> (exponents * _BITS)) << _EXPONENT_BITS) | exponents) * self.clocks + clock
         for pane in np.unique(panes).tolist():
             runs = self._store.directory.panes.get(pane, [])
             merges = runs[len(runs) - mergeable(runs, True) :]
@@ -105,10 +116,47 @@ class DueKeys:
 
     def _opens(self, pane: int) -> int:
         """Return when a pane is opened: when it begins, or one of the narrowest when it is over."""
-        number = pane // self._clocks
+        number = pane // self.clocks
         exponent = number & ((1 << _EXPONENT_BITS) - 1)
         begins = (number >> _EXPONENT_BITS) << (exponent * _BITS)
         return begins * self._unit if exponent else (begins + 1) * self._unit - 1
+
+
+class DueRecords:
+    """The records of keys that are due at times, which are noted first in each record: one for each clock.
+
+    `more`: what else is noted of a key that has no record; else as of `KeyRecords`.
+    """
+
+    def __init__(self, due: DueKeys, state: Any, of: str, more: Sequence[Any], *fields: Fields) -> None:
+        self._due, self._looks = due, list[Ints]()
+        self._records = KeyRecords(state, of, [*[NEVER] * due.clocks, *more], *fields)
+
+    def read(self, names: Sequence[Key]) -> tuple[Sequence[Sequence[Any]], list[pa.Table]]:
+        """Return what else is noted of some keys, and their rows; see `KeyRecords`."""
+        noted, tables = self._records.read(names)
+        self._looks = [np.array(looks, np.int64) for looks in noted[: self._due.clocks]]
+        return noted[self._due.clocks :], tables
+
+    def write(
+        self,
+        names: Sequence[Key],
+        keys: pa.Table,
+        due: Sequence[tuple[Ints, int]],
+        frontier: Frontier,
+        noted: Sequence[Sequence[Any]],
+        empty: Sequence[bool],
+        *tables: pa.Table,
+    ) -> None:
+        """Store what is noted of the keys that were read, and their rows, in place of theirs; and how far time has come.
+
+        `keys`: the grouping fields, a row for each name.
+        `due`: by clock, when each key is due (`NEVER`: at no time), and the present.
+        """
+        clocks = enumerate(zip(due, self._looks, strict=True))
+        looks = [self._due.note(keys, of, before, now, clock).tolist() for clock, ((of, now), before) in clocks]
+        self._records.write(names, [*looks, *noted], empty, *tables)
+        self._due.write(frontier)
 
 
 def keys_together(group: Fields, tables: Sequence[pa.Table]) -> tuple[pa.Table, list[Key], Ints]:
@@ -118,3 +166,83 @@ def keys_together(group: Fields, tables: Sequence[pa.Table]) -> tuple[pa.Table, 
     ids, firsts = group_ids(whole.columns, whole.num_rows)
     keys = one_form(whole.take(pa.array(firsts, pa.int64())), schema.names)
     return keys, list(zip(repeat("key"), *(column.to_pylist() for column in keys.columns))), ids
+
+
+class KeyRecords:
+    """The records of the keys that a batch concerns, in one partition of a state, within a commit.
+
+    `of`: whose records they are, for errors: "the sessions of a window".
+    `unknown`: what is noted of a key that has no record.
+    `fields`: of the rows, a table or more; there may be none.
+    """
+
+    def __init__(self, state: Any, of: str, unknown: Sequence[Any], *fields: Fields) -> None:
+        self._state, self._of, self._unknown = state, of, unknown
+        self.schemas = [schema_of(bigint(ID).concat(of_table)) for of_table in fields]
+        self._found: list[bool] = []
+
+    def read(self, names: Sequence[Key]) -> tuple[Sequence[Sequence[Any]], list[pa.Table]]:
+        """Return what is noted of some keys, a column a fact, and their rows; `ID` is the place of the key in `names`."""
+        columns = [name for schema in self.schemas for name in schema.names[1:]]
+        if not names:
+            self._found = []
+            return [()] * len(self._unknown), [schema.empty_table() for schema in self.schemas]
+        data = self._state.multi_get(names)
+        self._found = [one is not None for one in data]
+        empty = [_VERSION, *self._unknown, *([] for _ in columns)]
+        records: list[list[Any]] = decode_found(data, empty)
+        for version, width in {(record[0], len(record)) for record in records}:
+            if version != _VERSION or width != len(empty):
+                raise self._unreadable(version, width - len(empty), columns)
+        facts = list(zip(*records, strict=True))[1:]
+        tables, start = [], len(self._unknown)
+        for schema in self.schemas:
+            tables.append(_rows(schema, facts[start : start + len(schema) - 1]))
+            start += len(schema) - 1
+        return facts[: len(self._unknown)], tables
+
+    def write(
+        self,
+        names: Sequence[Key],
+        noted: Sequence[Sequence[Any]],
+        empty: Sequence[bool] | None = None,
+        *tables: pa.Table,
+    ) -> None:
+        """Store what is noted of the keys that were read, and their rows, in place of theirs; those that are empty go."""
+        columns = [column for table in tables for column in _by_key(table, len(names))]
+        records = zip(repeat(_VERSION), *noted, *columns, strict=False)
+        if empty is None:
+            puts, gone = dict(zip(names, records, strict=True)), []
+        else:
+            puts = {name: record for name, record, is_empty in zip(names, records, empty, strict=True) if not is_empty}
+            gone = [name for name, found in zip(names, self._found, strict=True) if found and name not in puts]
+        if puts:
+            self._state.multi_put(list(puts), encode_many(list(map(list, puts.values()))))
+        if gone:
+            self._state.multi_remove(gone)
+
+    def _unreadable(self, version: object, more: int, columns: Sequence[str]) -> CorruptValueError:
+        users = [name for name in columns if not name.startswith("$")]
+        has, keeps = (f" with {len(users) + more} columns", f" with {users}") if columns else ("", "")
+        return CorruptValueError(
+            f"read {self._of}: one is of version {version!r}{has}, this topology keeps version {_VERSION}{keeps}; another "
+            f"version of the topology wrote it. Give the {self._of.rpartition(' ')[2]} another state_name"
+        )
+
+
+def _rows(schema: pa.Schema, columns: Sequence[Sequence[list[Any]]]) -> pa.Table:
+    ids = np.repeat(np.arange(len(columns[0])), list(map(len, columns[0])))
+    types = schema.types[1:]
+    arrays = [pa.array(list(chain.from_iterable(of)), type_) for of, type_ in zip(columns, types, strict=True)]
+    return pa.table([pa.array(ids, pa.int64()), *arrays], schema=schema)
+
+
+def _by_key(table: pa.Table, count: int) -> list[list[list[Any]]]:
+    """Return for each column but `ID` the values of each key."""
+    ids = table.column(ID).to_numpy()
+    if np.any(ids[1:] < ids[:-1]):
+        order = np.argsort(ids, kind="stable")
+        table, ids = table.take(pa.array(order)), ids[order]
+    bounds = np.searchsorted(ids, np.arange(count + 1)).tolist()
+    values = [column.to_pylist() for column in table.drop_columns([ID]).columns]
+    return [[column[start:stop] for start, stop in pairwise(bounds)] for column in values]

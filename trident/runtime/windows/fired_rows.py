@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,12 +14,13 @@ from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.operations.several import Several, result_fields
 from trident.operations.windows import LATE, first_and_last, late_field
+from trident.runtime.steps.failures import in_lists
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.worker_input import END, START, aggregating, bigint, merged, with_column
 
-_MANY = 1 << 20
+_MANY = 1 << 20  # rows that are aggregated at once, unless one window has more
 
 
 class Complete(NamedTuple):
@@ -34,7 +35,9 @@ def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: 
     """Return the rows that windows give, of `held` tuples or partial results; windows come in order of their ends."""
     key = node.group.concat(bigint(END))
     tables = []
-    for some in _together(windows):
+    for some in in_lists(
+        windows, lambda window: window.stop - window.first, _MANY
+    ):  # few passes, never many large windows
         sizes = [window.stop - window.first for window in some]
         at = np.concatenate([np.arange(window.first, window.stop) for window in some])
         ends = np.repeat(np.array([window.end for window in some], np.int64), sizes)
@@ -57,20 +60,6 @@ def _aggregated(node: WindowNode, held: pa.Table, key: Fields, run: StepRun) -> 
         table = aggregate(node.id, aggregating(node, key, node.member, partial=False), held, run)
     ends = table.column(END).to_numpy()
     return table.take(pa.array(np.argsort(ends, kind="stable"))) if np.any(ends[1:] < ends[:-1]) else table
-
-
-def _together(windows: Sequence[Complete]) -> Iterator[list[Complete]]:
-    """Group the windows that are aggregated at once: few passes, but never all of many large windows in memory."""
-    some: list[Complete] = []
-    rows = 0
-    for window in windows:
-        some.append(window)
-        rows += window.stop - window.first
-        if rows >= _MANY:
-            yield some
-            some, rows = [], 0
-    if some:
-        yield some
 
 
 def _bounded(node: WindowNode, table: pa.Table) -> pa.Table:

@@ -26,7 +26,6 @@ from trident.operations.windows import SessionWindow
 from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.windows.count_windows import update_counts
-from trident.runtime.windows.event_times import NOWHERE
 from trident.runtime.windows.fired_rows import Complete, late_rows, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
@@ -37,6 +36,7 @@ from trident.runtime.windows.shares import Share
 from trident.runtime.windows.timer_update import update_timers
 from trident.runtime.windows.worker_input import (
     AT,
+    NOWHERE,
     PANE,
     ROWS,
     bigint,

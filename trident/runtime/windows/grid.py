@@ -37,7 +37,6 @@ class Grid:
 
     @staticmethod
     def of(config: WindowConfig) -> Grid:
-        """Return the grid of a configuration."""
         unit, lateness_ms = config.per_ms, config.event_time.lateness_ms if config.event_time else 0
         clock = None if config.zone is None else LocalClock.of(config.zone, 1000 * unit, config.slide * unit)
         return Grid(config.length * unit, config.slide * unit, lateness_ms * unit, clock)
@@ -48,11 +47,9 @@ class Grid:
         return gcd(self.length, self.slide)
 
     def places(self, moments: Ints) -> Ints:
-        """Return the ordinate of each moment."""
         return moments if self.clock is None else self.clock.local(moments)
 
     def pane_of(self, moments: Ints) -> Ints:
-        """Return the pane of each moment."""
         return np.asarray(self.places(moments) // self.width, np.int64)
 
     def reached(self, moment: int) -> int:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,10 +32,9 @@ from trident.fields import Fields
 from trident.graph import JoinWithinNode
 from trident.operations.metrics import count_again
 from trident.operations.windows import FIRST_MS
-from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.key_columns import Ints, group_ids, one_form
-from trident.runtime.windows.due_keys import NEVER, DueKeys
-from trident.runtime.windows.key_records import ID, KeyRecords
+from trident.runtime.steps.failures import Bounds
+from trident.runtime.steps.key_columns import Ints, group_ids, nulls_apart, one_form
+from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace, Share
 from trident.runtime.windows.worker_input import side_tables
 from trident.state.interfaces import Key
@@ -60,52 +60,33 @@ class KeptJoin:
     def __init__(self, node: JoinWithinNode, state: Any, place: PartitionPlace = ONE) -> None:
         own = Fields.of(["$at", MET], ["bigint", "boolean"])
         sides = [own.concat(side.fields.select(side.rest)) for side in node.sides]
-        self._records = KeyRecords(state, "the rows of a join", [NEVER, NEVER], *sides)
         reach = node.latest_us - node.earliest_us + sum(side.delay_us for side in node.sides)
         self._due = DueKeys(state, node.sides[0].key, place, _TIMES, clocks=2, unit=max(reach // _PANES, 1000))
+        self.records = DueRecords(self._due, state, "the rows of a join", [], *sides)
         self.watermarks: Watermarks = self._due.frontier or [None, None]
-        self._looks: list[Ints] = []
 
     def due_keys(self, watermarks: Watermarks) -> list[pa.Table]:
         """Take out the keys whose rows of one side end before the watermark of the other one, some twice."""
         return [self._due.passed(_before(watermarks[1 - side]), side) for side in range(2)]
-
-    def read(self, keys: Sequence[Key]) -> list[pa.Table]:
-        """Return the rows stored for some keys: for each side a table of the time, `MET` and the fields.
-
-        A first column `$id` has the place of the row's key in `keys`; the key's own fields are left out.
-        """
-        looks, tables = self._records.read(_names(keys))
-        self._looks = [np.array(of_side, np.int64) for of_side in looks]
-        return tables
 
     def write(self, keys: _Keys, sides: Sequence[pa.Table], ends: Sequence[Ints], watermarks: Watermarks) -> None:
         """Store the rows of the keys that were read, in place of what was read, and all else that changed.
 
         `ends`: when the rows of each side end.
         """
-        rows, looks, empty = keys.rows.slice(0, len(keys.stored)), [], np.ones(len(keys.stored), bool)
+        count, dues = len(keys.names), []
+        empty = np.ones(count, bool)
         for side, (table, of_rows) in enumerate(zip(sides, ends, strict=True)):
-            now, ids, due = (
-                _before(watermarks[1 - side]),
-                table.column(ID).to_numpy(),
-                np.full(len(keys.stored), -NEVER),
-            )
+            now, ids, due = _before(watermarks[1 - side]), table.column(ID).to_numpy(), np.full(count, -NEVER)
             np.minimum.at(due, ids, np.maximum(of_rows, now + 1))  # rows of the year 1 may end before all times
             empty[ids] = False
             due[due == -NEVER] = NEVER
-            noted = self._due.note(rows, due, self._looks[side], now, side)
-            looks.append(noted.tolist())
-        self._records.write(_names(keys.stored), looks, empty.tolist(), *sides)
-        self._due.write(watermarks)
+            dues.append((due, now))
+        self.records.write(keys.names, keys.rows.slice(0, count), dues, watermarks, (), empty.tolist(), *sides)
 
 
 def _before(watermark: int | None) -> int:
     return _LONG_AGO if watermark is None else watermark - 1
-
-
-def _names(keys: Sequence[Key]) -> list[Key]:
-    return [("key", *key) for key in keys]
 
 
 def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
@@ -113,7 +94,7 @@ def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
     store = KeptJoin(node, state, share.place)
     came = side_tables(node, share.tables)
     watermarks = _moved(node, store.watermarks, share.moment)
-    new = [_in_time(node, at, store.watermarks) for at in zip(range(2), came, strict=True)]
+    new = [_in_time(node, table, before) for table, before in zip(came, store.watermarks, strict=True)]
     sides, keys = _brought_together(node, store, new, watermarks)
     return _joined(node, store, sides, keys, watermarks, share.run.on_error.bounds)
 
@@ -127,10 +108,8 @@ def _moved(node: JoinWithinNode, watermarks: Watermarks, moment: Moment) -> Wate
     return moved
 
 
-def _in_time(node: JoinWithinNode, numbered: tuple[int, pa.Table], watermarks: Watermarks) -> pa.Table:
+def _in_time(node: JoinWithinNode, table: pa.Table, watermark: int | None) -> pa.Table:
     """Return the rows of a side that are not late; count the others."""
-    at, table = numbered
-    watermark = watermarks[at]
     if watermark is None or not table.num_rows:
         return table
     in_time = table.filter(pc.greater_equal(table.column(0), watermark))
@@ -155,7 +134,6 @@ class _Side:
 
     @property
     def timed(self) -> Timed:
-        """Their keys and times."""
         return Timed(self.rows.column(0).to_numpy(), self.rows.column(1).to_numpy())
 
 
@@ -164,11 +142,11 @@ class _Keys:
     """The distinct keys of a batch; those with a null, which meet nothing, come last.
 
     `rows`: the key fields of each, named as on the left side.
-    `stored`: the keys that the state may have.
+    `names`: the names of the keys that the state may have.
     """
 
     rows: pa.Table
-    stored: list[Key]
+    names: list[Key]
 
 
 def _brought_together(
@@ -185,7 +163,8 @@ def _brought_together(
     ids, keys = _numbered(whole)
     sides = []
     of_sides = np.split(ids, np.cumsum([part.num_rows for part in parts])[:-1])
-    for side, table, own, before in zip(node.sides, new, of_sides, store.read(keys.stored), strict=False):
+    kept = store.records.read(keys.names)[1]  # for each side the place of the key, the time, `MET` and the other fields
+    for side, table, own, before in zip(node.sides, new, of_sides, kept, strict=False):
         columns = [pa.array(own, pa.int64()), table.column(0), pa.array(np.zeros(len(own), bool)),
                    *(table.column(name) for name in side.rest)]  # fmt: skip
         sides.append(_Side(pa.concat_tables([before, pa.table(columns, schema=before.schema)]), before.num_rows))
@@ -194,22 +173,10 @@ def _brought_together(
 
 def _numbered(whole: pa.Table) -> tuple[Ints, _Keys]:
     """Number the distinct keys: those without a null first, which the state may have. A row with a null is a key of its own."""
-    ids, firsts = group_ids(whole.columns, whole.num_rows)
-    nulls = np.zeros(whole.num_rows, bool)
-    for column in whole.columns:
-        nulls |= pc.is_null(column).to_numpy()
-    if nulls.any():
-        known, own = np.unique(ids[~nulls], return_inverse=True)
-        alone = np.flatnonzero(nulls)
-        firsts = np.concatenate([firsts[known], alone])
-        ids = ids.copy()
-        ids[~nulls], ids[alone] = own, len(known) + np.arange(len(alone))
-        stored = len(known)
-    else:
-        stored = len(firsts)
+    ids, firsts, stored = nulls_apart(whole, *group_ids(whole.columns, whole.num_rows))
     rows = whole.take(pa.array(firsts, pa.int64()))
     columns = [column.slice(0, stored).to_pylist() for column in rows.columns]
-    return ids, _Keys(rows, list(zip(*columns, strict=True)))
+    return ids, _Keys(rows, list(zip(repeat("key"), *columns)))
 
 
 # ---- joining, and what stays -------------------------------------------------------------------------------------------
@@ -224,7 +191,7 @@ def _joined(
         met = np.asarray(side.rows.column(MET).to_numpy(), bool).copy()
         met[in_pairs] = True
         ends = side.timed.at + (node.latest_us if at == 0 else -node.earliest_us)
-        over = side.timed.ids >= len(keys.stored)
+        over = side.timed.ids >= len(keys.names)
         watermark = watermarks[1 - at]
         if watermark is not None:
             over |= ends < watermark
@@ -277,7 +244,6 @@ class Timed(NamedTuple):
     at: Ints
 
     def take(self, rows: Ints) -> Timed:
-        """Return some of them."""
         return Timed(self.ids[rows], self.at[rows])
 
 

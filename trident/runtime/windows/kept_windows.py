@@ -54,7 +54,6 @@ class TupleRun(NamedTuple):
     slots: int
 
     def keys_in(self, place: PartitionPlace = ONE) -> list[Key]:
-        """Return the keys of its chunks in a partition."""
         return [place.key("chunk", slot) for slot in range(self.first, self.first + self.slots)]
 
 
@@ -76,7 +75,6 @@ class Directory:
     elsewhere: int = 0
 
     def to_bytes(self) -> bytes:
-        """Return it as it is stored."""
         if self.elsewhere:
             return encode([_ELSEWHERE, self.elsewhere])
         panes = [[pane, *map(list, runs)] for pane, runs in self.panes.items()]
@@ -155,10 +153,16 @@ class WindowStore:
         """Whether the directory must be written although nothing changed: all partitions begin with the same batch."""
         return self._is_new and (given > 0 or len(self.taken_from) > 0)
 
-    def read(self, runs: Iterable[TupleRun]) -> dict[TupleRun, list[pa.RecordBatch]]:
-        """Read runs, all at once."""
-        wanted = list(dict.fromkeys(runs))
-        return self._read(wanted, self._place)
+    def read(
+        self, runs: Iterable[TupleRun], place: PartitionPlace | None = None
+    ) -> dict[TupleRun, list[pa.RecordBatch]]:
+        """Read runs, of this partition or of another place, all at once."""
+        keys = {run: run.keys_in(place or self._place) for run in runs}
+        stored = [key for of_run in keys.values() for key in of_run if key not in self._puts]
+        found = dict(zip(stored, self._state.multi_get(stored), strict=True)) if stored else {}
+        if self._puts:
+            found.update(self._puts)  # what this very commit takes over
+        return {run: [self._rows(key, found[key]) for key in of_run] for run, of_run in keys.items()}
 
     def add(self, pane: int, rows: pa.Table, instead_of: Sequence[TupleRun] = ()) -> None:
         """Add rows to a pane, in place of its last runs `instead_of`, whose rows they include."""
@@ -178,7 +182,6 @@ class WindowStore:
         runs.append(run)
 
     def remove(self, pane: int) -> None:
-        """Remove a pane with all that it holds."""
         self._forget(self.directory.panes.pop(pane))
 
     def write(self) -> None:
@@ -194,14 +197,6 @@ class WindowStore:
         for key in (key for run in runs for key in run.keys_in(self._place)):
             if self._puts.pop(key, None) is None:
                 self._removed.append(key)
-
-    def _read(self, runs: Sequence[TupleRun], place: PartitionPlace) -> dict[TupleRun, list[pa.RecordBatch]]:
-        keys = [run.keys_in(place) for run in runs]
-        stored = [key for of_run in keys for key in of_run if key not in self._puts]
-        found = dict(zip(stored, self._state.multi_get(stored), strict=True)) if stored else {}
-        if self._puts:
-            found.update(self._puts)  # what this very commit takes over
-        return {run: [self._rows(key, found[key]) for key in of_run] for run, of_run in zip(runs, keys, strict=True)}
 
     def _directory(self, place: PartitionPlace) -> Directory:
         (data,) = self._state.multi_get([place.key("windows")])
@@ -238,22 +233,14 @@ class WindowStore:
     def _take_over(self, before: Directory, other: PartitionPlace, key: Fields) -> None:
         self.directory.frontier = later(self.directory.frontier, before.frontier)
         for pane, runs in before.panes.items():
-            read = self._read(runs, other)
+            read = self.read(runs, other)
             rows = pa.Table.from_batches([some for run in runs for some in read[run]], self.schema)
             own = rows_of(self._place, key, rows)
             if own.num_rows:
                 self.add(pane, own)
-        self.forget(
-            [
-                other.key("windows"),
-                *(key for runs in before.panes.values() for run in runs for key in run.keys_in(other)),
-            ]
-        )
-
-    def forget(self, keys: Iterable[Key]) -> None:
-        """Remove keys of another layout, once for all partitions."""
-        if self._place.partition == 0:
-            self._removed.extend(key for key in keys if key != DIRECTORY)
+        if self._place.partition == 0:  # once for all partitions
+            chunks = [key for runs in before.panes.values() for run in runs for key in run.keys_in(other)]
+            self._removed += [key for key in (other.key("windows"), *chunks) if key != DIRECTORY]
 
     def _rows(self, key: Key, data: bytes | None) -> pa.RecordBatch:
         if data is None:

@@ -31,11 +31,10 @@ from trident.graph import WindowNode
 from trident.operations.metrics import count_again
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.due_keys import NEVER, DueKeys, keys_together
+from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords, keys_together
 from trident.runtime.windows.fired_rows import late_rows, session_results
 from trident.runtime.windows.grid import Spans, sessions_of
-from trident.runtime.windows.key_records import ID, KeyRecords
-from trident.runtime.windows.shares import ONE, PartitionPlace, Share
+from trident.runtime.windows.shares import Share
 from trident.runtime.windows.worker_input import (
     AT,
     END,
@@ -50,85 +49,47 @@ from trident.runtime.windows.worker_input import (
     with_column,
     with_nothing,
 )
-from trident.state.interfaces import Key
 
-
-class KeptSessions:
-    """The state of a session window, within a commit.
-
-    `schema`: of the rows that `read` gives: `ID`, `START`, `AT`, and what is kept beside the key.
-    `watermark`: after the batches so far; None before the first tuple.
-    """
-
-    def __init__(self, node: WindowNode, state: Any, place: PartitionPlace = ONE) -> None:
-        fields = Fields.of([START, AT], ["bigint"] * 2).concat(value_fields(node))
-        self._records = KeyRecords(state, "the sessions of a window", [NEVER], fields)
-        self._due = DueKeys(state, node.group, place, node.config.times)
-        (self.schema,) = self._records.schemas
-        self.watermark = self._due.frontier
-        self._looks = np.empty(0, np.int64)
-
-    def must_write(self, given: int) -> bool:
-        """Whether the directory must be written although nothing changed; see `WindowStore`."""
-        return self._due.must_write(given)
-
-    def due_keys(self, watermark: int) -> pa.Table:
-        """Take out the keys that are due since the watermark passes them, some twice, and return them."""
-        return self._due.passed(watermark - 1)
-
-    def read(self, names: Sequence[Key]) -> pa.Table:
-        """Return the rows of some keys; `ID` is the place of the key in `names`."""
-        (looks,), (rows,) = self._records.read(names)
-        self._looks = np.array(looks, np.int64)
-        return rows
-
-    def write(self, names: Sequence[Key], keys: pa.Table, rows: pa.Table, due: Ints, watermark: int) -> None:
-        """Store the rows of the keys that were read in place of theirs, and the watermark.
-
-        `keys`: the grouping fields, a row for each name.
-        `due`: when each key is due: one number per key, `NEVER` if it has no session any more.
-        """
-        looks = self._due.note(keys, due, self._looks, watermark - 1)
-        self._records.write(names, [looks.tolist()], (due == NEVER).tolist(), rows)
-        self._due.write(watermark)
+_TIMES = Fields.of([START, AT], ["bigint"] * 2)
 
 
 def update_sessions(node: WindowNode, state: Any, share: Share) -> pa.Table:
     """Add a batch to a partition of the state, between `begin_commit` and `commit`; return the rows of complete sessions."""
-    store, moment = KeptSessions(node, state, share.place), share.moment
+    due, moment = DueKeys(state, node.group, share.place, node.config.times), share.moment
     assert node.config.event_time is not None, node
-    watermark, gap = moment.watermark(store.watermark, node.config.event_time), node.config.length * node.config.per_ms
-    if watermark is None or not (share.tables or watermark != store.watermark or store.must_write(moment.given)):
+    watermark, gap = moment.watermark(due.frontier, node.config.event_time), node.config.length * node.config.per_ms
+    if watermark is None or not (share.tables or watermark != due.frontier or due.must_write(moment.given)):
         return schema_of(node.fields).empty_table()
+    records = DueRecords(due, state, "the sessions of a window", [], _TIMES.concat(value_fields(node)))
     came = _came(node, share.tables)
-    keys, names, ids = keys_together(node.group, [came, store.due_keys(watermark)])
-    kept, came = store.read(names), with_column(came, ID, ids[: came.num_rows])
+    keys, names, ids = keys_together(node.group, [came, due.passed(watermark - 1)])
+    _, (kept,) = records.read(names)
+    came = with_column(came, ID, ids[: came.num_rows])
     columns = list(kept.column_names)
-    numbers, sessions = sessions_of(_spans(kept, came), gap)
+    both = ([table.column(name).to_numpy() for table in (kept, came)] for name in (ID, START, AT))
+    numbers, sessions = sessions_of(Spans(*map(np.concatenate, both)), gap)
     ends = sessions.lasts + gap
     kept = with_column(kept, SESSION, numbers[: kept.num_rows])
     came = with_column(came, SESSION, numbers[kept.num_rows :])
-    came, late = _in_time(node, came, ends, store.watermark)
+    came, late = _in_time(node, came, ends, due.frontier)
     rows = _together(node, kept, came, sessions, share.run)
     over = ends[rows.column(SESSION).to_numpy()] < watermark
     complete, open_ones = rows.filter(pa.array(over)), rows.filter(pa.array(~over))
-    store.write(names, keys, open_ones.select(columns), _due(open_ones, ends, len(names)), watermark)
+    ends_of_keys = _due(open_ones, ends, len(names))
+    empty = (ends_of_keys == NEVER).tolist()
+    records.write(names, keys, [(ends_of_keys, watermark - 1)], watermark, (), empty, open_ones.select(columns))
     return pa.concat_tables([_results(node, complete, sessions, keys, share.run), late_rows(node, late)])
 
 
 def _came(node: WindowNode, tables: Sequence[pa.Table]) -> pa.Table:
     """Return the rows that come; a tuple is a row that ends when it begins."""
     if not tables:
-        fields = node.group.concat(Fields.of([START, AT], ["bigint"] * 2)).concat(value_fields(node))
+        fields = node.group.concat(_TIMES).concat(value_fields(node))
         more = [name for name in node.late.names if name not in fields.names]
         return schema_of(fields.concat(node.late.select(more))).empty_table()
     table = pa.concat_tables(tables)
     table = table if START in table.column_names else table.append_column(START, table.column(AT))
     return with_nothing(table) if value_fields(node) is NOTHING else table
-
-
-def _spans(*tables: pa.Table) -> Spans:
-    return Spans(*(np.concatenate([table.column(name).to_numpy() for table in tables]) for name in (ID, START, AT)))
 
 
 def _in_time(node: WindowNode, came: pa.Table, ends: Ints, before: int | None) -> tuple[pa.Table, pa.Table]:

@@ -27,8 +27,7 @@ from trident.operations.windows import FIRST_MS, EventTime
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.key_columns import places_of
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.event_times import NOWHERE
-from trident.runtime.windows.worker_input import AT, MARKS, panes_of
+from trident.runtime.windows.worker_input import AT, MARKS, NOWHERE, panes_of
 from trident.state.interfaces import Key
 
 OverTime = WindowNode | JoinWithinNode
@@ -152,7 +151,6 @@ def rows_by_partition(node: OverTime, tables: Sequence[pa.Table], partitions: in
 
 
 def rows_of(place: PartitionPlace, key: Fields, rows: pa.Table) -> pa.Table:
-    """Return the rows whose key is in a partition."""
     if place.partitions == 1 or not rows.num_rows:
         return rows
     return rows.filter(pa.array(places_of(rows, key.names, place.partitions) == place.partition))
@@ -192,9 +190,7 @@ _SCHEMA = pa.schema(
 )
 
 
-def pieces_of(
-    node: WindowNode | JoinWithinNode, tables: Sequence[pa.Table], partitions: int
-) -> Iterator[tuple[int, int, pa.Table]]:
+def pieces_of(node: OverTime, tables: Sequence[pa.Table], partitions: int) -> Iterator[tuple[int, int, pa.Table]]:
     """Give what a task sends for its rows: the number of the partition, the port (`MOMENT`, or 0) and a table."""
     moment = moment_of(node, tables)
     row = {"given": moment.given, "left": moment.reached[0], "right": moment.reached[1], "panes": list(moment.panes)}

@@ -33,8 +33,7 @@ from trident.operations.timers import Timers, TimersConfig, time_of
 from trident.runtime.steps.failures import AtStep, Failure, StepFailed, calls_user_code, failure_of
 from trident.runtime.steps.key_columns import Ints, keys_of
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate
-from trident.runtime.windows.due_keys import NEVER, DueKeys, keys_together
-from trident.runtime.windows.key_records import KeyRecords
+from trident.runtime.windows.due_keys import NEVER, DueKeys, DueRecords, keys_together
 from trident.runtime.windows.shares import Moment, Share
 from trident.state.encoding.codec import encode, encode_tuples
 from trident.state.interfaces import Key
@@ -48,49 +47,6 @@ class Kept(NamedTuple):
     times: set[int]
 
 
-class KeptTimers:
-    """The keys that a batch concerns, within a commit.
-
-    `step`: the process, for errors.
-    `due`: when the keys of the state are due.
-    """
-
-    def __init__(self, step: str, state: Any, due: DueKeys) -> None:
-        self._step, self._due = step, due
-        self._records = KeyRecords(state, "the timers of a process", [NEVER, None, []])
-        self._looks = np.empty(0, np.int64)
-
-    def read(self, names: Sequence[Key]) -> list[Kept]:
-        """Read some keys, in the order asked; one that is not there has no value and no timers."""
-        (looks, values, times), _ = self._records.read(names)
-        self._looks = np.array(looks, np.int64)
-        return [Kept(value, set(of_key)) for value, of_key in zip(values, times, strict=True)]
-
-    def write(self, names: Sequence[Key], keys: pa.Table, kept: Sequence[Kept], now: int) -> None:
-        """Write the keys that were read, and how far time has come.
-
-        `keys`: the grouping fields, a row for each name.
-        """
-        due = np.array([min(one.times, default=NEVER) for one in kept], np.int64)
-        looks = self._due.note(keys, due, self._looks, now).tolist()
-        noted = [looks, [one.value for one in kept], [sorted(one.times) for one in kept]]
-        try:
-            self._records.write(names, noted, [one.value is None and not one.times for one in kept])
-        except (CorruptValueError, TypeError):
-            self._check_values(names, kept)
-            raise
-        self._due.write(now)
-
-    def _check_values(self, names: Sequence[Key], kept: Sequence[Kept]) -> None:
-        """Say which value cannot be stored."""
-        for name, (value, _) in zip(names, kept, strict=True):
-            try:
-                encode([value])  # as deep as in its record
-            except (CorruptValueError, TypeError) as error:
-                cause = f"the value {shown(value)} of key {name[1:]!r} cannot be stored: {error}"
-                raise StepFailed(Failure(self._step, None, cause, retry=False)) from error
-
-
 def update_timers(node: WindowNode, state: Any, share: Share) -> pa.Table:
     """Process a batch in a partition of the state, between `begin_commit` and `commit`; return what the user's code emits."""
     tables, moment, run = share.tables, share.moment, share.run
@@ -98,20 +54,39 @@ def update_timers(node: WindowNode, state: Any, share: Share) -> pa.Table:
     now = _now(node, due.frontier, moment)
     rows = schema_of(node.fields).empty_table()
     if now is not None and (tables or _must_run(node, due, now, moment)):
-        store = KeptTimers(node.id, state, due)
+        records = DueRecords(due, state, "the timers of a process", [None, []])
         came = pa.concat_tables(tables) if tables else None
         concerned = [due.passed(now), *([] if came is None else [came])]
         keys, names, ids = keys_together(node.group, concerned)
-        calls = _Calls(node, run, keys, store.read(names), now)
+        (values, times), _ = records.read(names)
+        kept = [Kept(value, set(of_key)) for value, of_key in zip(values, times, strict=True)]
+        calls = _Calls(node, run, keys, kept, now)
         if came is not None:
             calls.process(came, ids[len(ids) - came.num_rows :])
         with AtStep(node.id, lambda: calls.key):
             calls.fire()
         rows = calls.rows()
-        store.write(names, keys, calls.kept, now)
+        _write(node, records, names, keys, calls.kept, now)
     if node.config.by_batch_time and due.earliest is not None:
         run.timers.append(-(-due.earliest // node.config.per_ms))
     return rows
+
+
+def _write(
+    node: WindowNode, records: DueRecords, names: Sequence[Key], keys: pa.Table, kept: Sequence[Kept], now: int
+) -> None:
+    due = np.array([min(one.times, default=NEVER) for one in kept], np.int64)
+    noted = [[one.value for one in kept], [sorted(one.times) for one in kept]]
+    try:
+        records.write(names, keys, [(due, now)], now, noted, [one.value is None and not one.times for one in kept])
+    except (CorruptValueError, TypeError):
+        for name, (value, _) in zip(names, kept, strict=True):
+            try:
+                encode([value])  # as deep as in its record
+            except (CorruptValueError, TypeError) as error:
+                cause = f"the value {shown(value)} of key {name[1:]!r} cannot be stored: {error}"
+                raise StepFailed(Failure(node.id, None, cause, retry=False)) from error
+        raise
 
 
 def _now(node: WindowNode, before: int | None, moment: Moment) -> int | None:
@@ -142,7 +117,6 @@ class _Calls:
         self._out = Emitted(node.id, node.member.outputs, run.on_error, keys.num_rows)
 
     def process(self, came: pa.Table, ids: Ints) -> None:
-        """Pass on each tuple."""
         numbers = ids.tolist()
         timers = [self._timers(at) for at in range(len(self.kept))]
 

@@ -87,11 +87,9 @@ class NumberForm:
 
     @cached_property
     def flag_type(self) -> Any:
-        """The type of the flags."""
         return np.int64 if self.names else np.uint8
 
     def fields(self, side: Side) -> list[Column]:
-        """Return a view for each number."""
         return [side[:, at].view(_NUMBERS[type_][1]) for at, type_ in enumerate(self.types)]
 
     def listed(self, side: Side, flags: Flags) -> list[Any]:
@@ -108,7 +106,6 @@ class NumberForm:
         return structs
 
     def arrow(self, side: Side, flags: Flags) -> pa.Array:
-        """Return the values as an Arrow array."""
         masks = self._nones(flags) or repeat(None)
         columns = [pa.array(column, mask=mask) for column, mask in zip(self.fields(side), masks, strict=False)]
         if not self.names:

@@ -21,23 +21,6 @@ from trident.errors import CorruptValueError
 from trident.state.encoding.equal_keys import canonical_key, canonical_keys
 from trident.state.encoding.extensions import TUPLE, new_packer, new_row_packer, pack, type_name, unpack
 from trident.state.interfaces import Key
-from trident.types import plain_number
-
-__all__ = [
-    "VERSION",
-    "decode",
-    "decode_columns",
-    "decode_found",
-    "decode_keys",
-    "decode_many",
-    "encode",
-    "encode_columns",
-    "encode_keys",
-    "encode_lists",
-    "encode_many",
-    "encode_tuples",
-    "plain_number",
-]
 
 VERSION = 1
 """The first byte of every encoded value."""
@@ -76,12 +59,17 @@ def decode(data: bytes) -> Any:
     """
     decoder = _VERSIONS.get(data[0]) if data else None
     if decoder is None:
-        raise CorruptValueError(_unknown_version(data))
+        raise CorruptValueError(
+            f"decode {_shown(data)}: a stored value starts with byte {VERSION}; these bytes were written by another "
+            "program, another serializer or a newer version. Use the serializer they were written with, or another "
+            "key prefix"
+        )
     try:
         return decoder(memoryview(data)[1:])
     except _DAMAGE as error:
         raise CorruptValueError(
-            f"decode {_shown(data)}: damaged or cut off ({_reason(error)}); restore the store, or remove the key"
+            f"decode {_shown(data)}: damaged or cut off ({str(error) or type(error).__name__}); restore the store, or "
+            "remove the key"
         ) from error
 
 
@@ -89,7 +77,6 @@ def decode(data: bytes) -> Any:
 
 
 def encode_many(objs: Sequence[object]) -> list[bytes]:
-    """Encode each value."""
     try:
         return _encode_together(objs)
     except _UNPACKABLE:
@@ -97,7 +84,6 @@ def encode_many(objs: Sequence[object]) -> list[bytes]:
 
 
 def encode_lists(rows: Sequence[Sequence[object]]) -> list[bytes]:
-    """Encode each row as a list of its items."""
     try:
         return _encode_together(map(list, rows))
     except _UNPACKABLE:
@@ -124,7 +110,6 @@ def encode_columns(head: Sequence[object], columns: Sequence[Sequence[object]]) 
 
 
 def encode_tuples(rows: Sequence[Sequence[object]]) -> list[bytes]:
-    """Encode each row as a tuple of its items."""
     packer = new_packer()
     pack_list, pack_extension = packer.pack, packer.pack_ext_type
     try:
@@ -134,7 +119,6 @@ def encode_tuples(rows: Sequence[Sequence[object]]) -> list[bytes]:
 
 
 def decode_many(data: Sequence[bytes]) -> list[Any]:
-    """Decode each value."""
     columns = _decode_together(data, _VERSION_BYTE, 1)
     return [decode(one) for one in data] if columns is None else columns[0]
 
@@ -244,18 +228,6 @@ _DAMAGE: tuple[type[Exception], ...] = (
     msgpack.UnpackException,
     struct.error,
 )
-
-
-def _unknown_version(data: bytes) -> str:
-    return (
-        f"decode {_shown(data)}: a stored value starts with byte {VERSION}; these bytes were written by another "
-        "program, another serializer or a newer version. Use the serializer they were written with, or another "
-        "key prefix"
-    )
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__
 
 
 def _shown(data: bytes) -> str:

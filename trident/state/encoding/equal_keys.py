@@ -69,7 +69,6 @@ def canonical_keys(keys: Sequence[Key]) -> Sequence[Key]:
 
 
 def canonical_key(key: Key) -> Key:
-    """Return the one form of a key."""
     return tuple(map(canonical, key))
 
 

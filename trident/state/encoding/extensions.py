@@ -118,7 +118,6 @@ new_packer = partial(new_row_packer, strict_types=True)
 
 
 def pack(obj: object) -> bytes:
-    """Pack one value."""
     packed: bytes = new_packer().pack(obj)
     return packed
 

@@ -26,13 +26,14 @@ sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`, or i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import repeat
-from typing import Any, Protocol, runtime_checkable
+from itertools import chain, repeat
+from typing import Any, Protocol, cast, runtime_checkable
 
 from trident.errors import ConfigError, CorruptValueError
+from trident.roles import has
 from trident.state.encoding.codec import (
     decode,
     decode_columns,
@@ -48,28 +49,13 @@ from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import plain_number
 
-__all__ = [
-    "CodecSerializer",
-    "Decode",
-    "DecodeOpaque",
-    "DeserializesMany",
-    "JSONNonTransactionalSerializer",
-    "JSONOpaqueSerializer",
-    "JSONTransactionalSerializer",
-    "Serializer",
-    "SerializesMany",
-    "StoredValues",
-    "keeps_attempts",
-    "serializer_for",
-]
-
 
 @runtime_checkable
 class Serializer(Protocol):
     """Turns what a map stores into bytes and back.
 
-    Its optional abilities are the protocols below and `DeclaresKind`, the kind whose values it writes. A trial shows whether
-    it keeps the attempt of an opaque value (`keeps_attempts`).
+    It may have a `kind`, that of the values that it writes; and both `serialize_many` and `deserialize_many`, which take a list
+    and return one, if it is faster with many at once. A trial shows whether it keeps the attempt of an opaque value.
     """
 
     def serialize(self, obj: Any) -> bytes:
@@ -77,22 +63,6 @@ class Serializer(Protocol):
 
     def deserialize(self, data: bytes) -> Any:
         """Return the object of `data`; raise `CorruptValueError` if it is damaged or foreign."""
-
-
-@runtime_checkable
-class SerializesMany(Protocol):
-    """A serializer that is faster with many objects at once."""
-
-    def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
-        """Return the bytes of each."""
-
-
-@runtime_checkable
-class DeserializesMany(Protocol):
-    """A serializer that is faster with the bytes of many objects at once."""
-
-    def deserialize_many(self, data: Sequence[bytes]) -> list[Any]:
-        """Return the object of each."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +80,7 @@ STORED_FORMS: dict[StateType, StoredForm] = {
     StateType.TRANSACTIONAL: StoredForm(TransactionalValue, 2, 1, "[txid, value] of a transactional state"),
 }
 """The kinds that store more than the bare value."""
+_INT = frozenset({int})  # not bool
 
 
 def fields_of(obj: Any, kind: StateType) -> Any:
@@ -129,16 +100,15 @@ def from_fields(fields: Any, kind: StateType) -> Any:
     if form is None:
         return fields
     if isinstance(fields, list):
-        if len(fields) == form.width and are_ints(fields[: form.ints]):
+        if len(fields) == form.width and _INT.issuperset(map(type, fields[: form.ints])):
             return form.stored(*fields)
-        if len(fields) == len(Sentinel._fields) and isinstance(fields[0], str) and are_ints(fields[1:3]):
+        if (
+            len(fields) == len(Sentinel._fields)
+            and isinstance(fields[0], str)
+            and _INT.issuperset(map(type, fields[1:3]))
+        ):
             return Sentinel(*fields)
     raise _misfit(fields, form.text)
-
-
-def are_ints(fields: Sequence[Any]) -> bool:
-    """Whether all fields are ints (a bool is not)."""
-    return {int}.issuperset(map(type, fields))
 
 
 def _misfit(found: Any, wanted: str) -> CorruptValueError:
@@ -165,8 +135,12 @@ class CodecSerializer:
         return from_fields(decode(data), self.kind)
 
     def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
+        """Return the bytes of each object."""
         if type(objs) is OpaqueColumns and self.kind is StateType.OPAQUE:
-            return _encoded_columns(objs)
+            heads = objs.heads()  # of most values one attempt of one batch is the writer
+            if len(heads) == 1:
+                return encode_columns(heads.pop(), (objs.prevs, objs.currs))
+            return encode_columns((), objs.columns)
         types = set(map(type, objs))
         if self.kind in STORED_FORMS and types == {STORED_FORMS[self.kind].stored}:
             return encode_lists(objs)
@@ -175,6 +149,7 @@ class CodecSerializer:
         return list(map(self.serialize, objs))
 
     def deserialize_many(self, data: Sequence[bytes]) -> list[Any]:
+        """Return the object of each value."""
         form = STORED_FORMS.get(self.kind)
         if form is None:
             return decode_many(data)
@@ -188,15 +163,8 @@ class CodecSerializer:
 def _columns(data: Sequence[bytes], form: StoredForm) -> list[Any] | None:
     """Return the fields of many stored values, column by column; None if one of them does not have the usual form."""
     columns = decode_columns(data, form.width)
-    return columns if columns is not None and all(map(are_ints, columns[: form.ints])) else None
-
-
-def _encoded_columns(values: OpaqueColumns) -> list[bytes]:
-    """Encode opaque values, of most of which one attempt of one batch is the writer."""
-    heads = values.heads()
-    if len(heads) == 1:
-        return encode_columns(heads.pop(), (values.prevs, values.currs))
-    return encode_columns((), values.columns)
+    is_usual = columns is not None and _INT.issuperset(map(type, chain.from_iterable(columns[: form.ints])))
+    return columns if is_usual else None
 
 
 class _JSONSerializer:
@@ -258,15 +226,10 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 _WITH_FIELDS = (OpaqueValue, TransactionalValue, Sentinel)
 
-_JSON: Mapping[StateType, Callable[[], Serializer]] = {
-    StateType.OPAQUE: JSONOpaqueSerializer,
-    StateType.TRANSACTIONAL: JSONTransactionalSerializer,
-    StateType.NON_TRANSACTIONAL: JSONNonTransactionalSerializer,
+_JSON = {
+    each.kind: each for each in (JSONOpaqueSerializer, JSONTransactionalSerializer, JSONNonTransactionalSerializer)
 }
-_NAMED: dict[str, Callable[[StateType], Serializer]] = {
-    "codec": CodecSerializer,
-    "json": lambda kind: _JSON[kind](),
-}
+_NAMED: dict[str, Callable[[StateType], Serializer]] = {"codec": CodecSerializer, "json": lambda kind: _JSON[kind]()}
 
 
 def serializer_for(name: str | Serializer, kind: StateType) -> Serializer:
@@ -314,9 +277,10 @@ class StoredValues:
     """
 
     def __init__(self, serializer: Serializer) -> None:
-        self._serializer = serializer
-        self._serialize_many = serializer.serialize_many if isinstance(serializer, SerializesMany) else None
-        self._deserialize_many = serializer.deserialize_many if isinstance(serializer, DeserializesMany) else None
+        self._serializer, many = serializer, cast("Any", serializer)
+        self._serialize_many, self._deserialize_many = None, None
+        if has(serializer, "serialize_many", "deserialize_many"):
+            self._serialize_many, self._deserialize_many = many.serialize_many, many.deserialize_many
         is_codec = type(serializer) is CodecSerializer and serializer.kind is StateType.OPAQUE
         self.decode_opaque: DecodeOpaque | None = self._decoded_columns if is_codec else None
 

@@ -1,28 +1,157 @@
-"""CachedMap and CachedBatchReadsMap: memories in front of a backing map.
+"""Memories in front of a backing map, and when what they remember still counts (R10).
 
-Both write the store first and remember second: a failed put must not look written (R10). Spark pins no partition to a
-process, so what a `CachedMap` remembers between commits is valid only while no other process committed to the partition.
+All write the store first and remember second: a failed put must not look written. Spark pins no partition to a process. What an
+instance remembers outlives a commit only if its next commit follows directly: the sentinel that the log expects must be the
+one that this instance left at the end of its last commit. In every other case (another process committed meanwhile, a commit
+failed or never ended) it starts empty again.
+
+Why no read from a cache outside the process is stale, although the cache may lose, delay and keep anything
+    Every entry is in a *space*, a name that one instance drew at random and shares with no other. So only this instance
+    fills the space, one call after the other, and no other writer's fill can be in it. The space is good while for each
+    of its entries the last durable write of the key is the one that the entry shows:
+
+    1. It begins empty.
+    2. A key that is not in it is filled with what the durable map showed a moment before, inside a commit of this
+       instance, in which no other instance writes the partition. (What a replaced writer can still slip into a store that
+       does not keep it out entirely carries an attempt that lost: it stands for the very value that is filled here.)
+    3. A write goes to the durable map first and then to the space. If either raises, it is unknown what each holds: the
+       space is dropped. What the cache may still store late goes to a space that is never read.
+    4. Another instance may write between two commits of this one. Then the log expects another sentinel than this
+       instance left, and the space is dropped before the next read. The same after a commit that did not end.
+
+    A space that was dropped never comes back. The cache may forget entries at any time: they are filled again by 2.
 """
 
 from __future__ import annotations
 
+import logging
+import secrets
+import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
 
+from trident.errors import StateError
+from trident.state.backing_map import BackingMap
 from trident.state.interfaces import IBackingMap, Key
 from trident.state.key_counts import count_keys
-from trident.state.wrappers.commit_memory import CommitMemory
+from trident.state.sentinel import is_sentinel_key
+from trident.state.txid import Txid
+from trident.state.wrappers.forwarding import MapWrapper
+
+_LOGGER = logging.getLogger(__name__)
+V = TypeVar("V")
+
+
+class CommitMemory(MapWrapper):
+    """A memory of a map's entries, absent keys included. A subclass has the entries.
+
+    It is used by the thread that is inside a commit, and forgets unless commits follow directly. Reads outside a commit, and
+    reads of other threads than the one that commits, go to the store and are not remembered: they may run while another
+    process writes. A commit that crashed counts as under way until the next one begins.
+    """
+
+    def __init__(self, store: IBackingMap[Any]) -> None:
+        super().__init__(store)
+        self._committing: int | None = None  # the thread that is inside a commit
+        self._ended: Txid | None = None  # the last commit that ended well, while nothing began after it
+
+    @property
+    def past_caches(self) -> BackingMap:
+        """The map that this is around."""
+        return self.inner.past_caches
+
+    def begin(self, txid: Txid) -> None:
+        """Keep what is remembered if this commit follows directly on this instance's last one; else forget it."""
+        ended, self._ended, self._committing = self._ended, None, None
+        if ended is None or not follows(txid, ended):
+            self._forget()
+        self.inner.begin(txid)
+        self._committing = threading.get_ident()
+
+    def end(self, txid: Txid) -> None:
+        """End the commit; if the store cannot, nothing that it wrote is remembered."""
+        self._committing = None
+        self.inner.end(txid)
+        self._ended = txid  # after the store: puts that did not become durable must not be remembered
+
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """Read what is remembered from memory and the rest, if any, with one request."""
+        if not keys or not self._remembers(keys):
+            return self.inner.multi_get(keys) if keys else []
+        known = self._recall(keys)
+        misses = list(dict.fromkeys(key for key, entry in zip(keys, known, strict=True) if entry is None))
+        count_keys(cached=len(keys) - len(misses))
+        if not misses:
+            return [entry[0] for entry in known if entry is not None]
+        read = self.inner.multi_get(misses)
+        self._remember(misses, read)
+        found = dict(zip(misses, read, strict=True))
+        return [found[key] if entry is None else entry[0] for key, entry in zip(keys, known, strict=True)]
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Write to the store, then remember; after an error nothing is remembered."""
+        if keys:
+            self._write(partial(self.inner.multi_put, keys, values), keys, values)
+
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        """Delete from the store, then remember that the keys are absent."""
+        if keys:
+            self._write(partial(self.inner.multi_delete, keys), keys, [None] * len(keys))
+
+    def reset(self) -> None:
+        """Empty the store, and forget."""
+        self._ended = None
+        self._drop()
+        self.inner.reset()
+
+    @abstractmethod
+    def _recall(self, keys: Sequence[Key]) -> Sequence[tuple[Any] | None]:
+        """Return what is known of each key: `(value,)`, `(None,)` if it is known to be absent, None if nothing is."""
+
+    @abstractmethod
+    def _remember(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Note what the store has, None for an absent key."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Start empty again."""
+
+    def _remembers(self, keys: Sequence[Key]) -> bool:
+        """Whether this thread is inside a commit and these are keys of its data.
+
+        A sentinel under a reserved key shows what other writers did: it is always read from the store.
+        """
+        return self._committing == threading.get_ident() and not is_sentinel_key(keys)
+
+    def _write(self, write: Callable[[], None], keys: Sequence[Key], values: Sequence[Any]) -> None:
+        try:
+            write()
+        except BaseException:
+            self._drop()  # any part may be written or not: only the store knows
+            raise
+        if self._remembers(keys):
+            self._remember(keys, values)
+        elif not is_sentinel_key(keys):
+            self._drop()
+
+    def _drop(self) -> None:
+        """Forget; a memory whose fills may cross a write remembers nothing until the next commit."""
+        self._forget()
+
+
+def follows(txid: Txid, ended: Txid) -> bool:
+    """Whether no commit can have happened between `ended`, which this instance ended, and `txid`."""
+    if txid.incarnation is None or ended.sentinel is None:
+        # No log to ask: only the very next txid is surely not preceded by another writer's.
+        return txid.incarnation is None and ended.sentinel is None and int(txid) == int(ended) + 1
+    return txid.expected == ended.sentinel
 
 
 class CachedMap(CommitMemory):
-    """Remembers the least recently used entries of a map, absent keys included.
-
-    The memory is used inside a commit only, and it outlives a commit only if the next commit of this very instance
-    follows directly (see `CommitMemory`). Reads outside a commit, and reads of other threads than the one that
-    commits, go to the store and are not remembered: they may run while another process writes.
-
-    Put it right under the map.
+    """Remembers the least recently used entries of a map in this process; see `CommitMemory`. Put it right under the map.
 
     Parameters
     ----------
@@ -39,67 +168,26 @@ class CachedMap(CommitMemory):
         self.delegate, self.size = delegate, size
         self._cache: OrderedDict[Key, Any] = OrderedDict()
 
-    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """Read what is remembered from memory and the rest, if any, with one request."""
-        if not keys:
-            return []
-        if not self._remembers(keys):
-            return self.delegate.multi_get(keys)
-        cache = self._cache
-        misses = [key for key in dict.fromkeys(keys) if key not in cache]
-        read: dict[Key, Any] = {}
-        count_keys(cached=len(keys) - len(misses))
-        if misses:
-            read = dict(zip(misses, self.delegate.multi_get(misses), strict=True))
-        values: list[Any] = []
+    def _recall(self, keys: Sequence[Key]) -> list[tuple[Any] | None]:
+        cache, known = self._cache, list[tuple[Any] | None]()
         for key in keys:
-            if key in read:
-                values.append(read[key])
+            if key in cache:
+                cache.move_to_end(key)
+                known.append((cache[key],))
             else:
-                values.append(cache[key])
-                cache.move_to_end(key)
-        cache.update(read)
-        self._evict()
-        return values
+                known.append(None)
+        return known
 
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write to the store, then remember; after an error the keys are forgotten."""
-        if not keys:
-            return
+    def _remember(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         cache = self._cache
-        try:
-            self.delegate.multi_put(keys, values)
-        except BaseException:
-            # Any part may be written or not: only the store knows.
-            for key in keys:
-                cache.pop(key, None)
-            raise
-        if self._remembers(keys):
-            for key, value in zip(keys, values, strict=True):
-                cache[key] = value
-                cache.move_to_end(key)
-            self._evict()
-        else:
-            for key in keys:
-                cache.pop(key, None)
-
-    def multi_delete(self, keys: Sequence[Key]) -> None:
-        for key in keys:
-            self._cache.pop(key, None)
-        super().multi_delete(keys)
-
-    def reset(self) -> None:
-        self._cache.clear()
-        self._ended = None
-        super().reset()
+        for key, value in zip(keys, values, strict=True):
+            cache[key] = value
+            cache.move_to_end(key)
+        while len(cache) > self.size:
+            cache.popitem(last=False)
 
     def _forget(self) -> None:
         self._cache.clear()
-
-    def _evict(self) -> None:
-        cache = self._cache
-        while len(cache) > self.size:
-            cache.popitem(last=False)
 
 
 class CachedBatchReadsMap:
@@ -131,3 +219,76 @@ class CachedBatchReadsMap:
     def reset(self) -> None:
         """Forget the batch's writes."""
         self._written = {}
+
+
+class SpacedCache(ABC, Generic[V]):
+    """A cache that keeps entries apart by space. It may lose any of them; a `StateError` from it does no harm."""
+
+    @abstractmethod
+    def get(self, space: str, keys: Sequence[Key]) -> Sequence[tuple[V | None] | None]:
+        """Return what is known of each key: `(value,)`, `(None,)` if it is known to be absent, None if nothing is."""
+
+    @abstractmethod
+    def put(self, space: str, keys: Sequence[Key], values: Sequence[V | None]) -> None:
+        """Keep entries; None: the key is known to be absent. Raise if an older entry of a key may still be there."""
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+class ReadThroughMap(CommitMemory):
+    """A durable `IBackingMap` whose reads inside commits ask a cache first; see `CommitMemory`.
+
+    A cache that fails is left alone until the next commit; the commit goes on without.
+    It starts empty with every new instance of the map. Put it right under the map, as a `CachedMap`, not with one.
+
+    Parameters
+    ----------
+    durable
+        The store. The wrapper takes part in commits, keeps a sentinel, deletes and resets exactly if this map does.
+    cache
+        What is in front of it.
+    """
+
+    def __init__(self, durable: IBackingMap[Any], cache: SpacedCache[Any]) -> None:
+        super().__init__(durable)
+        self.durable, self.cache = durable, cache
+        self._space: str | None = None  # None: the cache is not used
+
+    def begin(self, txid: Txid) -> None:
+        if self._space is None:
+            self._forget()
+        super().begin(txid)
+
+    def close(self) -> None:
+        self.cache.close()
+        super().close()
+
+    def _recall(self, keys: Sequence[Key]) -> Sequence[tuple[Any] | None]:
+        if self._space is not None:
+            try:
+                return self.cache.get(self._space, keys)
+            except StateError as error:
+                self._leave(error)
+        return [None] * len(keys)
+
+    def _remember(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        space, self._space = self._space, None  # if this is interrupted, the contents of the space are unknown
+        if space is None:
+            return
+        try:
+            self.cache.put(space, keys, values)
+        except StateError as error:
+            self._leave(error)
+        else:
+            self._space = space
+
+    def _leave(self, error: StateError) -> None:
+        self._space = None
+        _LOGGER.warning("the cache fails, and is not used until the next commit: %s", error)
+
+    def _forget(self) -> None:
+        self._space = secrets.token_hex(8)
+
+    def _drop(self) -> None:
+        self._space = None  # `begin` draws the next one

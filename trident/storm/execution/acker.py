@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trident.storm.execution.counts import TaskCounts
+from trident.storm.execution.collectors import TaskCounts
 from trident.storm.execution.executor import Executor, Setting
 from trident.storm.execution.messages import Delivery, Outcomes, Tracking
-from trident.storm.execution.task_layout import ExecutorPlace
+from trident.storm.storm_topology import ExecutorPlace
 
 _EDGES = (1 << 64) - 1
 _FAILED = 1 << 64

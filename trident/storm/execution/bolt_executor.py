@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from trident.errors import FailedException, ReportedFailedException
 from trident.fields import Fields
-from trident.storm.checks import is_basic
 from trident.storm.execution.collectors import BasicCollector, BoltCollector
 from trident.storm.execution.executor import Executor, Setting, TaskError
 from trident.storm.execution.messages import Delivery
-from trident.storm.execution.task_layout import ExecutorPlace
-from trident.storm.interfaces import IBasicBolt, IRichBolt, TopologyContext
-from trident.storm.storm_tuples import Origin, SentTuple, Tuple
-from trident.storm.streams import SYSTEM, TICK_STREAM, StreamDeclarer
+from trident.storm.interfaces import IBasicBolt, is_basic
+from trident.storm.storm_topology import ExecutorPlace
+from trident.storm.storm_tuples import SYSTEM, TICK_STREAM, Origin, SentTuple, Tuple
 
 logger = logging.getLogger("trident.storm")
 
@@ -30,7 +27,7 @@ class BoltExecutor(Executor):
     def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
         super().__init__(place, setting)
         self._conf = setting.conf_of(place.component)
-        self._bolts: dict[int, IRichBolt] = {}
+        self._answering: dict[int, Callable[[Tuple], None]] = {}  # of basic bolts
         self._until_sample = 1
         now = setting.clock()
         self._tick_s: float | None = self._conf["tick_tuple_freq_s"]
@@ -43,12 +40,14 @@ class BoltExecutor(Executor):
         for task in self.place.tasks:
             collector = BoltCollector(*(given := self._given(task)))
             bolt = self._setting.instance(component, task)
-            made: Any = RichBoltOfBasic(bolt) if is_basic(bolt) else bolt
+            basic = is_basic(bolt)
+            if basic:
+                self._answering[task] = answering(bolt, collector)
             try:
-                made.prepare(self._conf, given[0], collector)
+                bolt.prepare(self._conf, given[0], *(() if basic else (collector,)))
             except Exception as error:
                 raise TaskError(component, task, "prepare") from error
-            self.instances[task], self._bolts[task], self._ends[task] = bolt, made, made.cleanup
+            self.instances[task], self._ends[task] = bolt, bolt.cleanup
             self.collectors[task], self.counts[task] = collector, collector.counts
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
@@ -68,7 +67,8 @@ class BoltExecutor(Executor):
 
     def _execute(self, task: int, tuples: list[SentTuple], flush_at: float) -> float:
         """Execute tuples, and send what resulted from them by a certain time; return the time by which to send the next."""
-        counts, execute, clock = self.counts[task], self._bolts[task].execute, self._setting.clock
+        execute = self._answering.get(task) or self.instances[task].execute  # which a bolt may change while it runs
+        counts, clock = self.counts[task], self._setting.clock
         began = now = self.uncounted_since = clock()
         started = began if self._is_sample(tuples) else 0.0
         each, origin = None, tuples[0][1]
@@ -129,35 +129,19 @@ class BoltExecutor(Executor):
             self._answered_before[task] = answered
 
 
-# Basic bolts run as rich ones: anchored to the tuple that is executed, which is answered when `execute` returns.
+def answering(bolt: IBasicBolt, collector: BoltCollector) -> Callable[[Tuple], None]:
+    """Return `execute` of the rich bolt that a basic bolt is: it answers the tuple, and what it emits is anchored to that."""
+    basic, run = BasicCollector(collector), bolt.execute
 
-
-class RichBoltOfBasic:
-    """The rich bolt that a basic bolt is."""
-
-    def __init__(self, bolt: IBasicBolt) -> None:
-        self._bolt = bolt
-
-    def prepare(self, conf: Mapping[str, Any], context: TopologyContext, collector: BoltCollector) -> None:
-        self._collector = collector
-        self._basic = BasicCollector(collector)
-        self._run = self._bolt.execute
-        self._bolt.prepare(conf, context)
-
-    def execute(self, tuple: Tuple) -> None:
-        """Execute, then ack; fail if the bolt says so."""
-        self._basic.anchor = tuple
+    def execute(tuple: Tuple) -> None:
+        basic.anchor = tuple
         try:
-            self._run(tuple, self._basic)
+            run(tuple, basic)
         except FailedException as error:
             if isinstance(error, ReportedFailedException):
-                self._collector.report_error(error)
-            self._collector.fail(tuple)
+                collector.report_error(error)
+            collector.fail(tuple)
         else:
-            self._collector.ack(tuple)
+            collector.ack(tuple)
 
-    def cleanup(self) -> None:
-        self._bolt.cleanup()
-
-    def declare_output_fields(self, declarer: StreamDeclarer) -> None:
-        self._bolt.declare_output_fields(declarer)
+    return execute

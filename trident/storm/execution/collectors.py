@@ -1,27 +1,127 @@
 """The collectors of spouts and bolts: they draw the edges of the tuple trees.
 
 An edge is a random 64-bit number. A tuple with several anchors gets an edge for each of them, under every root of that
-anchor. One edge for all would be wrong: two anchors of one root would cancel it.
+anchor. One edge for all would be wrong: two anchors of one root would cancel it. `Pending` has the tracked tuples of one spout
+task that are not answered yet, `Counts` what a task has done: only its own thread writes, others may read at any time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from random import Random
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 from trident.errors import TopologyError
-from trident.storm.execution.counts import ANSWERED, TaskCounts
+from trident.storm.execution.messages import BATCH, Outbox
 from trident.storm.execution.out_streams import OutStream
-from trident.storm.execution.outbox import BATCH, Outbox
-from trident.storm.execution.pending import Pending
 from trident.storm.interfaces import TopologyContext
-from trident.storm.storm_tuples import Origin, Tuple, ids_of, sent_tuple
-from trident.storm.streams import DEFAULT_STREAM
+from trident.storm.storm_tuples import DEFAULT_STREAM, Origin, Tuple, ids_of, sent_tuple
 
 logger = logging.getLogger("trident.storm")
 Report = Callable[[BaseException], None]
+
+
+@dataclass(slots=True, eq=False)
+class Counts:
+    """Totals of what one bolt task got from one origin, or of the messages that one spout task emitted to one stream.
+
+    `collector`: the collector of the bolt's task that must answer; None in `ANSWERED`.
+    `failed`: of a spout with those that timed out.
+    `execute_s`: seconds within `execute`.
+    `process_s`, `process_samples`: seconds from the start of `execute` to the ack, summed over some of the tuples, and of how
+    many.
+    `complete_s`, `complete_samples`: seconds from the emit to the acknowledgement, summed over all acked messages that were
+    tracked, and of how many.
+    """
+
+    collector: object = None
+    executed: int = 0
+    acked: int = 0
+    failed: int = 0
+    execute_s: float = 0.0
+    process_s: float = 0.0
+    process_samples: int = 0
+    complete_s: float = 0.0
+    complete_samples: int = 0
+
+    def totals(self) -> dict[str, float]:
+        """Return those that are not 0, by name."""
+        return {name: value for name, value in zip(_MEASURES, _measures_of(self), strict=True) if value}
+
+
+_MEASURES = tuple(Counts.__slots__[1:])
+_measures_of = attrgetter(*_MEASURES)
+ANSWERED = Counts()
+"""The holder of every tuple that was acked or failed."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class TaskCounts(dict[K, Counts], Generic[K]):
+    """Totals of one task: of a bolt by the origin of tuples, of a spout by stream, of an acker by "".
+
+    `busy_s`: seconds within a spout's `next_tuple`.
+    """
+
+    def __init__(self, collector: object = None) -> None:
+        super().__init__()
+        self._collector = collector
+        self.busy_s = 0.0
+
+    def __missing__(self, source: K) -> Counts:
+        counts = self[source] = Counts(self._collector)
+        return counts
+
+
+PendingMessage = tuple[Any, str, float]
+"""A spout's message while its tree is processed: its id, its stream and when it was emitted."""
+
+
+class Pending:
+    """Messages by the root of their tree.
+
+    In two generations: without a clock for each, a tree times out after one to two message timeouts, as in Storm.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._young: dict[int, PendingMessage] = {}
+        self._older: dict[int, PendingMessage] = {}
+        self.count = 0  # asked for before each call of `next_tuple`, so it is kept
+        self.answered_at_once: deque[tuple[Any, str]] = deque()
+        """Messages that nothing is tracked of: acknowledged within the emit without ackers, else (they go to no bolt) after
+        the spout's call."""
+
+    def __len__(self) -> int:
+        return self.count
+
+    def put(self, root: int, message_id: Any, stream: str) -> None:
+        """Keep a message until its tree is complete."""
+        self._young[root] = message_id, stream, self._clock()
+        self.count += 1
+
+    def take(self, root: int) -> PendingMessage | None:
+        """Return a message that is answered now; None if it timed out before, or another worker emitted it."""
+        message = self._young.pop(root, None) or self._older.pop(root, None)
+        self.count -= message is not None
+        return message
+
+    def extend(self, root: int) -> None:
+        """Give a message the whole timeout again."""
+        message = self.take(root)
+        if message is not None:
+            self._young[root] = message
+            self.count += 1
+
+    def rotate(self) -> list[PendingMessage]:
+        """Return the messages that have timed out; called once in each message timeout."""
+        timed_out, self._older, self._young = self._older, self._young, {}
+        self.count -= len(timed_out)
+        return list(timed_out.values())
 
 
 class _Collector:
@@ -98,7 +198,6 @@ class SpoutCollector(_Collector):
     def emit_direct(
         self, task: int, values: Sequence[Any], message_id: Any = None, stream_id: str = DEFAULT_STREAM
     ) -> None:
-        """Emit a tuple to one task."""
         stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
         values = stream.accept(values)
         self._emit(stream, stream.direct_task(task), values, message_id)
@@ -168,7 +267,6 @@ class BoltCollector(_Collector):
     def emit_direct(
         self, task: int, values: Sequence[Any], anchors: Tuple | Iterable[Tuple] = (), stream_id: str = DEFAULT_STREAM
     ) -> None:
-        """Emit a tuple to one task."""
         stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
         values = stream.accept(values)
         anchors = self._checked(anchors)
@@ -268,5 +366,4 @@ class BasicCollector:
         return self._collector.emit(values, self.anchor, stream_id)
 
     def emit_direct(self, task: int, values: Sequence[Any], stream_id: str = DEFAULT_STREAM) -> None:
-        """Emit a tuple to one task."""
         self._collector.emit_direct(task, values, self.anchor, stream_id)

@@ -12,14 +12,12 @@ from typing import Any
 import cloudpickle
 
 from trident.errors import TopologyError
-from trident.storm.execution.counts import TaskCounts
-from trident.storm.execution.messages import Carrier, Delivery
-from trident.storm.execution.out_streams import OutStream, open_streams
-from trident.storm.execution.outbox import Outbox
-from trident.storm.execution.task_layout import ExecutorPlace, TaskLayout, lay_out
+from trident.storm.execution.collectors import TaskCounts
+from trident.storm.execution.messages import Carrier, Delivery, Outbox
+from trident.storm.execution.out_streams import OutStream, chooser_of
 from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import ACKER, SpoutSpec, StormTopology
+from trident.storm.storm_topology import ACKER, ExecutorPlace, SpoutSpec, StormTopology, TaskLayout, lay_out
 from trident.storm.storm_tuples import Origin
 
 Report = Callable[[str, int, BaseException], None]
@@ -48,7 +46,8 @@ class Executor:
 
     def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
         self.place, self.active, self._setting = place, True, setting
-        self._outbox = setting.outbox(place)
+        uncontrolled = setting.read_by(place.component, on_cycle=True)
+        self._outbox = Outbox(setting.mail, setting.layout.tasks.get(ACKER, ()), uncontrolled)
         self.instances: dict[int, Any] = {}
         self.collectors: dict[int, Any] = {}
         self.counts: dict[int, TaskCounts[Any]] = {}
@@ -123,15 +122,10 @@ class Launch:
         return Launch(topology, pickled, lay_out(topology, conf.workers, conf.ackers), conf)
 
     def setting(self, mail: Carrier, report: Report, **others: Any) -> Setting:
-        """Return what the executors of one worker have in common."""
         return Setting(self.topology, self.pickled, self.layout, self.conf, mail, report, **others)
 
 
 _seeds = SystemRandom()
-
-
-def _new_random() -> Random:
-    return Random(_seeds.getrandbits(128))
 
 
 @dataclass(frozen=True)
@@ -147,21 +141,10 @@ class Setting(Launch):
     mail: Carrier
     report: Report
     clock: Callable[[], float] = monotonic
-    random: Callable[[], Random] = _new_random
+    random: Callable[[], Random] = lambda: Random(_seeds.getrandbits(128))
     watch: Callable[[Origin, tuple[Any, ...]], None] | None = None
 
-    def outbox(self, place: ExecutorPlace) -> Outbox:
-        """Return what an executor sends with."""
-        uncontrolled = frozenset(
-            task
-            for source, target in self.topology.on_cycles
-            if source == place.component
-            for task in self.layout.tasks[target]
-        )
-        return Outbox(self.mail, self.layout.tasks.get(ACKER, ()), uncontrolled)
-
     def context(self, place: ExecutorPlace, task: int) -> TopologyContext:
-        """Return what a task knows of itself."""
         tasks = self.layout.tasks
         own = tasks[place.component]
         return TopologyContext(self.conf.name, place.component, task, own.index(task), len(own), place.worker, tasks)
@@ -174,19 +157,38 @@ class Setting(Launch):
             raise TaskError(component, task, "unpickle it in the worker") from error
 
     def streams(self, context: TopologyContext, random: Random) -> dict[str, OutStream]:
-        """Return what a task emits to."""
-        return open_streams(self.topology, self.layout, context, random, self.watch)
+        """Return the streams that a task emits to by name, with the groupings of all bolts that read them."""
+        streams = {}
+        for name, spec in self.topology.components[context.component].streams.items():
+            origin = Origin(context.component, context.task_id, name, spec.fields)
+            choosers, direct = [], set[int]()
+            for bolt, each in self.topology.readers(context.component, name):
+                tasks = self.layout.tasks[bolt.id]
+                if spec.direct:
+                    direct |= set(tasks)
+                    continue
+                local = [task for task in tasks if self.layout.worker_of[task] == context.worker]
+                choosers.append(chooser_of(each.grouping, origin, context, tasks, local, random))
+            if self.watch is not None:  # it chooses no task
+                choosers.append(partial(_seen, self.watch, origin))
+            streams[name] = OutStream(origin, spec, choosers, frozenset(direct))
+        return streams
 
     def conf_of(self, component: str) -> dict[str, Any]:
         """Return the settings that a component's tasks get."""
         return {**self.conf.as_mapping(), **self.topology.components[component].conf}
 
-    def read_by(self, component: str) -> frozenset[int]:
-        """Return the tasks that a component sends to, unless they are on a cycle with it."""
+    def read_by(self, component: str, on_cycle: bool = False) -> frozenset[int]:
+        """Return the tasks that a component sends to: those that are on a cycle with it, or the others."""
         return frozenset(
             task
             for bolt in self.topology.bolts.values()
             if any(each.component == component for each in bolt.inputs)
-            and (component, bolt.id) not in self.topology.on_cycles
+            and ((component, bolt.id) in self.topology.on_cycles) is on_cycle
             for task in self.layout.tasks[bolt.id]
         )
+
+
+def _seen(watch: Callable[[Origin, tuple[Any, ...]], None], origin: Origin, values: Sequence[Any]) -> Sequence[int]:
+    watch(origin, tuple(values))
+    return ()

@@ -1,23 +1,22 @@
-"""A stream as one task emits to it: what fits, who gets a copy, and how many that were."""
+"""A stream as one task emits to it: what fits, which tasks get a copy by the groupings of its readers, how many that were."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
+from itertools import cycle
 from random import Random
 from typing import Any
+from zlib import crc32
 
 from trident.errors import CorruptValueError, TopologyError
-from trident.fields import fields_of_struct, split_commas, struct_fields
+from trident.fields import Fields, fields_of_struct, split_commas, struct_fields
 from trident.state.encoding.codec import encode
-from trident.state.encoding.equal_keys import canonical, declared_form
-from trident.storm.execution.routes import Chooser, chooser_of
-from trident.storm.execution.task_layout import TaskLayout
+from trident.state.encoding.equal_keys import canonical, canonical_key, declared_form
 from trident.storm.interfaces import TopologyContext
-from trident.storm.storm_topology import StormTopology
-from trident.storm.storm_tuples import Origin
-from trident.storm.streams import StreamSpec
+from trident.storm.storm_topology import Grouping
+from trident.storm.storm_tuples import Origin, StreamSpec
 from trident.types import NO_VALUE, Form, class_of
 
 _PLAIN: frozenset[type] = frozenset({str, int, float, bool, bytes, type(None)})
@@ -33,18 +32,8 @@ class OutStream:
     """
 
     __slots__ = (
-        "_accepted",
-        "_choosers",
-        "_direct",
-        "_forms",
-        "_to_any",
-        "emitted",
-        "further",
-        "one_value",
-        "only",
-        "origin",
-        "width",
-    )
+        "_accepted", "_choosers", "_direct", "_forms", "_to_any", "emitted", "further", "one_value", "only", "origin", "width",
+    )  # fmt: skip
 
     def __init__(
         self, origin: Origin, spec: StreamSpec, choosers: Sequence[Chooser], direct_to: frozenset[int]
@@ -147,42 +136,6 @@ class OutStream:
                 ) from error
 
 
-def open_streams(
-    topology: StormTopology,
-    layout: TaskLayout,
-    context: TopologyContext,
-    random: Random,
-    watch: Callable[[Origin, tuple[Any, ...]], None] | None = None,
-) -> dict[str, OutStream]:
-    """Return the streams of one task by name, with the groupings of all bolts that read them."""
-    component, worker = context.component, context.worker
-    streams = {}
-    for name, spec in topology.components[component].streams.items():
-        choosers, direct = [], set()
-        for bolt, each in topology.readers(component, name):
-            tasks = layout.tasks[bolt.id]
-            if spec.direct:
-                direct |= set(tasks)
-                continue
-            local = [task for task in tasks if layout.worker_of[task] == worker]
-            choosers.append(chooser_of(each.grouping, (component, name), spec.fields, context, tasks, local, random))
-        origin = Origin(component, context.task_id, name, spec.fields)
-        if watch is not None:
-            choosers.append(_watcher(origin, watch))
-        streams[name] = OutStream(origin, spec, choosers, frozenset(direct))
-    return streams
-
-
-def _watcher(origin: Origin, watch: Callable[[Origin, tuple[Any, ...]], None]) -> Chooser:
-    """A chooser that sees every tuple and chooses no task."""
-
-    def see(values: Sequence[Any]) -> Sequence[int]:
-        watch(origin, tuple(values))
-        return ()
-
-    return see
-
-
 def _classes(type_: str | None) -> frozenset[type]:
     """The classes that are taken without a further look."""
     if type_ is None:
@@ -250,3 +203,119 @@ def _form(type_: str | None) -> Form | None:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+Chooser = Callable[[Sequence[Any]], Sequence[int]]
+
+_REMEMBERED = 1 << 16
+
+
+def chooser_of(
+    grouping: Grouping,
+    origin: Origin,
+    context: TopologyContext,
+    tasks: Sequence[int],
+    local: Sequence[int],
+    random: Random,
+) -> Chooser:
+    """Return what a grouping does for one emitting task.
+
+    `origin`: the stream that is read.
+    `tasks`, `local`: the tasks of the reading bolt; which of them run in the emitter's worker.
+    """
+    positions = [origin.fields.position(name) for name in grouping.fields]
+    match grouping.kind:
+        case "fields":
+            return _by_hash(positions, origin.fields, tasks)
+        case "partial_key":
+            return _lesser_of_two(positions, tasks)
+        case "all":
+            every = tuple(tasks)
+            return lambda values: every
+        case "global":
+            lowest = (min(tasks),)
+            return lambda values: lowest
+        case "local_or_shuffle":
+            return _in_turn(local or tasks, random)
+        case "custom":
+            return _custom(grouping, origin, context, tasks)
+        case _:
+            return _in_turn(tasks, random)
+
+
+def _in_turn(tasks: Sequence[int], random: Random) -> Chooser:
+    """A shuffled round: every task gets its turn, and emitters do not all begin with the same one."""
+    following = cycle([(task,) for task in random.sample(list(tasks), len(tasks))]).__next__
+    return lambda values: following()
+
+
+def _by_hash(positions: Sequence[int], fields: Fields, tasks: Sequence[int]) -> Chooser:
+    choices = [(task,) for task in tasks]
+    count = len(choices)
+    if count == 1:
+        (only,) = choices
+        return lambda values: only
+
+    def hashed(key: Sequence[Any]) -> tuple[int]:
+        return choices[crc32(encode(canonical_key(tuple(key)))) % count]
+
+    if len(positions) > 1:
+        return lambda values: hashed([values[at] for at in positions])
+    (position,) = positions
+    if class_of(fields.types[position]) in (str, bytes, int):
+        remembered = _Remembered(hashed)
+        return lambda values: remembered[values[position]]
+    of_class = {each: _Remembered(hashed) for each in (str, int, bytes)}
+
+    def of_any(values: Sequence[Any]) -> tuple[int]:
+        value = values[position]
+        known = of_class.get(type(value))
+        return hashed([value]) if known is None else known[value]
+
+    return of_any
+
+
+class _Remembered(dict[Any, tuple[int]]):
+    """The tasks of values of one class and of None. Values of two classes may be equal, and belong to two tasks."""
+
+    def __init__(self, hashed: Callable[[Sequence[Any]], tuple[int]]) -> None:
+        super().__init__()
+        self._hashed = hashed
+
+    def __missing__(self, value: Any) -> tuple[int]:
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        self[value] = found = self._hashed([value])
+        return found
+
+
+def _lesser_of_two(positions: Sequence[int], tasks: Sequence[int]) -> Chooser:
+    sent, count = dict.fromkeys(tasks, 0), len(tasks)
+
+    def choose(values: Sequence[Any]) -> tuple[int]:
+        data = encode(canonical_key(tuple([values[at] for at in positions])))
+        first = crc32(data) % count
+        second = (first + 1 + crc32(data[::-1]) % (count - 1)) % count if count > 1 else first  # never the same one
+        chosen = min(tasks[first], tasks[second], key=sent.__getitem__)
+        sent[chosen] += 1
+        return (chosen,)
+
+    return choose
+
+
+def _custom(grouping: Grouping, origin: Origin, context: TopologyContext, tasks: Sequence[int]) -> Chooser:
+    chooser = grouping.chooser
+    assert chooser is not None
+    known = frozenset(tasks)
+    chooser.prepare(context, (origin.component, origin.stream), tuple(tasks))
+
+    def choose(values: Sequence[Any]) -> Sequence[int]:
+        chosen = tuple(chooser.choose_tasks(context.task_id, values))
+        if not known.issuperset(chosen):
+            raise TopologyError(
+                f"{type(chooser).__name__}.choose_tasks for stream {origin.stream!r} of component {origin.component!r} "
+                f"returned {chosen}; the tasks to choose from are {tuple(tasks)}"
+            )
+        return chosen
+
+    return choose

@@ -7,13 +7,11 @@ from functools import partial
 from typing import Any
 
 from trident.spout.rich import Activated
-from trident.storm.execution.collectors import SpoutCollector
-from trident.storm.execution.counts import TaskCounts
+from trident.storm.execution.collectors import Pending, PendingMessage, SpoutCollector, TaskCounts
 from trident.storm.execution.executor import Executor, Setting, TaskError
 from trident.storm.execution.messages import Delivery, Outcomes
-from trident.storm.execution.pending import Pending, PendingMessage
-from trident.storm.execution.task_layout import ExecutorPlace
 from trident.storm.interfaces import IRichSpout
+from trident.storm.storm_topology import ExecutorPlace
 
 _AT_ONCE = 64  # calls of next_tuple before what they emitted is sent
 _HELD_BACK_S = 0.001  # for longer than this nothing waits to be sent
@@ -35,7 +33,6 @@ class SpoutTask:
         return self.max_pending is None or self.pending.count < self.max_pending
 
     def ack(self, message: PendingMessage, now: float) -> None:
-        """Tell the spout that a message is processed."""
         message_id, stream, emitted_at = message
         counts = self.counts[stream]
         counts.acked += 1
@@ -44,7 +41,6 @@ class SpoutTask:
         self.spout.ack(message_id)
 
     def fail(self, message: PendingMessage) -> None:
-        """Tell the spout that a message failed."""
         message_id, stream, _ = message
         self.counts[stream].failed += 1
         self.spout.fail(message_id)
@@ -106,7 +102,9 @@ class SpoutExecutor(Executor):
                 for message in each.pending.rotate():
                     self._call(task, "fail", each.fail, message)
         emitted = self._ask() if self._is_active() else False
-        self._ack_untracked()
+        for each in self.tasks.values():  # what `open`, `activate`, an ack or a fail emitted to no bolt
+            if each.pending.answered_at_once:
+                each.collector.ack_untracked()
         self._outbox.flush()
         return 0.0 if emitted else self._setting.conf.spout_wait_ms / 1000
 
@@ -141,12 +139,6 @@ class SpoutExecutor(Executor):
             each.counts.busy_s += (now - began) / len(self.tasks)
         self.uncounted_since = 0.0
         return emitted
-
-    def _ack_untracked(self) -> None:
-        """Acknowledge what `open`, `activate`, an ack or a fail emitted to no bolt."""
-        for each in self.tasks.values():
-            if each.pending.answered_at_once:
-                each.collector.ack_untracked()
 
     def _take_outcomes(self, task: int, outcomes: Outcomes, now: float) -> None:
         each, clock = self.tasks[task], self._clock

@@ -1,18 +1,22 @@
 """A worker: the executors that run in one process, each in a thread of its own.
 
-Which calls of user code keep threads busy or prevent their end.
+Which calls of user code keep threads busy or prevent their end; and what the executors have done, as statistics need it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from random import SystemRandom
 from time import monotonic
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from trident.observe.at_work import place_of
 from trident.storm.execution.acker import AckerExecutor
@@ -20,8 +24,7 @@ from trident.storm.execution.bolt_executor import BoltExecutor
 from trident.storm.execution.executor import Executor, Setting
 from trident.storm.execution.messages import Inbox
 from trident.storm.execution.spout_executor import SpoutExecutor
-from trident.storm.execution.task_layout import ExecutorPlace
-from trident.storm.storm_topology import ACKER
+from trident.storm.storm_topology import ACKER, ExecutorPlace
 
 logger = logging.getLogger("trident.storm")
 
@@ -30,14 +33,14 @@ _TOLD_S = 1.0
 
 
 class PresentCall(NamedTuple):
-    """What an executor does just now.
+    """What an executor does just now, with its tasks.
 
     `seconds`: for how long its present call has run.
     `uncounted_s`: for how long it has worked without having added that to its totals.
     `where`: the function and line; "" for a call of less than a second.
     """
 
-    place: ExecutorPlace
+    tasks: tuple[int, ...]
     seconds: float
     uncounted_s: float
     where: str
@@ -52,7 +55,6 @@ def make_executor(place: ExecutorPlace, setting: Setting) -> Executor:
 
 
 def inboxes_of(places: Iterable[ExecutorPlace], capacity: int) -> dict[int, Inbox]:
-    """Return an inbox for each executor, by its tasks."""
     inboxes: dict[int, Inbox] = {}
     for each in places:
         inboxes |= dict.fromkeys(each.tasks, Inbox(capacity))
@@ -84,10 +86,7 @@ class Worker:
         self._failed = threading.Lock()
         self._threads = [
             threading.Thread(
-                target=self._run,
-                args=(each,),
-                name=f"{each.place.component}-{each.place.tasks[0]}",
-                daemon=True,
+                target=self._run, args=(each,), name=f"{each.place.component}-{each.place.tasks[0]}", daemon=True
             )
             for each in self.executors
         ]
@@ -128,12 +127,11 @@ class Worker:
             if since and now - since > _TOLD_S:
                 call_s, uncounted = now - max(since, executor.call_since), executor.uncounted_since
                 where = line_of(thread.ident) if call_s > _TOLD_S else ""
-                found.append(PresentCall(executor.place, call_s, now - uncounted if uncounted else 0.0, where))
+                found.append(PresentCall(executor.place.tasks, call_s, now - uncounted if uncounted else 0.0, where))
         return found
 
     @property
     def stopping(self) -> bool:
-        """Whether it is to end."""
         return self._stopping.is_set()
 
     def stop(self, wait_s: float) -> list[str]:
@@ -213,3 +211,110 @@ def _of_user(innermost: FrameType) -> FrameType | None:
             return users
         frame = frame.f_back
     return None
+
+
+# ---- what the executors of a worker have done since they were opened, as plain data that may cross to another process --------
+# Nothing is counted for this: a snapshot reads the totals that each executor's thread keeps anyway.
+
+_random = SystemRandom()
+
+
+class CountKey(NamedTuple):
+    """What a total counts.
+
+    `measure`: `emitted`, `transferred`, `executed`, `acked`, `failed`; the seconds `execute_s`, `process_s`, `complete_s`,
+    `busy_s`; and of how many tuples these are: `process_samples`, `complete_samples`.
+    `component`, `stream`: of input, where it came from. Of output, the component is empty.
+    """
+
+    task: int
+    measure: str
+    component: str
+    stream: str
+
+
+class WorkerSnapshot(TypedDict):
+    """The totals of one worker.
+
+    Attributes
+    ----------
+    start
+        Another one for each start of the worker: its totals begin at 0 again.
+    number
+        Grows with each snapshot of a start.
+    totals
+        Lists of a `CountKey` and its value.
+    pending
+        How many tracked messages of its spouts are not answered.
+    port
+        Where other workers send to; 0 for one of the topology's own process.
+    calls
+        What executors have been at for a second or more, each as a `PresentCall`.
+    """
+
+    worker: int
+    start: int
+    number: int
+    host: str
+    pid: int
+    uptime_s: float
+    totals: list[tuple[tuple[int, str, str, str], float]]
+    pending: int
+    port: int
+    calls: list[PresentCall]
+
+
+class WorkerSnapshots:
+    """Takes snapshots of one worker, from any thread, while its executors run.
+
+    Parameters
+    ----------
+    executors
+        Those of one start of the worker; a new start needs a new object.
+    at_work
+        Returns what executors have been at for a second or more.
+    port
+        Where other workers send to.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        executors: Sequence[Executor],
+        at_work: Callable[[], Sequence[PresentCall]] = tuple,
+        port: int = 0,
+    ) -> None:
+        self._port = port
+        self._worker, self._executors, self._at_work = worker, tuple(executors), at_work
+        self._start, self._number = _random.getrandbits(62), 0
+        self._host, self._began = socket.gethostname(), monotonic()
+
+    def take(self) -> WorkerSnapshot:
+        self._number += 1
+        return {
+            "worker": self._worker,
+            "start": self._start,
+            "number": self._number,
+            "host": self._host,
+            "pid": os.getpid(),
+            "uptime_s": monotonic() - self._began,
+            "totals": [total for each in self._executors for total in _totals_of(each)],
+            "pending": sum(each.pending for each in self._executors),
+            "port": self._port,
+            "calls": list(self._at_work()),
+        }
+
+
+def _totals_of(executor: Executor) -> Iterator[tuple[CountKey, float]]:
+    # Dicts that a thread writes are copied by `list(….items())`, which no other thread can interrupt.
+    for task, collector in list(executor.collectors.items()):
+        for name, stream in collector.streams.items():
+            yield CountKey(task, "emitted", "", name), stream.emitted
+            yield CountKey(task, "transferred", "", name), stream.transferred
+    for task, counts in list(executor.counts.items()):
+        found = defaultdict[CountKey, float](float, {CountKey(task, "busy_s", "", ""): counts.busy_s})
+        for source, each in list(counts.items()):
+            place = ("", source) if isinstance(source, str) else (source.component, source.stream)
+            for measure, value in each.totals().items():
+                found[CountKey(task, measure, *place)] += value  # several tasks emit to one stream
+        yield from found.items()

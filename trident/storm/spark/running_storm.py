@@ -3,62 +3,48 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from time import monotonic
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from trident.errors import EnvironmentProblem, TopologyError, describe
-from trident.observe.reported_errors import ReportedError
-from trident.observe.topology_status import TopologyStatus
-from trident.spark.environment import is_spark_on
-from trident.spark.session import stop_session
-from trident.spark.worker_slots import Slots
+from trident.errors import ConfigError, EnvironmentProblem, TopologyError, describe
+from trident.spark.environment import is_spark_on, master_of
+from trident.spark.session import spark_session, stop_session
+from trident.spark.shipping import ship_code
+from trident.spark.spark_resources import Slots
 from trident.storm.execution.executor import Launch
-from trident.storm.spark.slots import open_spark, rebalanced
 from trident.storm.spark.supervisor import Supervisor
-from trident.storm.statistics import TopologyMonitor
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_errors import DeathWatch
-from trident.storm.storm_topology import StormTopology
+from trident.storm.storm_topology import StormTopology, TaskLayout, lay_out
+from trident.storm.topology_handle import StormHandle
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger("trident.storm")
 
-_LOOK_S = 0.02
-_ERRORS = 100
 _PATIENCE_S = 10.0  # for executors of a cluster that are still on their way
-_RESTED_S = 0.3  # a delivery may be between two workers when they are asked, so what they say must hold for a while
 
 
-class RunningStormTopology:
+class RunningStormTopology(StormHandle):
     """A topology that runs on Spark: what `TopologyBuilder.start` returns.
 
     Use it as a context manager: leaving it stops the topology after what is pending.
     """
 
+    look_s, rested_s = 0.02, 0.3
+
     def __init__(self, topology: StormTopology, conf: StormConfig, active: bool = True) -> None:
-        self.conf = conf
-        self._launch = Launch.of(topology, conf)
-        self._error: BaseException | None = None
-        self._watch, self._errors = DeathWatch(conf), deque[ReportedError](maxlen=_ERRORS)
-        self._ended = threading.Event()
-        self._changing = threading.RLock()
-        self._active = active
+        super().__init__(topology, conf, active)
         self._owned = not is_spark_on()
         self._spark = open_spark(conf)
         self._context = self._spark.sparkContext
         self._slots = Slots(self._context, conf.name)
         try:
             self._slots.take(conf.workers)
-            self._monitor = TopologyMonitor(
-                conf,
-                topology,
-                lambda: self._launch.layout,
-                lambda: self._active and self.is_active,
-                lambda: self.errors,
-            )
+            self._monitor = self._monitored()
             try:
                 self._supervisor = self._supervise()
             except BaseException:
@@ -70,26 +56,9 @@ class RunningStormTopology:
         self._wait_until_up()
 
     @property
-    def name(self) -> str:
-        """Its name."""
-        return self.conf.name
-
-    # ---- the names of Trident's RunningTopology ---------------------------------------------------------------------
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it runs."""
-        return not self._ended.is_set()
-
-    @property
     def is_deactivated(self) -> bool:
         """Whether its spouts are not to be asked for tuples, and it has not ended."""
         return self.is_active and not self._active
-
-    @property
-    def status(self) -> TopologyStatus:
-        """Workers, executors, tasks, errors and statistics, as of the workers' last beats."""
-        return self._monitor.status
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until it ends, at most `timeout` seconds; returns whether it ended, raises what ended it."""
@@ -111,12 +80,6 @@ class RunningStormTopology:
                 self._supervisor.end()
         self._ended.wait()
 
-    def exception(self) -> BaseException | None:
-        """Return what ended the topology, None if it runs or was stopped."""
-        return self._error
-
-    # ---- Storm's ------------------------------------------------------------------------------------------------------
-
     @property
     def workers(self) -> list[dict[str, Any]]:
         """Each worker: what it does (`starting`, `opening`, `running`, `ended`), its host, process and links."""
@@ -131,34 +94,6 @@ class RunningStormTopology:
     def pending(self) -> int:
         """How many tracked messages are not answered, as of the workers' last beats."""
         return sum(each.beat.get("pending", 0) for each in self._supervisor.places)
-
-    @property
-    def errors(self) -> list[ReportedError]:
-        """The last errors that spouts and bolts reported, or died of."""
-        return list(self._errors)
-
-    @property
-    def metrics_url(self) -> str | None:
-        """Where metrics are served, None without `metrics_port`."""
-        return self._monitor.metrics_url
-
-    def activate(self) -> None:
-        """Let the spouts be asked for tuples again."""
-        self._set_active(True)
-
-    def deactivate(self) -> None:
-        """Let the spouts be asked for no more tuples; what is pending goes on."""
-        self._set_active(False)
-
-    def drain(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing is pending; whether that was so in time. Deactivate first."""
-        ends = monotonic() + (self.conf.drain_timeout_s if timeout_s is None else timeout_s)
-        rested = 0.0
-        while monotonic() < ends and not self._ended.wait(_LOOK_S):
-            rested = (rested or monotonic()) if self._supervisor.all_at_rest else 0.0
-            if rested and monotonic() - rested > _RESTED_S:
-                return True
-        return False
 
     def rebalance(
         self, workers: int | None = None, executors: Mapping[str, int] | None = None, wait_s: float | None = None
@@ -194,9 +129,7 @@ class RunningStormTopology:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.stop()
         if error is None and self._error is not None:
             raise self._error
@@ -205,15 +138,14 @@ class RunningStormTopology:
         ended = "stopped" if self._error is None else f"failed: {self._error}"
         return f"RunningStormTopology({self.name!r}, {'running' if self.is_active else ended}, {self.conf.workers} workers)"
 
-    # ---- inside -------------------------------------------------------------------------------------------------------
-
     def _supervise(self) -> Supervisor:
         return Supervisor(self._context, self._launch, self._watch, self._errors, self._monitor.take, self._over)
 
-    def _set_active(self, active: bool) -> None:
-        with self._changing:
-            self._active = active
-            self._supervisor.order(active)
+    def _order(self, active: bool) -> None:
+        self._supervisor.order(active)
+
+    def _is_at_rest(self) -> bool:
+        return self._supervisor.all_at_rest
 
     def _wait_until_up(self) -> None:
         try:
@@ -227,7 +159,7 @@ class RunningStormTopology:
     def _wait_until_ready(self) -> None:
         began = monotonic()
         while not self._supervisor.all_ready:
-            if self._ended.wait(_LOOK_S):
+            if self._ended.wait(self.look_s):
                 raise self._error or EnvironmentProblem.of_now(
                     f"topology {self.name!r} was stopped while its workers started"
                 )
@@ -258,3 +190,43 @@ class RunningStormTopology:
         self._slots.release()
         if self._owned:
             stop_session(self._spark)
+
+
+def rebalanced(launch: Launch, workers: int | None, executors: Mapping[str, int]) -> Launch:
+    """Return what the workers run after a rebalance; components that are not named keep their number of executors.
+
+    Raises `TopologyError`: no such component, or a number of executors that its tasks do not allow.
+    Raises `ConfigError`: fewer than one worker.
+    """
+    layout = launch.layout
+    if workers is None:
+        workers = layout.workers
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ConfigError(f"rebalance: workers={workers!r} must be a whole number of at least 1")
+    _check(layout, executors)
+    threads = {**Counter(place.component for place in layout.executors), **executors}
+    ackers = launch.conf.ackers  # tasks stay, the ackers' too
+    conf = replace(launch.conf, workers=workers, acker_executors=ackers)
+    return replace(launch, conf=conf, layout=lay_out(launch.topology, workers, ackers, threads))
+
+
+def _check(layout: TaskLayout, executors: Mapping[str, int]) -> None:
+    for name, number in executors.items():
+        if name not in layout.tasks:
+            raise TopologyError(f"rebalance: no component {name!r} among {sorted(layout.tasks)}")
+        tasks = len(layout.tasks[name])
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= tasks:
+            raise TopologyError(
+                f"rebalance: component {name!r} has {tasks} tasks, so it can have 1 to {tasks} executors, not {number!r}; "
+                "declare more tasks with set_num_tasks"
+            )
+
+
+def open_spark(conf: StormConfig) -> SparkSession:
+    """Return the active session, or start Spark, with as many slots as workers if it is a local one; ship our code."""
+    master = conf.master
+    if not is_spark_on() and master_of(master) == "local[*]":
+        master = f"local[{conf.workers}]"  # a worker takes a slot, however many cores there are
+    spark = spark_session(f"storm-{conf.name}", master, dict(conf.spark_conf))
+    ship_code(spark.sparkContext)
+    return spark

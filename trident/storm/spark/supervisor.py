@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from trident.errors import EnvironmentProblem
-from trident.observe.reported_errors import ReportedError
-from trident.spark.worker_group import Letter, WorkerGroup, WorkerPlace
-from trident.spark.worker_jobs import Said, WorkerJob
+from trident.observe.events import ReportedError
+from trident.spark.worker_group import WorkerGroup, WorkerPlace
 from trident.storm.execution.executor import Launch
+from trident.storm.execution.storm_worker import WorkerSnapshot
 from trident.storm.spark.worker_task import CODEC, WorkerOrders, run_worker
-from trident.storm.statistics import WorkerSnapshot
-from trident.storm.storm_errors import DeathWatch, WorkerLostError
+from trident.storm.topology_handle import DeathWatch, WorkerLostError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -130,24 +128,10 @@ class Supervisor(WorkerGroup[BoltPlace]):
         finally:
             self._over(error)
 
-    # ---- what a group does: an error of this very code ends the topology, rather than leave it without supervision -----
-
-    def _take(self, letter: Letter) -> None:
-        with self._ends_with_its_error():
-            super()._take(letter)
-
-    def _look(self) -> None:
-        with self._ends_with_its_error():
-            super()._look()
-
-    def _job_ended(self, job: WorkerJob, said: Said) -> None:
-        with self._ends_with_its_error():
-            super()._job_ended(job, said)
-
-    @contextmanager
-    def _ends_with_its_error(self) -> Iterator[None]:
+    def guard(self, do: Callable[..., None], *given: Any) -> None:
+        """End the topology with an error of this very code, rather than leave it without supervision."""
         try:
-            yield
+            do(*given)
         except Exception as error:
             logger.exception("topology %s: the driver's own code failed", self.topology)
             self.end(error)

@@ -18,15 +18,14 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from trident.observe.reported_errors import ReportedError
+from trident.observe.events import ReportedError
 from trident.spark.job_errors import cannot_import
 from trident.spark.mailbox import Codec
 from trident.spark.worker_group import LOOK_S, GroupWorker, Leave, Letter, WorkerTicket
 from trident.state.encoding.extensions import pack, unpack
 from trident.storm.execution.executor import Launch, TaskError
-from trident.storm.execution.storm_worker import Worker, lines_of
-from trident.storm.links.linked_mail import LinkedMail
-from trident.storm.statistics import WorkerSnapshots
+from trident.storm.execution.storm_worker import Worker, WorkerSnapshots, lines_of
+from trident.storm.spark.linked_mail import LinkedMail
 
 logger = logging.getLogger("trident.storm")
 
@@ -81,9 +80,9 @@ class BoltWorker(GroupWorker):
         self._orders = WorkerOrders(-1, {}, False)
         self._errors: deque[ReportedError] = deque(maxlen=_REPORTED)
         self._death: BaseException | None = None
-        self._mail: LinkedMail | None = None
-        self._worker: Worker | None = None
-        self._ready = False
+        self._mail: LinkedMail
+        self._worker: Worker
+        self._opened = self._ready = False
 
     def run(self) -> bool:
         """Run to the end; whether threads are left that do not end."""
@@ -95,7 +94,9 @@ class BoltWorker(GroupWorker):
         except Exception as error:  # noqa: BLE001  reported to the driver
             self._death = error
         if self._death is not None:
-            self.tell({"kind": "died", **_death_report(self._death), "errors": self._take_errors()})
+            text, final = traceback.format_exception(self._death), type(self._death).__name__ == "EnvironmentProblem"
+            died = {"error": str(self._death) or repr(self._death), "text": "".join(text)[-_SHOWN:], "final": final}
+            self.tell({"kind": "died", **died, "errors": self._take_errors()})
         try:
             stuck = self._close()
         finally:
@@ -116,11 +117,9 @@ class BoltWorker(GroupWorker):
         self._snapshots = WorkerSnapshots(
             ticket.place, self._worker.executors, self._worker.at_work, int(mail.address.rpartition(":")[2])
         )
+        self._opened = True
 
     def heed(self, orders: WorkerOrders) -> bool:
-        """Do what the driver says."""
-        assert self._mail is not None
-        assert self._worker is not None
         if orders.version > self._orders.version:
             begins = self._orders.version < 0
             self._orders, self.beat_s = orders, _BEAT_S if orders.active else LOOK_S
@@ -142,8 +141,6 @@ class BoltWorker(GroupWorker):
 
     def news(self) -> dict[str, Any]:
         mail, worker = self._mail, self._worker
-        assert mail is not None
-        assert worker is not None
         return {
             "kind": "beat",
             "address": mail.address,
@@ -158,7 +155,7 @@ class BoltWorker(GroupWorker):
 
     def _close(self) -> list[str]:
         """End all threads; return what those were doing that did not end."""
-        if self._worker is None or self._mail is None:
+        if not self._opened:
             return []
         self._mail.ended.set()
         stuck = lines_of(self._worker.stop(_STOP_S))
@@ -182,14 +179,6 @@ class BoltWorker(GroupWorker):
                 each = self._errors.popleft()
                 errors.append(dataclasses.asdict(each) | {"text": each.text[-_SHOWN:]})
         return errors
-
-
-def _death_report(error: BaseException) -> dict[str, Any]:
-    return {
-        "error": str(error) or repr(error),
-        "text": "".join(traceback.format_exception(error))[-_SHOWN:],
-        "final": type(error).__name__ == "EnvironmentProblem",
-    }
 
 
 # How often Python looks for garbage in cycles while a worker runs.

@@ -7,12 +7,9 @@ from typing import Any
 
 from trident.state.interfaces import Key
 from trident.state.sentinel import SENTINEL_KEY
-from trident.testing.backend.contract import MapContract, keys_of, rows, values_of
-from trident.testing.backend.limits import METHODS
-from trident.testing.backend.sample_values import KEYS
-from trident.testing.backend.store_under_test import Store, Writer
-from trident.testing.checks.another_process import answer_in_another_process
-from trident.testing.checks.contract import broken, expect, promise
+from trident.testing.backend.contract import KEYS, MapContract, keys_of, rows, values_of
+from trident.testing.backend.store_under_test import METHODS, Store, Writer
+from trident.testing.checks.contract import answer_in_another_process, broken, expect, promise
 from trident.testing.checks.promises import Promise
 
 # Pairs of (topology, state) that lie close: one is the beginning of the other, or matches it as a pattern. No two have

@@ -15,7 +15,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 How = Literal["before", "middle", "after", "lost_reply"]
 _HOWS: tuple[How, ...] = get_args(How)
-_FARTHEST = 16
 
 
 class InjectedFault(BackendError):
@@ -59,7 +58,7 @@ class Faults:
             raise ValueError(f"at={at}: the next call is 1")
         if how is not None and how not in _HOWS:
             raise ValueError(f"how={how!r}: use one of {', '.join(map(repr, _HOWS))}")
-        when = self._random.randint(1, _FARTHEST) if at is None else at
+        when = self._random.randint(1, 16) if at is None else at
         self._at[self.calls + when] = self._random.choice(_HOWS) if how is None else how
 
     def clear(self) -> None:

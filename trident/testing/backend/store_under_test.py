@@ -1,4 +1,7 @@
-"""The store under test: opens its maps as the framework does, drives the protocol of a commit over them, empties them."""
+"""The store under test: what it claims, as data; its maps, opened as the framework does; the protocol of a commit over them.
+
+A claim is checked; what is not claimed is checked to be refused where a refusal is documented.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,19 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 from trident.errors import ConfigError
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import Key, StateConf, StateSpec, StateType, is_factory, kind_of, state_of
-from trident.state.map_state import MapStateFactory
+from trident.state.map_state import MapStateFactory, SnapshottableMap, committed_map
 from trident.state.maps import map_for
 from trident.state.sentinel import ReservedKeySentinel, fenced
-from trident.state.snapshottable import SnapshottableMap, committed_map
 from trident.state.txid import Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.state.wrappers.forwarding import SerializedMap
-from trident.testing.backend.limits import Limits
 from trident.testing.checks.suite import OutOfTime
 
 INCARNATION = "contract-log"
@@ -33,6 +34,91 @@ RUN_PREFIX = f"contract-{uuid4().hex[:8]}-"
 _AT_ONCE = 1000
 _EPOCH = 1 << 20
 _numbers = count()
+
+Fencing = Literal["no", "written", "all"]
+"""What a writer that was replaced can still do: anything; no harm to what its successor wrote; nothing."""
+
+METHODS = {
+    "fences": ("read_sentinel", "move_sentinel"),
+    "lists": ("key_pages",),
+    "removes": ("multi_delete",),
+    "resets": ("reset",),
+}
+"""The methods that a map has for what is claimed of it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a backing map can do, and its limits. The defaults claim what two methods over any store can do.
+
+    Attributes
+    ----------
+    max_key_bytes, max_value_bytes
+        The longest key and the largest value, as the codec encodes them, prefix included; None: there is no limit. What
+        is longer must be refused by an error.
+    chunk
+        The largest number of keys in one request to the server; sizes around it are tried.
+    binary_keys
+        Keys may have parts of type `bytes`. If not, they must be refused.
+    all_types
+        Values come back with the types that they had, as `CodecSerializer` does it. If not (JSON), what has no
+        encoding must be refused.
+    raw_bytes
+        The map is one of bytes: a `SerializedMap` with a `CodecSerializer` is put over it.
+    shared
+        Several states, each with its own prefix, may share the store. If not, the factory must be a function without
+        arguments that opens an empty store each time.
+    durable
+        What was written is there in another process, opened from the pickled factory.
+    repartitions
+        A key is found with any number of partitions, in any of them.
+    fences
+        What a replaced writer can still do; see `Fencing`.
+    moves_at_commit
+        A sentinel that is moved without `force` is seen by others only with the commit that moved it.
+    atomic_put
+        A put that raises has written nothing. (Without this claim any part may be written.)
+    isolated
+        No other instance sees the puts of a commit before its `end`.
+    atomic_commit
+        The puts of a commit that never ended are never seen.
+    lists, removes, resets
+        The map has `key_pages`, `multi_delete`, `reset`.
+    """
+
+    max_key_bytes: int | None = None
+    max_value_bytes: int | None = None
+    chunk: int = 1000
+    binary_keys: bool = True
+    all_types: bool = True
+    raw_bytes: bool = False
+    shared: bool = True
+    durable: bool = False
+    repartitions: bool = False
+    fences: Fencing = "no"
+    moves_at_commit: bool = False
+    atomic_put: bool = False
+    isolated: bool = False
+    atomic_commit: bool = False
+    lists: bool = False
+    removes: bool = False
+    resets: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = {"chunk": self.chunk, "max_key_bytes": self.max_key_bytes, "max_value_bytes": self.max_value_bytes}
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise ValueError(f"{name}={size}: give at least 1{'' if name == 'chunk' else ', or None for no limit'}")
+
+    def with_abilities_of(self, backing: BackingMap) -> Limits:
+        """Return these limits with the claims that the methods of a map make."""
+        return replace(
+            self,
+            fences=("all" if self.fences == "no" else self.fences) if backing.offers("move_sentinel") else "no",
+            lists=backing.offers("key_pages"),
+            removes=backing.offers("multi_delete"),
+            resets=backing.offers("reset"),
+        )
 
 
 @dataclass
@@ -69,7 +155,6 @@ class SuiteRun:
             backing.multi_put = noted  # type: ignore[method-assign]
 
     def empty(self, conf: StateConf, backing: BackingMap) -> None:
-        """Remove what was written to a state."""
         keys = list(self._written.pop(conf.prefix, ()))
         if keys:
             self.left[conf.prefix] = len(keys)  # until they are removed
@@ -143,7 +228,6 @@ class Store:
         return self.open(self.conf(state, topology, reads), partition, partitions)
 
     def open(self, conf: StateConf, partition: int, partitions: int) -> BackingMap:
-        """Open a new instance of the backing map of a partition."""
         opened = open_backing_map(self._noted_factory(conf, partition, partitions), conf, partition, partitions)
         self._keep(conf, opened, opened)
         raw = self._given is not None and self._given.raw_bytes
@@ -178,7 +262,6 @@ class Store:
         self._opened, self._confs = [], {}
 
     def _noted_factory(self, conf: StateConf, partition: int, partitions: int) -> Any:
-        """Return what opens a partition, which is noted as one to be emptied."""
         self._run.check_time()
         self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
         return self._factory_of(conf)
@@ -221,13 +304,11 @@ class Writer:
         self.backing.begin(commit_of(txid, attempt))
 
     def put(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
-        """Put keys and values, as the kind stores them."""
         pairs = list(rows)
         values = [stored(self.kind, value, txid, attempt) for _, value in pairs]
         self.backing.multi_put([key for key, _ in pairs], values)
 
     def end(self, txid: int, attempt: int = 0) -> None:
-        """End the commit."""
         self.backing.end(commit_of(txid, attempt))
 
     def commit(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
@@ -248,14 +329,12 @@ class Writer:
 
 
 def stored(kind: StateType, value: Any, txid: int, attempt: int = 0) -> Any:
-    """Return what a map of the kind stores for a value."""
     if kind is StateType.OPAQUE:
         return OpaqueValue(txid, _EPOCH + attempt, None, value)
     return TransactionalValue(txid, value) if kind is StateType.TRANSACTIONAL else value
 
 
 def value_of(found: Any) -> Any:
-    """Return the value in what a map stores."""
     if isinstance(found, OpaqueValue):
         return found.curr
     return found.value if isinstance(found, TransactionalValue) else found
@@ -267,12 +346,10 @@ def sentinel_of(txid: int, attempt: int = 0) -> Sentinel:
 
 
 def commit_of(txid: int, attempt: int = 0) -> Txid:
-    """Return the txid of a commit of the suite."""
     return Txid(txid, _EPOCH + attempt, incarnation=INCARNATION)
 
 
 def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: int) -> BackingMap:
-    """Open the backing map that a factory of any form stands for."""
     if isinstance(factory, MapStateFactory):
         return backing_map(factory.backing_map_factory(conf, partition, partitions))
     if not is_factory(factory):

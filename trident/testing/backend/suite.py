@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TextIO
 
-from trident.state.interfaces import StateConf, StateSpec, StateType
-from trident.state.map_state import state_type
+from trident.state.interfaces import StateConf, StateSpec, StateType, state_type
 from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.contract import StoreContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract
-from trident.testing.backend.limits import Limits
 from trident.testing.backend.state_contracts import MapStateContract, SnapshottableContract
-from trident.testing.backend.store_under_test import RUN_PREFIX, Store, SuiteRun
+from trident.testing.backend.store_under_test import RUN_PREFIX, Limits, Store, SuiteRun
 from trident.testing.checks.promises import Promise, Promised
 from trident.testing.checks.suite import Findings, SuiteRunner
 
@@ -64,7 +62,10 @@ def backend_suite(
         `report.ok`, `report.violated`, `report.raise_if_violated()`.
     """
     report, factories = Report(seed), _by_kind(factory, kinds)
-    cases = {kind: list(_cases(maps_too=number == 0)) for number, kind in enumerate(factories)}
+    contracts = {
+        kind: STATE_CONTRACTS if number else MAP_CONTRACTS + STATE_CONTRACTS for number, kind in enumerate(factories)
+    }
+    cases = {kind: [(one, name) for one in of_kind for name in one.checks()] for kind, of_kind in contracts.items()}
     runner = SuiteRunner(report, sum(map(len, cases.values())), at_most, out)
     run = SuiteRun(runner.until, clean)
     for number, (kind, one) in enumerate(factories.items(), 1):
@@ -92,11 +93,6 @@ def _by_kind(factory: Any, kinds: Iterable[StateType | str] | None) -> dict[Stat
             f"a StateSpec that is {Store(factory).kind.value} cannot be checked as {', '.join(k.value for k in factories)}"
         )
     return factories
-
-
-def _cases(maps_too: bool) -> Iterator[tuple[type[StoreContract], str]]:
-    for contract in (*MAP_CONTRACTS, *STATE_CONTRACTS) if maps_too else STATE_CONTRACTS:
-        yield from ((contract, name) for name in contract.checks())
 
 
 def _case(contract: type[StoreContract], seed: int, given: Mapping[str, Any]) -> StoreContract:

@@ -5,14 +5,22 @@ Contracts are pytest classes, and a suite makes their checks without pytest.
 
 from __future__ import annotations
 
+import base64
 import inspect
+import os
+import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from types import FunctionType
 from typing import Any, ClassVar, NoReturn, TypeVar
 from unittest import SkipTest
+
+import cloudpickle
 
 from trident.errors import ConfigError
 from trident.testing.checks.promises import Promised
@@ -43,17 +51,14 @@ def promise(promised: Promised, *claims: str, refusal: bool = False) -> Callable
 class Contract:
     """Base of the contracts: a class whose methods `test_…` are checks, each marked with `promise`.
 
-    Attributes
-    ----------
-    seed
-        The seed of the random choices.
-    skips
-        Whether pytest is told of a check that is not made because its claim is not there.
+    `seed`: the seed of the random choices.
+    `skips`: whether pytest is told of a check that is not made because its claim is not there.
+    `subject`: the name of the cached property that is what is checked.
     """
 
     seed: ClassVar[int] = 0
     skips: ClassVar[bool] = False
-    _subject: Any = None
+    subject: ClassVar[str]
 
     @classmethod
     def checks(cls) -> dict[str, Any]:
@@ -78,9 +83,8 @@ class Contract:
 
     def teardown_method(self) -> None:
         """Close what the check opened; pytest calls it."""
-        if self._subject is not None:
-            self._subject.close()
-            self._subject = None
+        if (opened := vars(self).pop(self.subject, None)) is not None:
+            opened.close()
 
     def random(self, name: str) -> random.Random:
         """Return the random numbers of one check."""
@@ -101,7 +105,6 @@ class Violation(AssertionError):
 
 
 def broken(text: str) -> NoReturn:
-    """Say that a promise is broken."""
     raise Violation(text)
 
 
@@ -117,8 +120,8 @@ def expect(found: Any, wanted: Any, what: str) -> None:
 
 
 @contextmanager
-def expect_error(*kinds: type[Exception], what: str) -> Iterator[None]:
-    """Run a block that must raise one of the errors."""
+def expect_error(*kinds: type[Exception], what: str, must: bool = True) -> Iterator[None]:
+    """Run a block that must, or may, raise one of the errors, and no other one."""
     names = " or ".join(kind.__name__ for kind in kinds)
     try:
         yield
@@ -127,8 +130,10 @@ def expect_error(*kinds: type[Exception], what: str) -> Iterator[None]:
     except Violation:
         raise
     except Exception as error:
-        raise Violation(f"{what}: expected {names}, got {type(error).__name__}: {_shorten(str(error))}") from error
-    broken(f"{what}: expected {names}, but nothing was raised")
+        wanted = f"expected {names}, got" if kinds else "raised"
+        raise Violation(f"{what}: {wanted} {type(error).__name__}: {_shorten(str(error))}") from error
+    if must:
+        broken(f"{what}: expected {names}, but nothing was raised")
 
 
 def _expect_list(found: list[Any], wanted: list[Any], what: str) -> None:
@@ -165,3 +170,28 @@ def _shown(value: Any) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} … {text[-_SHOWN // 4 :]} ({len(text)} characters)"
+
+
+# ---- in another process --------------------------------------------------------------------------------------------
+
+
+def answer_in_another_process(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of a module in a new process; `Violation` with `what` and the error if it raises there."""
+    pickled = base64.b64encode(cloudpickle.dumps((function, arguments)))
+    script = f"from {__name__} import answer_in_this_process as answer; answer()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=pickled, capture_output=True, timeout=60.0, env=environment, check=False
+    )
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        broken(f"{what}: {lines[-1] if lines else done.returncode}")
+    return pickle.loads(base64.b64decode(done.stdout.splitlines()[-1]))  # made by this very module
+
+
+def answer_in_this_process() -> None:
+    """What the other process runs."""
+    function, arguments = pickle.loads(base64.b64decode(sys.stdin.buffer.read()))
+    sys.stdout.buffer.write(b"\n" + base64.b64encode(cloudpickle.dumps(function(*arguments))) + b"\n")
+    sys.stdout.flush()
+    os._exit(0)  # a client's own threads may end badly with the interpreter; the answer is given

@@ -17,8 +17,6 @@ from trident.testing.checks.contract import Contract, Violation
 from trident.testing.checks.promises import BUILDS_ON, SCHEDULED, Promised
 
 _FEWEST_SCHEDULES = 6
-_MOST_SCHEDULES = 200
-_REPORT_WIDTH = 110
 _LINE_WIDTH = 100
 _EVERY_S = 5.0
 
@@ -26,13 +24,10 @@ _EVERY_S = 5.0
 class Status(Enum):
     """How a promise fared."""
 
-    OK = "ok"
-    VIOLATED = "violated"
-    NOT_CLAIMED = "not claimed"
+    VIOLATED = "violated"  # the gravest comes first
     NOT_RUN = "not run"
-
-
-_GRAVEST_FIRST = (Status.VIOLATED, Status.NOT_RUN, Status.OK, Status.NOT_CLAIMED)
+    OK = "ok"
+    NOT_CLAIMED = "not claimed"
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ class Findings:
     def status(self, promise: Promised) -> Status | None:
         """Return how a promise fared; None if nothing looked at it."""
         found = {finding.status for finding in self.findings if finding.promise is promise}
-        return next((status for status in _GRAVEST_FIRST if status in found), None)
+        return next((status for status in Status if status in found), None)
 
     def raise_if_violated(self) -> None:
         """Raise `Violation` with the report, unless everything holds."""
@@ -119,7 +114,7 @@ class Findings:
                 lines.append(f"{promise.title:<15} {status.value:<12} {number:>6}  {promise.value}")
         for finding in self.violations:
             lines += ["", f"{finding.promise.title} ({finding.kind}): {finding.check}"]
-            lines += textwrap.wrap(finding.detail, _REPORT_WIDTH, initial_indent="  ", subsequent_indent="  ")
+            lines += textwrap.wrap(finding.detail, 110, initial_indent="  ", subsequent_indent="  ")
         ran = f"{len(self.findings)} checks, {self.schedules} schedules, seed {self.seed}, {self.seconds:.1f} s"
         return "\n".join([*lines, "", f"{self._verdict()}: {ran}", *self._afterwards(), ""])
 
@@ -203,7 +198,6 @@ class SuiteRunner:
         return time.monotonic() <= self.until and not self._report.violated & set(BUILDS_ON.get(promise, ()))
 
     def check(self, case: Contract, name: str, kind: str, where: str) -> None:
-        """Make one check of a contract."""
         self._progress.say(len(self._report.findings) + 1, where)
         check, status, detail = case.checks()[name], Status.OK, ""
         try:
@@ -231,7 +225,7 @@ class SuiteRunner:
             if claimed is not None and not self.may_check(claimed):
                 raise OutOfTime
             until = min(self.until, self._began + seconds)
-            while claimed and number < _MOST_SCHEDULES and (number < _FEWEST_SCHEDULES or time.monotonic() <= until):
+            while claimed and number < 200 and (number < _FEWEST_SCHEDULES or time.monotonic() <= until):
                 self._progress.say(len(self._report.findings), f"schedule {number + 1}")
                 try:
                     case.run_schedule(number)
@@ -255,7 +249,6 @@ class SuiteRunner:
         self._report.findings.append(Finding(promise, kind, where, status, detail))
 
     def end(self) -> None:
-        """Print the report."""
         self._progress.end()
         self._report.seconds = time.monotonic() - self._began
         (self._out or sys.stdout).write(str(self._report))

@@ -26,14 +26,11 @@ Contents = Mapping[Any, Any]
 _SHOWN = 5
 _LONGEST = 120
 _KINDS = (list, dict, set, deque, Counter, defaultdict)
-_DATA = (bool, int, float, str, bytes, Decimal, UUID, date, time, timedelta)
-_LARGEST = 10_000
 _DEEPEST = 4
 _NOT_OF_USERS = frozenset({"trident", "states", "spouts", "pyarrow", "numpy", "pandas", "pyspark", "py4j"})
 
 
 def written_states(graph: Graph) -> list[str]:
-    """Return the states that batches write."""
     return [node.state for node in graph.nodes if isinstance(node, PersistNode)]
 
 
@@ -104,7 +101,7 @@ class OutsideValues:
 
     def _add(self, found: Iterable[tuple[str, Any]], compared: bool) -> None:
         for name, value in found:
-            if id(value) not in self._found and len(value) <= _LARGEST and _is_plain(value):
+            if id(value) not in self._found and len(value) <= 10_000 and _is_plain(value):
                 self._found[id(value)] = (name, value, deepcopy(value), compared)
 
     def restore(self) -> None:
@@ -138,7 +135,7 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
     if isinstance(value, (list, tuple, set, frozenset, deque)):
         return all(map(_is_plain, value))
-    return value is None or isinstance(value, _DATA)
+    return value is None or isinstance(value, (bool, int, float, str, bytes, Decimal, UUID, date, time, timedelta))
 
 
 def _reached(value: Any, depth: int, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -33,11 +33,6 @@ OF_STATES = ("begin_commit", "before put", "half put", "after put", "put", "comm
 Rows = Mapping[str, Sequence[int]]
 """By stream, the numbers of the rows that are left."""
 
-_BATCHES = (2, 3, 4, 6, 9)
-_EMPTY = 0.05
-_MOST_FAULTS = (1, 1, 2, 2, 3, 4, 6)
-_MOST_TRIES = 400  # to make a plan smaller
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -103,7 +98,7 @@ class FaultPlan:
         if (given := self.cuts.get((stream, txid))) is not None:
             return given
         chance = random.Random(f"{self.seed} {stream} {txid} {asked if self.recuts else 0}")
-        is_empty = chance.random() < _EMPTY
+        is_empty = chance.random() < 0.05
         return 0 if is_empty and self.empties else chance.randint(1, self.most)
 
 
@@ -115,11 +110,11 @@ def drawn_plan(seed: int, states: Sequence[str], rows: int, kinds: Collection[Fa
     `kinds`: what may go wrong.
     """
     chance = random.Random(f"{seed}")
-    most = max(1, -(-2 * rows // chance.choice(_BATCHES)))
+    most = max(1, -(-2 * rows // chance.choice((2, 3, 4, 6, 9))))
     txids = max(1, min(2 * rows // (most + 1), rows))
     places = _places(states, kinds)
     faults = []
-    for _ in range(chance.choice(_MOST_FAULTS) if places else 0):
+    for _ in range(chance.choice((1, 1, 2, 2, 3, 4, 6)) if places else 0):
         kind = chance.choice(sorted(places))
         point, state = chance.choice(places[kind])
         faults.append(Fault(kind, point, chance.randint(1, txids), state, chance.choice((0, 1, 1, 2))))
@@ -139,7 +134,7 @@ def _places(states: Sequence[str], kinds: Collection[FaultKind]) -> dict[FaultKi
 
 def shrunk(plan: FaultPlan, rows: Rows, fails: Callable[[FaultPlan, Rows], bool]) -> tuple[FaultPlan, Rows]:
     """Return the smallest plan and rows that were found to fail; each step keeps what `fails` says is enough."""
-    tries, found = _MOST_TRIES, True
+    tries, found = 400, True  # to make a plan smaller
     while found:
         found = False
         for smaller in _smaller(plan, rows):

@@ -29,11 +29,8 @@ from trident.state.txid import Sentinel
 from trident.state.wrappers.forwarding import MapWrapper, SerializedMap
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
-from trident.testing.topology.driver_points import WatchedLog
-from trident.testing.topology.driver_result import HandClock, Unheard
-from trident.testing.topology.given_rows import GivenSpout
-
-_OBSERVED = ("defined", "processed", "recorded")
+from trident.testing.topology.stand_ins import GivenSpout, over_maps
+from trident.testing.topology.watched_batches import HandClock, Unheard, WatchedLog
 
 
 class Died(BaseException):
@@ -84,7 +81,7 @@ class Seam:
             self._attempt = attempt
         if point == "recorded":
             self.world.note("committed", attempt)
-        if point in _OBSERVED:
+        if point in ("defined", "processed", "recorded"):
             self.reach(point, txid=attempt.txid)
 
     def is_due(self, point: str, state: str) -> bool:
@@ -127,7 +124,6 @@ class SimulatedSpout(GivenSpout):
         return {"from": begin, "until": min(self._rows.num_rows, begin + self._seam.world.rows_of(self.stream, txid))}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
-        """Give the rows of a definition in one part."""
         begin, until = int(definition["from"]), int(definition["until"])
         shown = f"rows {begin} to {until - 1}" if until > begin else "no rows"
         self._seam.world.note(f"{shown} of stream {self.stream!r}", attempt)
@@ -157,7 +153,7 @@ class SimulatedStore:
     """
 
     def __init__(self) -> None:
-        from states.memory.data import MemoryData
+        from states.memory.state import MemoryData
 
         self.keys: dict[Key, None] = {}
         self._first = first = MemoryData()
@@ -165,19 +161,17 @@ class SimulatedStore:
 
     @property
     def sentinels(self) -> dict[int, Sentinel]:
-        """The sentinels that were laid, by partition."""
         return {partition: data.sentinel for partition, data in self._data.items() if data.sentinel is not None}
 
     def open(self, partition: int) -> BackingMap:
         """Return a map that fences writers, and writes the puts of a commit one by one, as most stores do."""
-        from states.memory.map import MemoryBackingMap
+        from states.memory.state import MemoryBackingMap
 
         backing = MemoryBackingMap[Any](self._data[partition])
         backing.facts = MapFacts(shares_keys=True)
         return backing
 
     def copied(self) -> SimulatedStore:
-        """Return what is stored now."""
         copy = SimulatedStore()
         copy.keys = self.keys
         copy.set_to(self)
@@ -232,7 +226,6 @@ class _WatchedMaps:
     facts = StoreFacts(in_memory=True)
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> WatchedMap:
-        """Open a partition."""
         inner: IBackingMap[Any]
         if self.given is not None:
             inner = self.given(conf, partition_index, num_partitions)
@@ -256,8 +249,7 @@ def watched_spec(node: StateNode, store: SimulatedStore, seam: Seam) -> StateSpe
     if isinstance(factory, MapStateFactory):
         maps = factory.backing_map_factory
         given = None if _is_of_a_store(maps) else maps
-        watched = _WatchedMaps(given, factory.kind, spec.facts.in_memory, node.name, store, seam)
-        return replace(spec, factory=replace(factory, backing_map_factory=watched))
+        return over_maps(spec, _WatchedMaps(given, factory.kind, spec.facts.in_memory, node.name, store, seam))
     if not _is_of_a_store(factory):
         return spec
     if spec.kind is None or type(factory).__module__.startswith("states.kafka."):
@@ -265,8 +257,7 @@ def watched_spec(node: StateNode, store: SimulatedStore, seam: Seam) -> StateSpe
             f"state {node.name!r} of a {type(factory).__name__} cannot be simulated: no map in memory can stand for it; "
             "give the topology of the test another state in its place, such as a MemoryMapState"
         )
-    watched = _WatchedMaps(None, spec.kind, spec.facts.in_memory, node.name, store, seam)
-    return replace(spec, factory=MapStateFactory(watched, spec.kind))
+    return over_maps(spec, _WatchedMaps(None, spec.kind, spec.facts.in_memory, node.name, store, seam))
 
 
 def _is_of_a_store(factory: object) -> bool:

@@ -20,10 +20,6 @@ from trident.testing.simulation.simulated_driver import Died, SimulatedDriver, S
 
 Places = Mapping[str, Contents]
 
-_MOST_IDLE = 100
-_MOST_TURNS = 20_000
-_EXTRA_TURNS = 3  # of a driver that was replaced and does not know it yet
-
 
 class Wrong(Exception):
     """A run went on where it had to stop, stopped where it had to go on, or left something wrong; the text says what.
@@ -95,7 +91,6 @@ class SimulatedRun:
 
     @property
     def attempts(self) -> int:
-        """How many attempts there were."""
         return sum(map(len, self._tries.values()))
 
     @property
@@ -188,7 +183,7 @@ class SimulatedRun:
             idle = 0 if self._turn(driver) else idle + 1
             if self._wrong is not None:  # said within a driver, which may handle every exception
                 raise self._wrong
-            if idle > _MOST_IDLE or before > _MOST_TURNS:
+            if idle > 100 or before > 20_000:
                 self._fail(f"batch {self.txid + 1} is not committed, and nothing moves any more")
 
     def _turn(self, driver: SimulatedDriver) -> bool:
@@ -219,7 +214,7 @@ class SimulatedRun:
     def _finish_off(self, driver: SimulatedDriver) -> None:
         """Let a driver that does not know yet that it was replaced do what it can; it is of no effect."""
         try:
-            for _ in range(_EXTRA_TURNS):
+            for _ in range(3):  # of a driver that was replaced and does not know it yet
                 driver.loop.turn()
         except (Exception, Died) as error:  # noqa: BLE001  whatever ends it
             self.note(f"driver {driver.number} is refused ({type(error).__name__})")

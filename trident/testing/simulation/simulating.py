@@ -27,20 +27,15 @@ from trident.testing.simulation.compared_values import (
 )
 from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, Rows, drawn_plan, shrunk
 from trident.testing.simulation.simulated_run import SimulatedRun, Wrong
-from trident.testing.topology.given_rows import typed_rows
+from trident.testing.topology.stand_ins import typed_rows
 from trident.topology import TridentTopology
 
 Declared = TridentTopology | Callable[[], TridentTopology]
 GivenRows = Mapping[str, Sequence[Any]] | Sequence[Any]
 
 _SETTINGS: dict[str, Any] = {
-    "engine": "in_process",
-    "poll_interval_ms": 0,
-    "retry_backoff_ms": 0,
-    "retry_backoff_max_ms": 0,
-    "max_batch_attempts": 20,
-}
-_MOST_ROWS_SHOWN = 20
+    "engine": "in_process", "poll_interval_ms": 0, "retry_backoff_ms": 0, "retry_backoff_max_ms": 0, "max_batch_attempts": 20,
+}  # fmt: skip
 _LATER_S = 3600.0
 _NO_FAULT = (
     "This happens without any fault: the results depend on how the rows are cut into batches. Aggregators "
@@ -325,19 +320,16 @@ class JudgedRuns:
             f"seed {plan.seed} of topology {self._name!r} differs from a run without faults:",
             *(f"  {line.strip()}" for line in text.splitlines()),
             f"with {len(small.faults)} of its {len(plan.faults)} faults and {left}:",
-            *self._shown(rows),
+            *(
+                f"  {stream}: {[self._given[stream][at] for at in kept]!r}"
+                for stream, kept in rows.items()
+                if len(kept) <= 20
+            ),
             *(f"  {line}" for line in last[0].trace),
             *said,
             f"Run it again: simulate(topology, rows, seed={plan.seed}{self._also})",
         ]
         return SimulationFailed("\n".join(lines), plan.seed, last[0].trace)
-
-    def _shown(self, rows: Rows) -> list[str]:
-        return [
-            f"  {stream}: {[self._given[stream][at] for at in kept]!r}"
-            for stream, kept in rows.items()
-            if len(kept) <= _MOST_ROWS_SHOWN
-        ]
 
 
 @contextmanager

@@ -9,14 +9,11 @@ from unittest import SkipTest
 from trident.coordination.framing import decode, encode
 from trident.errors import SpoutError
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.another_process import answer_in_another_process
-from trident.testing.checks.contract import broken, expect, promise
+from trident.testing.checks.contract import answer_in_another_process, broken, expect, promise
 from trident.testing.checks.promises import SpoutPromise
-from trident.testing.spout.filled_source import FilledSource, SpoutChecks, rows_of
-from trident.testing.spout.spout_life import FilledBatch, Life, read_whole
+from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
 
 _MANY_BATCHES = 24
-_ALLOWED_BYTES = 64  # numbers become longer
 _AHEAD = 3
 
 
@@ -52,7 +49,7 @@ class DefinitionChecks(SpoutChecks):
         """Batches of the same size have definitions of the same size, however many there were."""
         batches = self._many_batches()
         sizes, few = [_size(batch) for batch in batches], len(batches) // 4
-        if few and max(sizes[few:]) > max(sizes[:few]) * 1.5 + _ALLOWED_BYTES:
+        if few and max(sizes[few:]) > max(sizes[:few]) * 1.5 + 64:  # numbers become longer
             largest = sizes.index(max(sizes))
             broken(
                 f"the first {few} definitions take at most {max(sizes[:few])} bytes, that of batch {largest + 1} takes "

@@ -7,8 +7,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,12 @@ import cloudpickle
 
 from trident.errors import SpoutError, describe
 from trident.spout.interfaces import ITridentSpout, TransactionAttempt
-from trident.spout.spout_kinds import is_partitioned
-from trident.testing.checks.contract import Violation, broken, promise
+from trident.spout.partitioned import PartitionedSpout
+from trident.testing.checks.contract import Violation, broken, expect_error, promise
 from trident.testing.checks.promises import SpoutPromise
-from trident.testing.spout.filled_source import FilledSource, SpoutChecks, rows_of
-from trident.testing.spout.spout_life import FilledBatch, Life
+from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, SpoutChecks, rows_of
 
 _CYCLES = 3
-_SOON_S = 1.0
 _FACTOR = 1000  # between the reported size and the size of the rows: a compressed source is small
 _OVERHEAD_BYTES = 1 << 20
 
@@ -39,7 +36,7 @@ class SurroundingChecks(SpoutChecks):
         filled = self.filled
         filled.fill(filled.backlog)
         spout = filled.source.spout()
-        self.needs(is_partitioned(spout) or isinstance(spout, ITridentSpout), "the spout is an object of the driver")
+        self.needs(isinstance(spout, (PartitionedSpout, ITridentSpout)), "the spout is an object of the driver")
         before = _held()
         spouts = [filled.source.spout() for _ in range(_CYCLES)]
         for each in spouts:
@@ -72,7 +69,7 @@ class SurroundingChecks(SpoutChecks):
                 )
         with self.filled.source.outage():
             for batch, size in sizes:
-                with _raises_nothing_but((), f"size of batch {batch.txid}, while the source is away"):
+                with expect_error(what=f"size of batch {batch.txid}, while the source is away", must=False):
                     again = sized.size(batch.definition)
                 if again not in (size, None):  # of a committed batch it may be forgotten
                     broken(f"size of batch {batch.txid} was {size}, and is {again} while the source is away")
@@ -97,9 +94,9 @@ class SurroundingChecks(SpoutChecks):
         with self.filled.source.outage():
             for batch in batches[-1:]:
                 began = time.monotonic()
-                with _raises_nothing_but((), "the lag, while the source is away"):
+                with expect_error(what="the lag, while the source is away", must=False):
                     lagging.lag(batch.definition)
-                if (took := time.monotonic() - began) > _SOON_S:
+                if (took := time.monotonic() - began) > 1.0:
                     broken(f"the lag took {took:.1f} s while the source is away; it must be known without asking it")
 
     @promise(SpoutPromise.CLOSE)
@@ -123,12 +120,12 @@ class SurroundingChecks(SpoutChecks):
         filled, life, batch = self._read_first()
         source, rows = filled.source, batch.rows
         with source.outage():
-            with _raises_nothing_but(SpoutError, "reading a batch while the source is away"):
+            with expect_error(SpoutError, what="reading a batch while the source is away", must=False):
                 again = life.read(batch, attempt=1)
                 filled.expect_same(again, rows, "batch 1, read while the source was away (SpoutError is expected)")
-            with _raises_nothing_but(SpoutError, "defining a batch while the source is away"):
+            with expect_error(SpoutError, what="defining a batch while the source is away", must=False):
                 life.define(2, batch.definition)
-            with _raises_nothing_but(SpoutError, "opening the coordinator while the source is away"):
+            with expect_error(SpoutError, what="opening the coordinator while the source is away", must=False):
                 filled.live()
         filled.expect_same(life.read(batch, attempt=2), rows, "batch 1, read after the source was back")
         life.succeeded(batch)
@@ -141,7 +138,7 @@ class SurroundingChecks(SpoutChecks):
         filled, life, batch = self._read_first()
         filled.source.change()
         for reader, whose in ((life, "the same coordinator"), (None, "a new coordinator")):
-            with _raises_nothing_but(SpoutError, whose):
+            with expect_error(SpoutError, what=whose, must=False):
                 again = (reader or filled.live()).read(batch, attempt=1)
                 filled.expect_same(again, batch.rows, f"batch 1, read by {whose} after the source was changed")
                 broken(f"change() changed nothing of batch 1: {whose} still reads the same rows")
@@ -168,18 +165,6 @@ class SurroundingChecks(SpoutChecks):
             pickle.loads(cloudpickle.dumps(value))
         except Exception as error:
             raise Violation(f"{what} ({type(value).__name__}) cannot be pickled: {describe(error)}") from error
-
-
-@contextmanager
-def _raises_nothing_but(kinds: type[Exception] | tuple[()], what: str) -> Iterator[None]:
-    try:
-        yield
-    except kinds:
-        return
-    except Violation:
-        raise
-    except Exception as error:
-        raise Violation(f"{what}: {'expected SpoutError, got' if kinds else 'raised'} {describe(error)}") from error
 
 
 _OPEN = Path("/dev/fd")

@@ -1,25 +1,28 @@
-"""The source of one check of a spout: what was filled in, who reads it, and whether all of it came out."""
+"""The source of one check of a spout: what was filled in, the drivers that read it, and whether all of it came out."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import count
 from typing import Any, ClassVar, NamedTuple
 from unittest import SkipTest
 
+import cloudpickle
+import pyarrow as pa
+
+from trident.arrow import cast_table, schema_of
+from trident.config import Config
+from trident.coordination.framing import decode, encode
 from trident.errors import ConfigError
 from trident.planner.guarantees import spout_type_of
-from trident.spout.interfaces import SpoutType
+from trident.runtime.spouts.batch_spouts import as_trident_spout
+from trident.spout.interfaces import BadRow, Definition, PartitionRead, SpoutType, TransactionAttempt, coordinator_of
 from trident.testing.checks.contract import Contract, Violation, broken
 from trident.testing.spout.source_under_test import Row, SpoutSource
-from trident.testing.spout.spout_life import FilledBatch, Life
-
-_EMPTY_IN_A_ROW = 10  # as the loop takes the end of the sources
-_PAUSE_S = 0.01
-_DEFAULT_ROWS = 43
 
 _CLAIMS: dict[str, tuple[Callable[[SpoutSource], bool], str]] = {
     "limit": (lambda source: source.limit is not None, "the source declares no limit"),
@@ -35,6 +38,116 @@ _KINDS = {
     "no replays": (SpoutType.NON_TRANSACTIONAL,),
 }
 """Which kinds of spouts claim something of replays."""
+
+_ATTEMPT = 1 << 20
+
+
+class FilledBatch(NamedTuple):
+    """A batch that was defined, with its rows if it was read."""
+
+    txid: int
+    definition: Definition
+    rows: Sequence[Row] = ()
+    is_read: bool = False
+
+
+class Life:
+    """One life of a driver that reads a spout, without a log, states or Spark: its coordinator, and its emitter in a worker.
+
+    What is no plain data, or cannot be pickled, is passed on as it is: only the checks of just that complain of it.
+    """
+
+    def __init__(self, spout: Any) -> None:
+        settings = Config().as_mapping()
+        self.spout = as_trident_spout(spout)
+        self.fields = self.spout.get_output_fields()
+        self.coordinator = coordinator_of(self.spout.get_coordinator(settings))
+        self.emitter = through_pickle(self.spout.get_emitter(settings))
+        self._is_completed_by_reading = self.coordinator.offers("complete")
+        self._first: dict[tuple[int, str], list[pa.Table]] = {}
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a definition can be read again; one that reading has completed is read again only if a replay is the same."""
+        return not self._is_completed_by_reading or self.spout.spout_type is SpoutType.TRANSACTIONAL
+
+    def define(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Have a batch defined; both definitions go through the log."""
+        return through_log(self.define_here(txid, through_log(previous)))
+
+    def define_here(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Have a batch defined; where reading completes the definition, it is read."""
+        definition = self.coordinator.initialize_transaction(txid, previous)
+        if definition is None or self.coordinator.traits(definition).is_complete:
+            return definition
+        tables, read = list[pa.Table](), dict[str, PartitionRead]()
+        for one in self._emitted(txid, definition, 1, 0):
+            if isinstance(one, PartitionRead):
+                read[one.partition] = one
+            else:
+                tables.append(one)
+        complete = self.coordinator.complete(definition, read)
+        self._first[txid, repr(through_log(complete))] = tables
+        return complete
+
+    def tables(self, batch: FilledBatch, parallelism: int = 1, attempt: int = 0) -> Iterator[pa.Table]:
+        """Read a batch as the workers do; what was read to complete the definition is not read again."""
+        key = batch.txid, repr(batch.definition)
+        first = self._first.pop(key, None) if self.rereads else self._first.get(key)
+        found = self._emitted(batch.txid, batch.definition, parallelism, attempt) if first is None else first
+        yield from (one for one in found if not isinstance(one, PartitionRead))
+
+    def read(self, batch: FilledBatch, parallelism: int = 1, attempt: int = 0) -> list[Row]:
+        """Return the rows of a batch; columns under wrong names are taken for those that they should be."""
+        schema, rows = schema_of(self.fields), list[Row]()
+        for table in self.tables(batch, parallelism, attempt):
+            if table.schema.names != schema.names and table.num_columns >= len(schema):
+                table = table.select(range(len(schema))).rename_columns(schema.names)
+            rows += rows_of_table(table if table.schema.types == schema.types else cast_table(table, self.fields))
+        return rows
+
+    def commit(self, batch: FilledBatch, attempt: int = 0) -> None:
+        """Let a spout that takes part in commits commit."""
+        self.coordinator.commit(TransactionAttempt(batch.txid, _ATTEMPT + attempt), through_log(batch.definition))
+
+    def succeeded(self, batch: FilledBatch, attempt: int = 0) -> None:
+        """Commit a batch, and say that it is committed."""
+        self.commit(batch, attempt)
+        self.coordinator.success(batch.txid, through_log(batch.definition))
+
+    def _emitted(
+        self, txid: int, definition: Definition, parallelism: int, attempt: int
+    ) -> Iterator[pa.Table | PartitionRead]:
+        tried = TransactionAttempt(txid, _ATTEMPT + attempt)
+        for part in self.coordinator.parts(tried, through_log(definition), parallelism):
+            for data in self.emitter.emit(through_pickle(part)):
+                if isinstance(data, BadRow):
+                    raise data.error
+                yield pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+
+
+def rows_of_table(table: pa.Table) -> list[Row]:
+    """Return the rows as tuples of Python's values."""
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def through_log(definition: Definition | None) -> Definition | None:
+    try:
+        return decode(encode(definition))
+    except ValueError:
+        return definition
+
+
+def through_pickle(value: Any) -> Any:
+    try:
+        return cloudpickle.loads(cloudpickle.dumps(value))
+    except Exception:  # noqa: BLE001 - a user's object may raise anything
+        return value
+
+
+def read_whole(spout: Any, batches: Sequence[FilledBatch]) -> list[list[Row]]:
+    """Return the rows of batches as a driver reads them that has defined none of them."""
+    return list(map(Life(spout).read, batches))
 
 
 class Compared(NamedTuple):
@@ -62,7 +175,7 @@ class FilledSource:
     @property
     def backlog(self) -> int:
         """How many rows make several batches."""
-        return _DEFAULT_ROWS if self.source.limit is None else 4 * self.source.limit + 3
+        return 43 if self.source.limit is None else 4 * self.source.limit + 3
 
     def fill(self, rows: int, *partitions: int) -> None:
         """Add so many rows, spread over the partitions (all that the source began with, if none is named)."""
@@ -85,13 +198,11 @@ class FilledSource:
     # ---- its readers ------------------------------------------------------------------------------------------------
 
     def live(self) -> Life:
-        """Begin the life of a driver."""
         life = Life(self.source.spout())
         self._open.append(life)
         return life
 
     def end(self, life: Life) -> None:
-        """Close a driver."""
         self._open.remove(life)
         with suppress(Exception):  # its verdict stands without it; there is a check of its own for closing
             life.coordinator.close()
@@ -116,7 +227,7 @@ class FilledSource:
         if wait:
             life.coordinator.look_now()
         while (definition := life.define(txid, previous)) is None and wait and time.monotonic() < until:
-            time.sleep(_PAUSE_S)  # as the loop waits before it asks again
+            time.sleep(0.01)  # as the loop waits before it asks again
         return None if definition is None else FilledBatch(txid, definition)
 
     def read_next(self, life: Life, last: FilledBatch | None = None, wait: bool = True) -> FilledBatch | None:
@@ -155,7 +266,7 @@ class FilledSource:
         """
         wanted = len(self.rows()) if want is None else want
         batches, last, read, empty = list[FilledBatch](), previous, 0, 0
-        while empty < _EMPTY_IN_A_ROW and read <= 2 * wanted + 100:
+        while empty < 10 and read <= 2 * wanted + 100:  # as the loop takes the end of the sources
             if (last := take(last, read < wanted)) is None:
                 break
             batches.append(last)
@@ -165,7 +276,6 @@ class FilledSource:
     # ---- comparing --------------------------------------------------------------------------------------------------
 
     def compare(self, rows: Sequence[Row], stated: Sequence[Row] | None = None) -> Compared:
-        """Compare rows that were read with the source's."""
         wanted = {repr(row): row for row in (self.rows() if stated is None else stated)}
         found = [self.source.row_of(row) for row in rows]
         counts, by_name = Counter(map(repr, found)), {repr(row): row for row in found}
@@ -203,30 +313,24 @@ def rows_of(batches: Sequence[FilledBatch]) -> list[Row]:
 class SpoutChecks(Contract):
     """Base of the contract.
 
-    Attributes
-    ----------
-    source
-        The class of your `SpoutSource`, or a function without arguments that returns one; also as a method, or set by a
-        fixture. It is called for each check.
-    seed
-        The seed of the random choices.
+    `source`: the class of your `SpoutSource`, or a function without arguments that returns one; also as a method, or set by a
+    fixture. It is called for each check.
+    `seed`: the seed of the random choices.
     """
 
+    subject = "filled"
     source: Any = None
     skips: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def filled(self) -> FilledSource:
         """The source of this check, empty at first use."""
-        if self._subject is None:
-            source = self.given("source", hint=" to your subclass of SpoutSource, or let a fixture set it")()
-            if not isinstance(source, SpoutSource):
-                raise ConfigError(
-                    f"{type(self).__name__}.source() returned a {type(source).__name__}, expected a SpoutSource"
-                )
-            self._subject = FilledSource(source)
-        filled: FilledSource = self._subject
-        return filled
+        source = self.given("source", hint=" to your subclass of SpoutSource, or let a fixture set it")()
+        if not isinstance(source, SpoutSource):
+            raise ConfigError(
+                f"{type(self).__name__}.source() returned a {type(source).__name__}, expected a SpoutSource"
+            )
+        return FilledSource(source)
 
     def begin(self) -> tuple[FilledSource, Life]:
         """Fill the source with several batches, and begin the life of a driver."""

@@ -1,22 +1,23 @@
-"""SpoutContract: what every spout must do. A batch holds the rows of the source, each once, within the limits, in order."""
+"""SpoutContract: what every spout must do; spout_suite: all of it and random schedules, without pytest, and a report."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TextIO
 
 from trident.arrow import cast_table, schema_of
+from trident.spout.interfaces import SpoutType
 from trident.testing.checks.contract import broken, expect, promise
-from trident.testing.checks.promises import SpoutPromise
+from trident.testing.checks.promises import SCHEDULED, Promised, SpoutPromise
+from trident.testing.checks.suite import Findings, SuiteRunner, promise_table
 from trident.testing.spout.contract_definitions import DefinitionChecks
 from trident.testing.spout.contract_surroundings import SurroundingChecks
 from trident.testing.spout.filled_source import rows_of
-from trident.testing.spout.source_under_test import Row
+from trident.testing.spout.source_under_test import Row, SpoutSource
 from trident.testing.spout.spout_schedules import SpoutSchedule
-
-_IDLE_CALLS = 20
-_THROTTLED_BATCHES = 3
-_SCHEDULES = 6
 
 
 class SpoutContract(DefinitionChecks, SurroundingChecks):
@@ -91,7 +92,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
         for share in (0.5, 1e-9, 0.5, 1.0):
             throttled.throttle(share)
             most, sizes = self._most(share), []
-            for _ in range(_THROTTLED_BATCHES):
+            for _ in range(3):
                 if (last := filled.read_next(life, last)) is not None:
                     life.succeeded(last)
                 sizes.append(0 if last is None else len(last.rows))
@@ -113,7 +114,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
         last, times = batches[-1], list[float]()
         if not last.rows:
             broken(f"all is read, and {last.definition!r} is a batch without rows; return None where there is nothing")
-        for _ in range(_IDLE_CALLS):
+        for _ in range(20):
             began = time.monotonic()
             definition = life.define(last.txid + 1, last.definition)
             times.append(time.monotonic() - began)
@@ -149,7 +150,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
 
     def run_schedules(self) -> None:
         """Run a few random schedules."""
-        for number in range(_SCHEDULES):
+        for number in range(6):
             self.run_schedule(number)
             self.teardown_method()
 
@@ -164,3 +165,74 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
     def _all_rows(self) -> list[Row]:
         filled, life = self.begin()
         return rows_of(filled.drain(life))
+
+
+def spout_suite(
+    source: Callable[[], SpoutSource],
+    *,
+    seconds: float = 10.0,
+    seed: int = 0,
+    at_most: float | None = None,
+    out: TextIO | None = None,
+) -> SpoutReport:
+    """Check a spout: the whole contract, then random schedules of failures, crashes and lost partitions.
+
+    Parameters
+    ----------
+    source
+        Your subclass of `SpoutSource`, or a function that returns one; it is called for each check.
+    seconds
+        When no further schedule is begun. The contract runs to its end, and a few schedules too, unless `at_most` says.
+    seed
+        Decides everything that is drawn at random.
+    at_most
+        Seconds after which no check starts: what is left is reported as not run, and the report is not `ok`.
+    out
+        Where the report is printed; None: standard output, and standard error shows meanwhile what is being checked.
+
+    Returns
+    -------
+    SpoutReport
+        `report.ok`, `report.violated`, `report.raise_if_violated()`.
+    """
+    report = SpoutReport(seed)
+    if not callable(source):
+        raise TypeError(
+            f"spout_suite was given a {type(source).__name__}; give your subclass of SpoutSource, not an instance"
+        )
+    contract: type[SpoutContract] = type(
+        "SpoutContract", (SpoutContract,), {"source": staticmethod(source), "seed": seed}
+    )
+    claimed, kind = _scheduled(contract())  # raises what is wrong with the source itself
+    promises, checks = list(SpoutPromise), contract.checks()
+    runner = SuiteRunner(report, len(checks), at_most, out)
+    for name in sorted(checks, key=lambda name: promises.index(checks[name].promise)):
+        if checks[name].promise not in SCHEDULED:
+            runner.check(contract(), name, kind, name)
+
+    runner.run_schedules(contract(), claimed, kind, seconds)
+    runner.end()
+    return report
+
+
+def _scheduled(case: SpoutContract) -> tuple[SpoutPromise | None, str]:
+    """Return the promise that random schedules are about, None if the spout makes none; and its kind."""
+    try:
+        if case.kind is not SpoutType.NON_TRANSACTIONAL:
+            return SpoutPromise.EXACTLY_ONCE, case.kind.value
+        return SpoutPromise.AT_LEAST_ONCE if case.filled.source.at_least_once else None, case.kind.value
+    finally:
+        case.teardown_method()
+
+
+@dataclass
+class SpoutReport(Findings):
+    """All findings of one run of `spout_suite`."""
+
+    promises: ClassVar[type[Promised]] = SpoutPromise
+    why_not_run: ClassVar[str] = "because they build on what is broken, or for want of time"
+
+
+def spout_table(reports: Mapping[str, SpoutReport]) -> str:
+    """Return a table: a line for each promise, a column for each spout, by the names of the reports."""
+    return promise_table(SpoutPromise, reports)

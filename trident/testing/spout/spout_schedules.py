@@ -8,15 +8,8 @@ from contextlib import ExitStack
 from trident.errors import SpoutError
 from trident.spout.interfaces import Definition, SpoutType
 from trident.testing.checks.contract import Violation, broken
-from trident.testing.spout.filled_source import FilledSource
+from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, through_log
 from trident.testing.spout.source_under_test import Row
-from trident.testing.spout.spout_life import FilledBatch, Life, through_log
-
-_EVENTS = 100
-_AHEAD = 3
-_LAST_EVENTS = 6
-_HARD = 0.5  # of the crashes; in the others the driver was stopped
-_CRASHES_IN_COMMITS = 0.05  # after the spout has committed, and before the record
 
 
 class SpoutSchedule:
@@ -46,12 +39,12 @@ class SpoutSchedule:
         self._life = self._filled.live()
         try:
             with self._lost:
-                for _ in range(_EVENTS):
+                for _ in range(100):
                     self._step()
             self._fail_from(0)
             self._finish()
         except Violation as error:
-            events = ", ".join(self._events[-_LAST_EVENTS:])
+            events = ", ".join(self._events[-6:])
             raise Violation(f"{error}; seed {self._seed!r}, the last events: {events}") from error
 
     # ---- events -----------------------------------------------------------------------------------------------------
@@ -71,7 +64,7 @@ class SpoutSchedule:
             self._fail_from(0)
 
     def _define(self) -> None:
-        if len(self._flying) >= _AHEAD:
+        if len(self._flying) >= 3:
             return
         last = self._flying[-1] if self._flying else None
         txid, previous = (self._txid + 1, self._last) if last is None else (last.txid + 1, last.definition)
@@ -103,7 +96,7 @@ class SpoutSchedule:
         if not self._flying or not self._flying[0].is_read:
             return
         batch = self._flying.pop(0)
-        if self._random.random() < _CRASHES_IN_COMMITS:
+        if self._random.random() < 0.05:  # after the spout has committed, and before the record
             self._life.commit(batch, self._attempt)
             self._crash()
             return
@@ -130,7 +123,8 @@ class SpoutSchedule:
         last_logged = self._random.randint(self._txid, self._txid + len(self._logged))  # the last ones were not synced
         self._logged = {txid: definition for txid, definition in self._logged.items() if txid <= last_logged}
         self._read = {txid: rows for txid, rows in self._read.items() if txid <= last_logged}
-        end = self._filled.crash if self._random.random() < _HARD else self._filled.end
+        # After half of the crashes; before the others the driver was stopped.
+        end = self._filled.crash if self._random.random() < 0.5 else self._filled.end
         end(self._life)
         self._life = self._filled.live()
 

@@ -13,8 +13,7 @@ from trident.config import Config
 from trident.coordination.log_address import open_log
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
-from trident.drpc.batching import Answer, RequestExecutor, unknown_function
-from trident.drpc.queried_states import OwnLog
+from trident.drpc.batching import Answer, OwnLog, RequestExecutor, unknown_function
 from trident.errors import ConfigError, ReplayDiffersError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
 from trident.planner import make_plan, make_request_plan
@@ -33,19 +32,22 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.stream import Stream, TridentState
 from trident.testing.backend.faulty_map import InjectedFault
-from trident.testing.topology.driver_memory import with_states_in_memory
-from trident.testing.topology.driver_points import FailurePoints, WatchedLog, WatchedRunner
-from trident.testing.topology.driver_result import BatchResult, Captures, HandClock, Row, Unheard
-from trident.testing.topology.given_rows import FedSpout
+from trident.testing.topology.stand_ins import FedSpout, with_states_in_memory
+from trident.testing.topology.watched_batches import (
+    BatchResult,
+    Captures,
+    FailurePoints,
+    HandClock,
+    Row,
+    Unheard,
+    WatchedLog,
+    WatchedRunner,
+)
 from trident.topology import TridentTopology
 
 _DEFAULTS: dict[str, Any] = {
-    "engine": "in_process",
-    "max_spout_pending": 1,
-    "poll_interval_ms": 0,
-    "retry_backoff_ms": 1,
-    "retry_backoff_max_ms": 1,
-}
+    "engine": "in_process", "max_spout_pending": 1, "poll_interval_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 1,
+}  # fmt: skip
 
 _OF_TOPOLOGY = (
     "allow_inexact", "max_batch_attempts", "max_bytes_per_partition", "max_rows_per_step", "max_rows_per_tuple", "on_poison",
@@ -306,19 +308,13 @@ class TopologyTestDriver(Closes):
         )
 
     def _open_log(self, first: bool, states: Mapping[str, Sequence[Any]]) -> TransactionLog:
-        if first:
-            self._empty_memory(states)
+        if first:  # an earlier driver of this process may have filled the states in memory
+            in_memory = (name for name in states if self._plan.states[name].spec.facts.in_memory)
+            for partition in (one for name in in_memory for one in states[name] if one.offers("reset")):
+                partition.reset()
         if self._config.log_dir is None:
             return self._memory_log.reopened(takeover=True)
         return open_log(self._config.log_dir, self._name, self._config.takeover, Retention.of(self._config.history))
-
-    def _empty_memory(self, states: Mapping[str, Sequence[Any]]) -> None:
-        """Empty the states in memory, because an earlier driver of this process may have filled them."""
-        for name, partitions in states.items():
-            if self._plan.states[name].spec.facts.in_memory:
-                for partition in partitions:
-                    if partition.offers("reset"):
-                        partition.reset()
 
     def _observe(self, point: str, attempt: TransactionAttempt) -> None:
         if point == "defined":

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
-from states.delta.beyond_memory import bucket_files, bucketed_base
+from states.delta.beyond_memory import bucketed_base
 from states.delta.beyond_memory.bucketed_base import BucketLimits
 from states.delta.beyond_memory.merging import Merging
 from tests.harness.topology_runs import start
@@ -216,8 +216,10 @@ def test_a_field_of_the_key_keeps_its_name_in_the_table(tmp_path: Path) -> None:
 def test_files_that_do_not_say_who_wrote_a_value_are_of_the_first_declaration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write = bucketed_base.write_bucket
+
     def without_attempts(rows: pa.Table, *more: Any) -> Any:
-        return bucket_files.write_bucket(rows.drop_columns(["_trident_attempt"]), *more)
+        return write(rows.drop_columns(["_trident_attempt"]), *more)
 
     former, new = Declared(tmp_path, of("sum", "most")), Declared(tmp_path, {"biggest": Max("n"), "sum": Sum("n")})
     with monkeypatch.context() as patched:

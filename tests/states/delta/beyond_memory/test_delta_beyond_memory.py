@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from states.delta.beyond_memory.bucket_files import BucketFile, OpenedBucket
-from states.delta.beyond_memory.bucketed_base import BucketLimits
-from states.delta.beyond_memory.merging import Merging
-from states.delta.beyond_memory.opened_base import MemoryBounds
-from states.delta.published_table import PublishedTable
+from states.delta.beyond_memory.bucketed_base import BucketFile, BucketLimits, OpenedBucket
+from states.delta.beyond_memory.merging import Merging, OpenedBase
 from states.delta.state_table import StateTable
+from states.delta.state_tables import PublishedTable
 from tests.harness.crashing_stores import tuples_at
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update
 from trident.errors import BackendError, FencedError, StateError
@@ -103,7 +101,7 @@ def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
 def test_any_schedule_of_crashes_counts_each_batch_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, kind: StateType
 ) -> None:
-    monkeypatch.setattr("trident.state.removals.REMOVAL_LAG", 3)
+    monkeypatch.setattr("trident.state.map_commits.REMOVAL_LAG", 3)
     dice, log, model, breaks = random.Random(f"{seed} {kind}"), Log(), Counter[str](), Broken(monkeypatch)
     state, number, attempt = large_at(tmp_path, kind, dice.random() < 0.5), 1, 0
     batch = dict.fromkeys(dice.sample(WORDS, 15), 1)
@@ -384,7 +382,7 @@ def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path
 @pytest.mark.slow
 def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, goes_on, waits = Log(), threading.Event(), list[int]()
-    monkeypatch.setattr(MemoryBounds, "bytes_of_changes", 600)
+    monkeypatch.setattr(OpenedBase, "bytes_of_changes", 600)
     wait, move = Merging.wait, PublishedTable.move
 
     def noted_wait(self: Merging) -> None:

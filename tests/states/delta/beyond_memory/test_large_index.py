@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from states.delta.beyond_memory.bucket_files import ATTEMPT
-from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits
+from states.delta.beyond_memory.bucketed_base import ATTEMPT, BucketedBase, BucketLimits
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.sorted_rows import SortedRows
-from states.delta.indexed_values import IndexedValues
+from states.delta.index import IndexedValues
 from states.delta.layout import DeltaLayout
 from trident.state import OpaqueValue, StateConf, StateType, TransactionalValue, Txid, Winners
 from trident.state.table import KeyColumns
@@ -114,13 +113,10 @@ def test_columns_give_the_numbers_of_rows(tmp_path: Path, width: int) -> None:
         assert found is not None
         new = found.combined(np.array([1, 10, 100, 1000]), "sum", Txid(number, 5))
         assert new is not None
-        index.put_columns(new)
+        index.put(new)
         if number == 1:
             merged(index, layout, index.freeze(), 1)
-    assert index.get([*keys, ("z", 1)[:width]]) == [
-        *((3, 5, 2 * one, 3 * one) for one in (1, 10, 100, 1000)),
-        None,
-    ]
+    assert index.get([*keys, ("z", 1)[:width]]) == [*((3, 5, 2 * one, 3 * one) for one in (1, 10, 100, 1000)), None]
     values = index.find([keys[0], ("z", 1)[:width]])
     assert values is not None
     assert list(values) == [OpaqueValue(3, 5, 2, 3), None]
@@ -147,7 +143,7 @@ def test_changes_since_the_base_are_loaded_at_a_start(
     monkeypatch.setattr("states.delta.beyond_memory.large_index._ROWS_AT_ONCE", rows_at_once)
     layout = DeltaLayout(StateType.OPAQUE, CONFS["typed"])
     index = large_index(tmp_path, layout)
-    first = layout.table([("a", 1), ("b", 1), ("c", 1)], [(1, 1, None, 1)] * 3, 1, None)
-    second = layout.table([("a", 1), ("b", 1)], [(2, 1, 1, 2), layout.deleted], 2, None)
+    first = layout.table(dict.fromkeys([("a", 1), ("b", 1), ("c", 1)], (1, 1, None, 1)), 1, None)
+    second = layout.table({("a", 1): (2, 1, 1, 2), ("b", 1): layout.deleted}, 2, None)
     index.load(pa.concat_tables([first, second]))
     assert index.get([("a", 1), ("b", 1), ("c", 1)]) == [(2, 1, 1, 2), None, (1, 1, None, 1)]

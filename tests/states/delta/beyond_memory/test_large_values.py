@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from states.delta.beyond_memory import bucket_files, key_hashes, sorted_rows
-from states.delta.beyond_memory.bucket_files import Bucket, BucketFile
-from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits
+from states.delta.beyond_memory import bucketed_base, key_hashes, sorted_rows
+from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketFile, BucketLimits
+from states.delta.beyond_memory.key_hashes import Bucket
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.sorted_rows import SortedRows, WantedKeys
 from states.delta.layout import DeltaLayout
@@ -129,7 +129,7 @@ def test_a_bucket_without_rows_has_no_file_until_it_has_rows_again(tmp_path: Pat
     everything: Model = {(f"w{n}", n): n for n in range(40)}
     base = base_in(tmp_path).merge(changes_of(everything))
     first = base.files[0]
-    with bucket_files.OpenedBucket(first, base._system, SCHEMA) as opened:
+    with bucketed_base.OpenedBucket(first, base._system, SCHEMA) as opened:
         gone = opened.rows().drop_columns(["_trident_hash"])
     emptied = base.merge(SortedRows.of(gone, KEYS, np.ones(len(gone), np.bool_)))
     assert len(emptied) == 40 - len(gone)
@@ -139,7 +139,7 @@ def test_a_bucket_without_rows_has_no_file_until_it_has_rows_again(tmp_path: Pat
 
 
 def test_a_lookup_reads_the_row_groups_of_its_keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_files, "ROWS_PER_GROUP", 10)
+    monkeypatch.setattr(bucketed_base, "ROWS_PER_GROUP", 10)
     base = base_in(tmp_path, limits=BucketLimits(1000)).merge(changes_of({(f"w{n}", n): n for n in range(500)}))
     assert len(base.files) == 1
     read: list[tuple[list[int], Any]] = []

@@ -1,0 +1,294 @@
+"""The sentinel of one partition as a fence: who may write, and with which timestamps (R8, R9).
+
+Where a state has a table with columns, its sentinels are in another table. So each has a witness: a row that the last commit
+wrote. A sentinel whose witness is not in the table any more counts as none, so a table that was emptied, dropped or brought
+back from a backup is found although its sentinels are still there.
+
+Of two writes of one value Cassandra keeps the one with the higher timestamp. A timestamp here is not a time::
+
+    (floor + version) << 18 | number
+
+`version` is `Sentinel.version`, which rises with every commit of one log. `number` counts the puts and deletes of a
+commit, because Cassandra would decide between writes of the same timestamp by their bytes. `floor` is one number for
+the whole state, stored in a register. It rises above everything handed out before when the state is emptied or adopted,
+when another log writes it, or when the same attempt is run again. The register also holds the `ceiling` that no version
+handed out so far has reached, so the floor can be raised without knowing which writer wrote what.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from states.cassandra.cluster_session import CassandraConnection, UnknownOutcome
+from states.cassandra.options import CassandraOptions
+from states.cassandra.statements import ColumnRows
+from trident.errors import BackendError, CorruptValueError, UnsupportedOperation
+from trident.state.encoding.codec import decode, encode, encode_keys
+from trident.state.interfaces import Key
+from trident.state.txid import Sentinel
+from trident.storekit import FieldsCodec, RecordFence, Register, SentinelRecord
+
+FLOOR_BUCKET = -1
+"""The bucket of the register with the floor; sentinels have buckets below it, keys above."""
+
+_NUMBER_BITS = 18
+PUTS_PER_COMMIT = 1 << _NUMBER_BITS
+"""How many puts and deletes of one commit can have different timestamps."""
+
+_STAMPS = 1 << (63 - _NUMBER_BITS)
+_STEP = 1 << 24  # the versions between two raises of the ceiling: sixteen starts of a driver
+_TRIES = 8
+_FIELDS = ("incarnation", "txid", "attempt", "floor", "token", "place", "sealed", "run")
+"""The token distinguishes two runs of the same attempt."""
+RECORD = FieldsCodec(_FIELDS, encode, decode)
+WITNESSED = FieldsCodec((*_FIELDS, "witness"), encode, decode)
+
+
+class CassandraFence:
+    """The sentinel of one partition, which moves by condition only.
+
+    `register_of`: returns the register of a bucket.
+    `partition`: its number.
+    `what`: the state and its place, for messages.
+    `rows`: the rows of a table with columns, among which witnesses are; None: rows and registers are in one table.
+    """
+
+    def __init__(
+        self, register_of: Callable[[int], CassandraRegister], partition: int, what: str, rows: ColumnRows | None = None
+    ) -> None:
+        self._register, self._what, self._rows = register_of(FLOOR_BUCKET - 1 - partition), what, rows
+        self._witness: bytes | None = None  # the first row that the commit under way has written
+        if rows is None:
+            self._record = RecordFence(self._register, RECORD, what)
+        else:
+            self._record = RecordFence(_WitnessedRegister(self._register, self._is_there), WITNESSED, what)
+        self.stamps = Stamps(register_of(FLOOR_BUCKET), rows.refuse_rows if rows is not None else lambda: None)
+        self.check = self._record.check
+        self.release = self._record.forget  # later writes are not fenced
+
+    @property
+    def own(self) -> Sentinel | None:
+        """The sentinel that this instance claimed last; None if it claimed none."""
+        return None if self._record.own is None else self._record.own.sentinel
+
+    def read(self) -> Sentinel | None:
+        record = self._record.read()
+        return None if record is None else record.sentinel
+
+    def claim(self, sentinel: Sentinel, force: bool = False) -> int:
+        """Replace the record that was read or claimed last; return the stamp for writes under the sentinel.
+
+        `sentinel`, `force`: forward, or anywhere with `force`. The own sentinel, sealed, keeps its stamp.
+        Raises `FencedError`: another writer has moved the sentinel, or it would go back.
+        Raises `StateLossDetected`: it is gone, or was rolled back. Nothing was changed.
+        """
+        found, own = self._record.check_move(sentinel, force), self._record.own
+        if own is not None and own == found and own.sentinel == sentinel and not own.sentinel.sealed and not force:
+            floor, token = own.notes[:2]  # the seal of its own commit
+        else:
+            floor, token = self._floor(found, sentinel, force), os.urandom(8)
+            self._witness = None
+        self._lay(sentinel, floor, token, None if found is None or force else found)
+        return int(floor) + sentinel.version
+
+    def wrote(self, key: Key, stored: Any) -> None:
+        """Let the row that the commit wrote first be the next witness: a loss in the middle of its writes takes it as well."""
+        if self._rows is not None and self._witness is None:
+            self._witness = self._rows.witness_of(key, stored)
+
+    def let_go(self, keys: Sequence[Key]) -> None:
+        """Have no witness among keys that are going to be deleted."""
+        own, names = self._record.own, set(encode_keys(keys))
+        if self._witness is not None and decode(self._witness)[1] in names:
+            self._witness = None
+        if own is not None and own.notes[2] is not None and decode(own.notes[2])[1] in names:
+            floor, token, _ = own.notes
+            self._lay(own.sentinel, floor, token, None)
+
+    def clear(self) -> None:
+        """Remove the sentinel, whatever its witness is."""
+        self._record.forget()
+        data = self._register.read()
+        for _ in range(_TRIES):
+            if data is None:
+                return
+            data = self._register.swap(data, None)
+        raise BackendError(f"{self._what}: other writers moved the sentinel {_TRIES} times meanwhile; try again")
+
+    def _lay(
+        self, sentinel: Sentinel, floor: int, token: bytes, before: SentinelRecord[tuple[Any, ...]] | None
+    ) -> None:
+        """Lay a record; without a row of its own its witness is that of the record before."""
+        notes: tuple[Any, ...] = (floor, token)
+        if self._rows is not None:
+            notes += (self._witness or (None if before is None else before.notes[2]),)
+        self._record.lay(SentinelRecord(sentinel, notes))
+
+    def _is_there(self, data: bytes) -> bool:
+        """Whether the table still has what was written last under a record."""
+        assert self._rows is not None
+        own, witness = self._record.own, WITNESSED.decode(data, self._what).notes[2]
+        if own is not None and WITNESSED.encode(own) == data and self._witness is not None:
+            witness = self._witness
+        return witness is None or self._rows.has(witness)
+
+    def _floor(self, record: SentinelRecord[tuple[Any, ...]] | None, sentinel: Sentinel, force: bool) -> int:
+        if force or (record is not None and record.sentinel == sentinel):
+            # The version does not rise with this move, so the floor must.
+            return self.stamps.raise_floor(sentinel.incarnation, sentinel.version)
+        return self.stamps.floor(sentinel.incarnation, sentinel.version, 0 if record is None else record.notes[0])
+
+
+class _WitnessedRegister(Register):
+    """A record that counts as none if its witness is gone."""
+
+    def __init__(self, register: Register, is_there: Callable[[bytes], bool]) -> None:
+        self._register, self._is_there = register, is_there
+        self._dead: bytes | None = None  # the record that was found without its witness
+
+    def read(self) -> bytes | None:
+        return self._alive(self._register.read())
+
+    def look(self) -> bytes | None:
+        return self._alive(self._register.look())
+
+    def swap(self, found: bytes | None, new: bytes) -> bytes | None:
+        return self._register.swap(self._dead if found is None else found, new)
+
+    def _alive(self, data: bytes | None) -> bytes | None:
+        self._dead = None if data is None or self._is_there(data) else data
+        return None if self._dead is not None else data
+
+
+class CassandraRegister(Register):
+    """One row in a bucket of its own, read and written through Paxos, so never stale.
+
+    A value must differ from all others ever written, because it shows whether a write without answer was made.
+    """
+
+    def __init__(
+        self, connection: CassandraConnection, table: str, state: str, options: CassandraOptions, bucket: int
+    ) -> None:
+        local = options.write_consistency.startswith("LOCAL")
+        quorum, serial = ("LOCAL_QUORUM", "LOCAL_SERIAL") if local else ("QUORUM", "SERIAL")
+        where = "WHERE state = ? AND bucket = ? AND key = ?"
+        self._connection, self._row, self._what = (
+            connection,
+            (state, bucket, b""),
+            f"a record of state {state!r} in {table}",
+        )
+        self._look = connection.prepare(f"SELECT value FROM {table} {where}", quorum)
+        self._read = connection.prepare(f"SELECT value FROM {table} {where}", serial)
+        self._swap = connection.prepare(f"UPDATE {table} SET value = ? {where} IF value = ?", quorum, serial=True)
+
+    def read(self) -> bytes | None:
+        """Return what the register holds, after deciding any write that is under way."""
+        return self._value(self._read)
+
+    def look(self) -> bytes | None:
+        return self._value(self._look)
+
+    def swap(self, found: bytes | None, new: bytes | None) -> bytes | None:
+        bound = self._swap.bind((new, *self._row, found))
+        for left in range(_TRIES - 1, -1, -1):
+            try:
+                answer = self._connection.execute(bound, f"move {self._what}")[0]
+            except UnknownOutcome:
+                current = self.read()
+                if current != found or not left:
+                    return current
+                continue
+            return new if answer[0] else answer[1] if len(answer) > 1 else None
+        return found
+
+    def _value(self, statement: Any) -> bytes | None:
+        rows = self._connection.execute(statement.bind(self._row), f"read {self._what}")
+        return rows[0][0] if rows else None
+
+
+class _Range(NamedTuple):
+    incarnation: str | None
+    floor: int
+    ceiling: int
+
+
+class Stamps:
+    """Gives out the ranges of timestamps.
+
+    `register`: the one with the floor.
+    `when_new`: called when there is no floor yet; raises if there should be one.
+    """
+
+    def __init__(self, register: Register, when_new: Callable[[], None]) -> None:
+        self._register, self._when_new = register, when_new
+        self._known: _Range | None = None
+
+    def floor(self, incarnation: str, version: int, at_least: int = 0) -> int:
+        """Return the floor for a commit; ask the store only if the known floor is not sufficient."""
+
+        def fits(known: _Range) -> bool:
+            return (
+                known.incarnation == incarnation and known.floor >= at_least and known.floor + version < known.ceiling
+            )
+
+        if self._known is not None and fits(self._known):
+            return self._known.floor
+
+        def follow(found: _Range | None) -> _Range:
+            if found is None:
+                return _Range(incarnation, at_least, at_least + version + _STEP)
+            if fits(found):
+                return found
+            if found.incarnation != incarnation or found.floor < at_least:
+                floor = max(found.ceiling, at_least)
+            else:
+                floor = found.floor
+            return _Range(incarnation, floor, floor + version + _STEP)
+
+        self._known = self._move(follow)
+        return self._known.floor
+
+    def raise_floor(self, incarnation: str | None, version: int) -> int:
+        """Raise the floor above every timestamp given out so far; return it."""
+
+        def follow(found: _Range | None) -> _Range:
+            floor = 0 if found is None else found.ceiling
+            return _Range(incarnation, floor, floor + version + (_STEP if incarnation is not None else 1))
+
+        self._known = self._move(follow)
+        return self._known.floor
+
+    def _move(self, follow: Callable[[_Range | None], _Range]) -> _Range:
+        data = self._register.read()
+        if data is None:
+            self._when_new()
+        for _ in range(_TRIES):
+            fields = None if data is None else decode(data)
+            if fields is not None and (not isinstance(fields, list) or len(fields) != 4):
+                raise CorruptValueError(
+                    f"the floor of timestamps is {fields!r}, not [incarnation, floor, ceiling, token]"
+                )
+            found = None if fields is None else _Range(*fields[:3])
+            new = follow(found)
+            if new.ceiling >= _STAMPS:
+                raise UnsupportedOperation(
+                    f"the write timestamps of a state are used up: {new}; give it another prefix"
+                )
+            if new == found:
+                return new
+            wanted = encode([*new, os.urandom(8)])  # different from what any other writer asks for at the same time
+            data = self._register.swap(data, wanted)
+            if data == wanted:
+                return new
+        raise BackendError(f"other writers changed the floor of timestamps {_TRIES} times meanwhile; try again")
+
+
+def timestamp(stamp: int, number: int) -> int:
+    """Return the write timestamp of the `number`-th put of a commit with that stamp (floor + version)."""
+    if number >= PUTS_PER_COMMIT:
+        raise UnsupportedOperation(
+            f"more than {PUTS_PER_COMMIT} puts in one commit: put more keys at once, or make batches smaller"
+        )
+    return stamp << _NUMBER_BITS | number

@@ -1,0 +1,323 @@
+"""`ClusterClient`: submits topologies to a cluster and steers them. What can be read is read from the cluster's state.
+
+Changes are asked of the Nimbus that leads, over HTTP: found through the cluster's state, asked again when it has changed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from trident import __version__
+from trident.cluster.code.code_store import CodeStore
+from trident.cluster.code.topology_package import TopologyPackage
+from trident.cluster.state.cluster_address import STATE_FILE, find_token, folder_of, is_embedded, open_cluster_state
+from trident.cluster.state.cluster_records import WantedStatus
+from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster.topology_overviews import TopologyOverview, find_topology, overview, overviews, with_last_error
+from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed
+from trident.coordination.log_reader import exists
+from trident.errors import TridentError
+from trident.roles import Closes
+from trident.ui.http_pages import client_of, error_of
+
+if TYPE_CHECKING:
+    import httpx
+
+_CODE = "/api/v1/code"
+_PIECE = 1 << 16
+_MOST_NAMES = 10
+_TIMEOUT_S, _PAUSE_S = 30.0, 0.25
+_AGAIN = (ClusterUnreachable, NoLeader)
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes that were just sent."""
+
+
+class ClusterClient(Closes):
+    """A client of a cluster. A context manager: leaving it ends its session. For one thread.
+
+    Parameters
+    ----------
+    address
+        `zookeeper://host1:2181,host2:2181/storm`, or the folder of a cluster on this machine.
+    token
+        What changes need; by default that in the folder of the cluster.
+    patience_s
+        For how long it tries again when no Nimbus answers.
+
+    Raises
+    ------
+    ClusterUnreachable
+        The cluster's state does not answer.
+    """
+
+    def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
+        folder = folder_of(address) if is_embedded(address) else None
+        if folder is not None and not (folder / STATE_FILE).is_file():
+            raise ClusterUnreachable(
+                left_of(folder)
+                or f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or the variable "
+                "TRIDENT_CLUSTER"
+            )
+        token = find_token(folder, token)
+        self.cluster = StormClusterState(open_cluster_state(address))
+        self._http = NimbusHttp(self.cluster, token, patience_s)
+
+    def submit(
+        self,
+        package: TopologyPackage,
+        name: str = "",
+        conf: Mapping[str, str] | None = None,
+        workers: int | None = None,
+        submission: str | None = None,
+        progress: Progress | None = None,
+    ) -> str:
+        """Submit a topology and return its id. It is sent again when the answer is lost, and becomes one topology all the same.
+
+        Parameters
+        ----------
+        submission
+            What makes this submission one, chosen at random by default. A client that was interrupted may give it again.
+
+        Raises
+        ------
+        NameTaken
+            The cluster has a topology of this name.
+        NotAllowed
+            The token is missing or wrong.
+        """
+        self._send(package, progress)
+        wanted = {
+            "sha256": package.sha256,
+            "name": name,
+            "submission": submission or secrets.token_hex(16),
+            "conf": dict(conf or {}),
+            "workers": workers,
+        }
+        return str(self._http.ask("POST", "/api/v1/topology", json=wanted).json()["id"])
+
+    def upgrade(
+        self,
+        topology: str,
+        package: TopologyPackage,
+        conf: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Give a topology new code, see `Submissions.upgrade`; returns `generation`, `changed`, `compared` and `notes`."""
+        path = self._path(topology)
+        self._send(package, progress)
+        wanted = {"sha256": package.sha256, "conf": None if conf is None else dict(conf)}
+        done: dict[str, Any] = self._http.ask("POST", f"{path}/upgrade", json=wanted).json()
+        return done
+
+    def package_of(self, topology: str) -> bytes:
+        """Return the package of code that a topology runs."""
+        _, base = find_topology(self.cluster.all_bases(), topology)
+        return self._http.ask("GET", f"{_CODE}/{base.code_hash}").content
+
+    def activate(self, topology: str) -> None:
+        self._http.ask("POST", f"{self._path(topology)}/activate")
+
+    def deactivate(self, topology: str) -> None:
+        self._http.ask("POST", f"{self._path(topology)}/deactivate")
+
+    def kill(self, topology: str, wait_s: float = 30.0) -> TopologyOverview:
+        """End a topology: what has begun may take `wait_s`. Returns it as it was last seen: it may be forgotten at once."""
+        before = self.show(topology)
+        with suppress(NoSuchTopology):  # forgotten already: an earlier try, whose answer was lost, has ended it
+            self._http.ask("POST", f"{self._path(before.storm_id)}/kill/{wait_s:g}")
+            return self.show(before.storm_id)
+        return replace(before, base=replace(before.base, status=WantedStatus("killed", time.time(), wait_s)))
+
+    def rebalance(
+        self,
+        topology: str,
+        wait_s: float = 30.0,
+        workers: int | None = None,
+        executors: Mapping[str, int] | None = None,
+    ) -> None:
+        """Run a topology with other numbers of workers and executors where these are given; without, in a new driver."""
+        options: dict[str, Any] = {} if workers is None else {"numWorkers": workers}
+        if executors:
+            options["executors"] = dict(executors)
+        # A rebalance may be a new driver, so one whose answer was lost is not sent again.
+        path = f"{self._path(topology)}/rebalance/{wait_s:g}"
+        self._http.ask("POST", path, again=False, json={"rebalanceOptions": options})
+
+    def topologies(self) -> list[TopologyOverview]:
+        """Return all topologies, by name."""
+        found = [with_last_error(self.cluster, each) for each in overviews(self.cluster)]
+        return sorted(found, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
+
+    def show(self, topology: str) -> TopologyOverview:
+        """Return one topology, by its id or its name."""
+        return with_last_error(self.cluster, overview(self.cluster, topology))
+
+    def errors(self, topology: str) -> list[dict[str, Any]]:
+        """Return the last errors of a topology, newest first: `component`, `time`, `host`, `port`, `error`."""
+        storm_id, _ = find_topology(self.cluster.all_bases(), topology)
+        found = [
+            {"component": name, "time": each.time_secs, "host": each.host, "port": each.port, "error": each.error}
+            for name, errors in self.cluster.all_errors(storm_id).items()
+            for each in errors
+        ]
+        return sorted(found, key=lambda each: float(str(each["time"])), reverse=True)
+
+    def log(self, topology: str, offset: int | None = None) -> dict[str, Any]:
+        """Return `{"text", "offset", "next"}`: the log of a topology's driver from `offset` on, or its end."""
+        asked = {} if offset is None else {"offset": offset}
+        page: dict[str, Any] = self._http.ask("GET", f"{self._path(topology)}/log", params=asked).json()
+        return page
+
+    def close(self) -> None:
+        """End the session and close the connections."""
+        self._http.close()
+        self.cluster.disconnect()
+
+    def _path(self, topology: str) -> str:
+        storm_id, _ = find_topology(self.cluster.all_bases(), topology)
+        return f"/api/v1/topology/{quote(storm_id, safe='')}"
+
+    def _send(self, package: TopologyPackage, progress: Progress | None) -> None:
+        """Send a package, unless Nimbus has it."""
+        data = package.data
+        report = progress or (lambda sent: None)
+
+        def pieces() -> Iterator[bytes]:
+            for start in range(0, len(data), _PIECE):
+                yield data[start : start + _PIECE]
+                report(len(data[start : start + _PIECE]))
+
+        if not self._http.ask("GET", _CODE, params={"has": package.sha256}).json()["has"]:
+            headers = {"Content-Length": str(len(data))}
+            self._http.ask("PUT", f"{_CODE}/{package.sha256}", content=pieces, headers=headers)
+
+
+def leader_url(cluster: StormClusterState) -> str:
+    """Return where the Nimbus that leads is.
+
+    Raises `NoLeader`: none does.
+    Raises `ClusterError`: it is of another release than this client.
+    """
+    leader = cluster.leader()
+    if leader is None:
+        raise NoLeader(
+            "no Nimbus leads the cluster. Start one: `trident nimbus`, or `trident up` for all on this machine. Running "
+            "topologies go on without it"
+        )
+    version = str(leader.get("version", __version__))
+    if version.split(".")[:2] != __version__.split(".")[:2]:
+        raise ClusterError(
+            f"the Nimbus at {leader['url']} has Trident {version}, and this client {__version__}; install the version of the "
+            "cluster"
+        )
+    return str(leader["url"])
+
+
+class NimbusHttp:
+    """Asks Nimbus. A context manager: leaving it closes the connections.
+
+    `patience_s`: for how long a request is tried again while no Nimbus answers: another one becomes the leader meanwhile.
+    """
+
+    def __init__(self, cluster: StormClusterState, token: str | None, patience_s: float) -> None:
+        self._cluster, self._patience_s = cluster, patience_s
+        self._has_token = token is not None
+        self._client = client_of("", token, _TIMEOUT_S, "asking a cluster", "cluster")
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        again: bool = True,
+        content: Callable[[], Iterator[bytes]] | None = None,
+        timeout_s: float = _TIMEOUT_S,
+        **request: Any,
+    ) -> httpx.Response:
+        """Send a request and return its answer, which is a success.
+
+        `again`: whether it may be sent again when it is not known whether it arrived: sent twice it does the same as once.
+        Raises `ClusterUnreachable`, `NoLeader`: no Nimbus has answered for so long.
+        Raises `TridentError`: what Nimbus said, as the class that it was there.
+        """
+        until = time.monotonic() + self._patience_s
+        while True:
+            try:
+                if content is not None:
+                    request["content"] = content()
+                return self._sent(method, path, again, timeout_s, request)
+            except _AGAIN as error:
+                if time.monotonic() > until or isinstance(error, _Unknown):
+                    raise
+            time.sleep(_PAUSE_S)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _sent(
+        self, method: str, path: str, again: bool, timeout_s: float, request: Mapping[str, Any]
+    ) -> httpx.Response:
+        import httpx
+
+        url = leader_url(self._cluster)
+        try:
+            answer = self._client.request(method, url + path, timeout=timeout_s, **request)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise ClusterUnreachable(f"the Nimbus at {url} does not answer: {error}") from error
+        except httpx.HTTPError as error:
+            reason = f"within {timeout_s:g} s" if isinstance(error, httpx.TimeoutException) else str(error)
+            kind = ClusterUnreachable if again else _Unknown
+            text = f"the Nimbus at {url} did not answer: {reason}"
+            raise kind(
+                text if again else f"{text}. It is not known whether that was done; check with `trident show`"
+            ) from error
+        if answer.is_success:
+            return answer
+        raise self._error(url, answer)
+
+    def _error(self, url: str, answer: httpx.Response) -> TridentError:
+        try:
+            problem = dict(answer.json())
+        except (ValueError, TypeError):
+            return ClusterError(f"{url} does not answer as Nimbus does (status {answer.status_code})")
+        error = error_of(url, answer.status_code, problem)
+        if isinstance(error, NotAllowed) and not self._has_token:
+            return NotAllowed(f"{error}; give it with --token or the variable TRIDENT_TOKEN")
+        return error if isinstance(error, TridentError) else ClusterError(str(error.args[0]))
+
+
+class _Unknown(ClusterUnreachable):
+    """An answer was lost, to a request that must not be sent twice."""
+
+
+def left_of(folder: Path) -> str:
+    """Say what is in the folder of a cluster whose state is not there; "" if it is there, or nothing else is."""
+    if (folder / STATE_FILE).exists():
+        return ""
+    place = folder / "transactional"
+    logs = [each.name for each in place.iterdir() if exists(each)] if place.is_dir() else []
+    code = folder / "code"
+    names = sorted({*(_names_of_packages(code) if code.is_dir() else ()), *logs})
+    if not names:
+        return ""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    topologies = ", ".join(names[:_MOST_NAMES])
+    return (
+        f"the state of the cluster, {folder / STATE_FILE}, is gone, but not the code and the logs of {topologies}{more}. Bring "
+        "the file back from a backup; or submit the topologies again under the names that they had: each goes on with its log, "
+        "after its last recorded batch"
+    )
+
+
+def _names_of_packages(folder: Path) -> Iterator[str]:
+    for sha256 in (store := CodeStore(folder)).hashes():
+        with suppress(ClusterError):  # damaged
+            yield store.manifest(sha256).name

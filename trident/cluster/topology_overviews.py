@@ -1,0 +1,237 @@
+"""Topologies as commands and pages show them, from the cluster's state alone: Nimbus need not be there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trident.cluster.state.cluster_records import DRIVER, Assignment, ErrorInfo, StormBase, WorkerHeartbeat
+from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import NoSuchTopology
+from trident.observe.topology_status import pretty_seconds
+from trident.observe.verdict import verdict
+from trident.redaction import redacted, shown_configuration
+from trident.ui.cluster_pages import Page
+
+_FRESH_S = 30.0
+_RECENT_DEATH_S = 1800.0
+
+
+@dataclass(frozen=True)
+class TopologyOverview:
+    """A topology, where it is meant to run, and what its driver last said.
+
+    `heartbeat`: of its assignment; None: that has none yet.
+    `why_waiting`: why it has no slot; "" if it has one, or needs none.
+    `driver_died`: why its last driver died, while another one starts; "" if none did within half an hour.
+    `last_error`: of any component, while no driver of it runs; None if there was none, or it was not asked for.
+    `page`: its address on the page of the leading Nimbus, which is read without a token; "" while none leads.
+    """
+
+    storm_id: str
+    base: StormBase
+    assignment: Assignment | None
+    heartbeat: WorkerHeartbeat | None
+    why_waiting: str = ""
+    driver_died: str = ""
+    last_error: ErrorInfo | None = None
+    page: str = ""
+
+    @property
+    def driver(self) -> str:
+        """What its driver does: `waiting` for a slot, `starting`, `active`, `inactive`, `ending`, `silent`, or `none`."""
+        if self.base.status.kind == "failed":
+            return "none"
+        if self.assignment is None:
+            return "ending" if self.base.status.kind == "killed" else "waiting"
+        beat = self.heartbeat
+        if beat is None or beat.generation != self.base.generation:
+            return "starting"
+        return beat.state if time.time() - beat.time_secs < _FRESH_S else "silent"
+
+    @property
+    def status(self) -> str:
+        """Its status on pages: what it is meant to do, `WAITING` for a slot or `STARTING` until it does."""
+        if self.base.status.kind in ("killed", "failed"):
+            return self.base.status.kind.upper()
+        if self.assignment is None:
+            return "WAITING"
+        if self.heartbeat is None or self.heartbeat.state == "starting":
+            return "STARTING"
+        return "ACTIVE" if self.base.status.kind == "active" else "INACTIVE"
+
+    @property
+    def stats(self) -> Page:
+        """What its last heartbeat says; nothing without one."""
+        return {} if self.heartbeat is None else dict(self.heartbeat.stats)
+
+    @property
+    def why_no_driver(self) -> str:
+        """Why there is no driver that could be asked."""
+        if self.base.status.kind == "failed":
+            return f"it was marked as failed: {first_line(self.base.status.reason)}"
+        if self.base.status.kind == "killed":
+            return "it ends"
+        if self.assignment is None:
+            return f"it waits: {self.why_waiting}"
+        return f"its driver in slot {self.assignment.where} starts"
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """Whether all is well with it, in the words of its page; see `trident.observe.verdict`."""
+        judged: dict[str, Any] = self.judged(self.stats)["verdict"]
+        return judged
+
+    def judged(self, said: Page) -> Page:
+        """Return what its driver said with what the cluster's state says, and the verdict."""
+        page = {**said, **self.facts()}
+        why = {
+            "statusReason": first_line(self.base.status.reason) or self.why_waiting,
+            "driverDied": first_line(self.driver_died),
+        }
+        return {**page, "verdict": verdict({**page, **why})}
+
+    def facts(self) -> Page:
+        """Return what the cluster's state says about it, for its row and its page."""
+        now, base, assigned, beat = time.time(), self.base, self.assignment, self.heartbeat
+        return {
+            "id": self.storm_id,
+            "encodedId": self.storm_id,
+            "name": base.storm_name,
+            "kind": base.kind,
+            "status": self.status,
+            "statusReason": redacted(base.status.reason),
+            "uptime": pretty_seconds(now - base.launch_time_secs),
+            "uptimeSeconds": now - base.launch_time_secs,
+            "workersTotal": base.num_workers,
+            "slot": None if assigned is None else assigned.where,
+            "host": None if assigned is None else assigned.machine,
+            "supervisor": None if assigned is None else assigned.slot.node,
+            "driverUptimeSeconds": None if beat is None else beat.uptime_secs,
+            "heardSecondsAgo": None if beat is None else max(0.0, now - beat.time_secs),
+            "generation": base.generation,
+            "target": base.target,
+            "conf": shown_configuration(base.conf),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        base, assigned, beat = self.base, self.assignment, self.heartbeat
+        return {
+            "id": self.storm_id,
+            "name": base.storm_name,
+            "kind": base.kind,
+            "status": base.status.kind,
+            "reason": base.status.reason or self.why_waiting,
+            "submitted": base.launch_time_secs,
+            "statusSince": base.status.since_secs,
+            "workers": base.num_workers,
+            "executors": dict(base.component_executors),
+            "target": base.target,
+            "conf": shown_configuration(base.conf),
+            "codeHash": base.code_hash,
+            "previousCodeHash": base.previous_code_hash,
+            "generation": base.generation,
+            "driver": self.driver,
+            "supervisor": None if assigned is None else assigned.slot.node,
+            "host": None if assigned is None else assigned.machine,
+            "port": None if assigned is None else assigned.slot.port,
+            "pid": None if beat is None else beat.pid,
+            "driverUptime": None if beat is None else beat.uptime_secs,
+            "heartbeat": None if beat is None else beat.time_secs,
+            "page": self.page or None,
+            "pages": None if beat is None else beat.pages or None,
+            "lastError": None if self.last_error is None else self.last_error.error,
+            "verdict": self.verdict,
+        }
+
+
+def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
+    """Return all topologies, in the order of submission, in a few requests however many there are."""
+    bases, assignments = cluster.all_bases(), cluster.all_assignments()
+    beats, leader = cluster.all_heartbeats(list(bases)), cluster.leader()
+    why = why_waiting(cluster, assignments) if set(bases) - set(assignments) else ""
+    found = []
+    for storm_id, base in sorted(bases.items(), key=lambda item: (item[1].launch_time_secs, item[0])):
+        assigned, said = assignments.get(storm_id), beats.get(storm_id, {})
+        beat = None if assigned is None else said.get(f"{assigned.slot.node}-{assigned.slot.port}")
+        found.append(_overview(cluster, TopologyOverview(storm_id, base, assigned, beat), why, leader))
+    return found
+
+
+def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
+    """Return one topology, see `find_topology`."""
+    return overview_of(cluster, *find_topology(cluster.all_bases(), topology))
+
+
+def overview_of(cluster: StormClusterState, storm_id: str, base: StormBase) -> TopologyOverview:
+    assigned = cluster.assignment_info(storm_id)
+    beat = None if assigned is None else cluster.get_worker_heartbeat(storm_id, *assigned.slot)
+    why = "" if assigned is not None else why_waiting(cluster, cluster.all_assignments())
+    return _overview(cluster, TopologyOverview(storm_id, base, assigned, beat), why, cluster.leader())
+
+
+def _overview(
+    cluster: StormClusterState, read: TopologyOverview, why: str, leader: Mapping[str, Any] | None
+) -> TopologyOverview:
+    """Complete what was read: without the heartbeat of another assignment, with what is known beside the records."""
+    assigned, beat = read.assignment, read.heartbeat
+    if assigned is not None and beat is not None and beat.start_time_secs != assigned.start_time_secs:
+        read = replace(read, heartbeat=None)
+    died = max(
+        cluster.errors(read.storm_id, DRIVER) if read.status == "STARTING" else (),
+        key=lambda each: each.time_secs,
+        default=None,
+    )
+    return replace(
+        read,
+        why_waiting=why if read.status == "WAITING" else "",
+        driver_died=died.error if died is not None and time.time() - died.time_secs < _RECENT_DEATH_S else "",
+        page="" if leader is None else f"{leader['url']}/#/topology/{read.storm_id}",
+    )
+
+
+def with_last_error(cluster: StormClusterState, seen: TopologyOverview) -> TopologyOverview:
+    """Return a topology with its last error, while no driver of it runs."""
+    if seen.driver in ("active", "inactive", "ending"):
+        return seen
+    errors = [each for errors in cluster.all_errors(seen.storm_id).values() for each in errors]
+    return replace(seen, last_error=max(errors, key=lambda each: each.time_secs, default=None))
+
+
+def find_topology(bases: Mapping[str, StormBase], topology: str) -> tuple[str, StormBase]:
+    """Return the id and the record of a topology, by its id or its name; of several of one name, the one that does not end.
+
+    Raises `NoSuchTopology`: there is none; the message names those that there are.
+    """
+    if topology in bases:
+        return topology, bases[topology]
+    matches = [(storm_id, base) for storm_id, base in bases.items() if base.storm_name == topology]
+    if not matches:
+        names = ", ".join(sorted(base.storm_name for base in bases.values())) or "none"
+        raise NoSuchTopology(f"there is no topology {topology!r} in this cluster; its topologies are: {names}")
+    return max(matches, key=lambda each: (each[1].status.kind != "killed", each[1].launch_time_secs))
+
+
+def first_line(error: str) -> str:
+    """Return an error in a line, without secrets: its first one, the last one of a stack trace, both where a list follows."""
+    lines = redacted(error).strip().splitlines() or [""]
+    head, trace, _ = lines[0].partition("Traceback (most recent call last)")
+    if trace:
+        return lines[-1] if lines[-1].startswith(head.strip()) else f"{head}{lines[-1]}"
+    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
+
+
+def why_waiting(cluster: StormClusterState, assignments: Mapping[str, Assignment]) -> str:
+    """Return why a topology has no slot that needs one."""
+    if cluster.leader() is None:
+        return "no Nimbus leads the cluster, so it is not assigned"
+    supervisors = cluster.all_supervisor_info()
+    if not supervisors:
+        return "no supervisor is there"
+    offered = {(name, port) for name, info in supervisors.items() for port in info.meta}
+    if offered <= {tuple(each.slot) for each in assignments.values()}:
+        return f"no free slot: {len(offered)} of {len(offered)} are used. Start another supervisor, or kill a topology"
+    used = len(offered & {tuple(each.slot) for each in assignments.values()})
+    return f"it is about to be assigned: {used} of {len(offered)} slots are used"

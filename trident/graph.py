@@ -1,0 +1,486 @@
+"""The declared topology as frozen nodes; no engine object is in them.
+
+A node's id is its parent's id and its own label, so it does not depend on what is declared elsewhere. `parents` name the
+nodes whose tuples it takes; its `fields` are what it gives. First come the nodes of streams, then those of aggregates and of
+states, at the end the whole topology: `Graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trident.errors import TopologyError
+from trident.fields import Fields
+from trident.state.interfaces import StateConf, StateSpec
+
+if TYPE_CHECKING:
+    from trident.operations.expressions import Expression
+    from trident.operations.windows import WindowConfig
+
+
+@dataclass(frozen=True)
+class Node:
+    """What all nodes have.
+
+    Attributes
+    ----------
+    id
+        Unique in the topology and stable from one start to the next.
+    parents
+        Ids of the nodes whose tuples this one takes.
+    fields
+        What it gives, with types.
+    """
+
+    OPERATION: ClassVar[str] = ""
+    """The name of the field whose object processes the tuples, if there is one."""
+
+    id: str
+    parents: tuple[str, ...]
+    fields: Fields
+
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        """The objects that process its tuples where it is a step: functions, filters, aggregators."""
+        return (vars(self)[self.OPERATION],) if self.OPERATION else ()
+
+
+@dataclass(frozen=True)
+class SpoutNode(Node):
+    """A source. `id` is the stream's name."""
+
+    spout: Any = None
+
+
+@dataclass(frozen=True)
+class DrpcNode(Node):
+    """Where the requests of a DRPC function come in, a tuple each."""
+
+    function: str = ""
+
+
+@dataclass(frozen=True)
+class EachNode(Node):
+    """`each` with a function: `outputs` are appended."""
+
+    OPERATION = "function"
+
+    inputs: Fields = Fields()
+    function: Any = None
+    outputs: Fields = Fields()
+
+
+@dataclass(frozen=True)
+class FilterNode(Node):
+    """`each`/`filter` with a filter over `inputs`, `where` with a condition; `whole`: it is given whole tuples."""
+
+    OPERATION = "filter"
+
+    inputs: Fields = Fields()
+    filter: Any = None
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class MapNode(Node):
+    """`map` and `flat_map` (`flat`): replaces all fields."""
+
+    OPERATION = "function"
+
+    inputs: Fields = Fields()
+    function: Any = None
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class PeekNode(Node):
+    """`peek`."""
+
+    OPERATION = "consumer"
+
+    inputs: Fields = Fields()
+    consumer: Any = None
+
+
+@dataclass(frozen=True)
+class ProjectNode(Node):
+    """`project`: keeps `fields`, in their order."""
+
+
+@dataclass(frozen=True)
+class SelectNode(Node):
+    """`select`: an expression for each of `fields`, in their order."""
+
+    expressions: tuple[Expression, ...] = ()
+
+    def needed(self, names: Container[str]) -> dict[str, Expression]:
+        """Return what has to be computed for some of the fields: an exploded one always, it says how many rows there are."""
+        pairs = zip(self.fields.names, self.expressions, strict=True)
+        return {name: one for name, one in pairs if name in names or one.kind == "explode"}
+
+
+@dataclass(frozen=True)
+class MergeNode(Node):
+    """`merge`: the union of all parents. `inputs` are the fields of each parent, in the order of what it gives."""
+
+    inputs: tuple[Fields, ...] = ()
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Which partitions a tuple goes to.
+
+    `kind`: `hash` (of `fields`), `key` (the same, for rows of a state, whose keys are mostly distinct), `shuffle` (in turn),
+    `broadcast` (all), `global` (there is only one), `identity` (stays), `custom` (what `function(tuple, partitions)` says).
+    """
+
+    kind: str
+    fields: Fields = Fields()
+    function: Any = None
+
+
+@dataclass(frozen=True)
+class RepartitionNode(Node):
+    """`shuffle`, `partition_by` and so on: the same tuples in other partitions."""
+
+    routing: Routing = Routing("shuffle")
+
+
+@dataclass(frozen=True)
+class MultiReduceNode(Node):
+    """`multi_reduce`: processes several streams together; `groups` are the keys of each, without fields if ungrouped."""
+
+    OPERATION = "reducer"
+
+    inputs: tuple[Fields, ...] = ()
+    groups: tuple[Fields, ...] = ()
+    grouped: bool = False
+    reducer: Any = None
+
+
+@dataclass(frozen=True)
+class JoinNode(Node):
+    """`join`: rows of several streams with the same key; `groups` are the join fields of each.
+
+    `outer`: whether the side may be missing.
+    `preserve`: whether all fields of all sides are kept, else the key once and then the other fields of each side.
+    `null_keys_match`: whether null is a key as any other.
+    """
+
+    inputs: tuple[Fields, ...] = ()
+    groups: tuple[Fields, ...] = ()
+    outer: tuple[bool, ...] = ()
+    preserve: bool = False
+    null_keys_match: bool = True
+
+
+ExchangeNode = RepartitionNode | MultiReduceNode | JoinNode
+
+Migrate = Callable[[Any, str], Any]
+"""What makes a stored value of a former type one of the declared type."""
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """How a state is stored of which former declarations have written a part.
+
+    Attributes
+    ----------
+    types
+        The former types of its values, as `Winners.types`, the last of them up to the attempts of this declaration.
+    type
+        As what values are read within a commit: the declared type, and what fields only the last declaration has. So the value
+        before a batch has all that the last declaration needs, should it come back.
+    stored
+        The type that columns of a store must hold: `type`, and the fields under which former declarations wrote; None: all is
+        stored as it is declared, under another `name`.
+    key, value
+        The names that a store knows the fields of the key and the value by.
+    name
+        The name that a store knows the state by; None: the declared one.
+    """
+
+    types: tuple[tuple[int, str, Mapping[str, str | None] | None], ...]
+    type: str | None
+    stored: str | None
+    key: tuple[str, ...]
+    value: str | None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Member:
+    """One aggregator of an `AggregateNode`: what it sees, and what it gives; `combines`: it can be taken in parts."""
+
+    inputs: Fields
+    aggregator: Any
+    outputs: Fields
+    combines: bool = False
+
+
+@dataclass(frozen=True)
+class AggregateNode(Node):
+    """Aggregates each partition of a batch; gives `group` and the members' outputs, their cross product if there are many.
+
+    A full aggregate is a partial one (`partial`: of any piece of a partition, nothing for an empty one), a
+    `RepartitionNode`, and a second one that merges; without combiners it is the last two.
+    """
+
+    group: Fields = Fields()
+    grouped: bool = False
+    members: tuple[Member, ...] = ()
+    partial: bool = False
+
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        return tuple(member.aggregator for member in self.members)
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How a batch's tuples become one value per key.
+
+    `group`: the grouping fields (empty and `grouped` False for one value per state).
+    `inputs`, `aggregator`, `output`: what the aggregator sees, the combiner or reducer, and its one output field.
+    `combines`: True for a combiner: the batch is aggregated in parts before it reaches the state.
+    """
+
+    group: Fields
+    grouped: bool
+    inputs: Fields
+    aggregator: Any
+    output: Fields
+    combines: bool
+
+    @cached_property
+    def partial(self) -> Fields:
+        """The fields of a part that is already aggregated: the grouping fields, then the output."""
+        return self.group.concat(self.output)
+
+
+REMOVED = "$removed"
+"""The first column of a table of keys to remove; it says no more than that they are."""
+
+
+@dataclass(frozen=True)
+class PersistNode(Node):
+    """Writes a state; gives the stream of new values. Either `aggregation` or `updater` (over `inputs`) is set.
+
+    Attributes
+    ----------
+    removals
+        For each parent behind the first: which of its fields are the key that a tuple removes, in the order of the key.
+    """
+
+    state: str = ""
+    inputs: Fields = Fields()
+    aggregation: Aggregation | None = None
+    updater: Any = None
+    removals: tuple[Fields, ...] = ()
+
+
+@dataclass(frozen=True)
+class WindowNode(PersistNode):
+    """Keeps tuples, or partial aggregates, in a state until their window is complete; gives what the windows come to.
+
+    `window`: which windows there are; set in every node.
+    `group`, `grouped`, `member`: what is aggregated in each window, and how.
+    `bounds`: the fields behind the grouping fields that say which window a tuple belongs to; none or two.
+    `late`: the fields of the stream, if it also gives the tuples that come too late: in `$late.` and the field's name, `$late`
+    is true in their rows and null in those of windows. Else it has none.
+    """
+
+    window: WindowConfig | None = None
+    group: Fields = Fields()
+    grouped: bool = False
+    member: Member = Member(Fields(), None, Fields())
+    bounds: Fields = Fields()
+    late: Fields = Fields()
+
+    @property
+    def config(self) -> WindowConfig:
+        assert self.window is not None, self
+        return self.window
+
+    @property
+    def value(self) -> Fields:
+        """What is kept of a window, with types; no fields of a process, whose code decides."""
+        return self.member.outputs if self.config.keeps_results else Fields()
+
+    @property
+    def combines(self) -> bool:
+        """Whether partial aggregates are stored in place of tuples."""
+        return self.member.combines
+
+
+@dataclass(frozen=True)
+class QueryNode(Node):
+    """`state_query`: looks tuples up in a state; `outputs` are appended.
+
+    `sees_batch` if it sees what its own batch made of the state, and so runs after the state's update.
+    """
+
+    OPERATION = "function"
+
+    state: str = ""
+    inputs: Fields = Fields()
+    function: Any = None
+    outputs: Fields = Fields()
+    sees_batch: bool = False
+
+
+@dataclass(frozen=True)
+class StateNode:
+    """A state of the topology.
+
+    `name`: unique in the topology; with the topology's name the default key prefix.
+    `spec`: factory and fixed number of partitions.
+    `static`: True if no stream updates it.
+    `key_fields`, `value`: fields of the key and of the value (empty where a user's updater decides).
+    `free_keys`: whether a user's updater chooses the keys (`partition_persist`), so that the partition does not follow from the
+    key.
+    `migrate`: what makes a value of the declared type of one of a former type: `(value, former type)`.
+    `evolution`: what former declarations have left; None: nothing, or the log was not asked.
+    """
+
+    name: str
+    spec: StateSpec
+    static: bool = False
+    key_fields: Fields = Fields()
+    value: Fields = Fields()
+    free_keys: bool = False
+    migrate: Migrate | None = None
+    evolution: Evolution | None = None
+
+    def conf(
+        self, topology: str, settings: Mapping[str, Any] | None = None, read_only: bool = False, partitions: int = 1
+    ) -> StateConf:
+        keys = tuple((field, self.key_fields.type_of(field) or "") for field in self.key_fields.names)
+        value, named = (self.value.types[0], self.value.names[0]) if len(self.value) else (None, None)
+        name = self.name
+        if self.evolution is not None:
+            name = self.evolution.name or name
+        if (evolution := self.evolution) is not None and evolution.stored is not None:
+            keys = tuple((stored, type_) for stored, (_, type_) in zip(evolution.key, keys, strict=True))
+            value, named = evolution.stored, evolution.value
+        free = self.free_keys and partitions > 1
+        return StateConf(topology, name, keys, value, settings or {}, read_only, named, free, called=self.name)
+
+
+@dataclass(frozen=True)
+class JoinSide:
+    """One stream of a `JoinWithinNode`.
+
+    `fields`, `key`, `time`: all of its fields, the key fields, and the field with the time of the event.
+    `delay_us`: how far its watermark is behind its latest time, in microseconds.
+    `outer`: whether it may be missing: then a row of the other side that meets none comes with nulls.
+    """
+
+    fields: Fields
+    key: Fields
+    time: str
+    delay_us: int = 0
+    outer: bool = False
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        """The names of the fields beside the key, in order."""
+        return tuple(name for name in self.fields.names if name not in self.key.names)
+
+
+@dataclass(frozen=True)
+class JoinWithinNode(PersistNode):
+    """Joins two streams over time, and keeps the rows of both in a state as long as they may still meet others.
+
+    `sides`: left and right.
+    `earliest_us`, `latest_us`: how much later than the left row's time the right row's may be, in microseconds; both are
+    included.
+    """
+
+    sides: tuple[JoinSide, ...] = ()
+    earliest_us: int = 0
+    latest_us: int = 0
+
+    def __str__(self) -> str:
+        left, right = self.sides
+        unit = timedelta(microseconds=1)
+        delays = ", ".join(f"{side.time} delay {side.delay_us * unit}" for side in self.sides)
+        sides = ", ".join("outer" if side.outer else "inner" for side in self.sides)
+        bounds = f"{_signed(self.earliest_us)} to {_signed(self.latest_us)}"
+        return f"({', '.join(left.key)}) = ({', '.join(right.key)}), {right.time} - {left.time} in {bounds} ({sides}); {delays}"
+
+
+def _signed(microseconds: int) -> str:
+    amount = timedelta(microseconds=abs(microseconds))
+    return f"-{amount}" if microseconds < 0 else str(amount)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A whole topology, in the order of declaration (so parents stand before children)."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    states: tuple[StateNode, ...]
+    hints: dict[str, int] = field(default_factory=dict)
+    memory_mb: dict[str, float] = field(default_factory=dict)
+    placements: dict[str, str] = field(default_factory=dict)
+    rename: dict[str, str] = field(default_factory=dict)
+
+    def node(self, node_id: str) -> Node:
+        for node in self.nodes:
+            if node.id == node_id:
+                return node
+        raise KeyError(node_id)
+
+    def state(self, name: str) -> StateNode:
+        """Return a state by name; `TopologyError` naming those that exist."""
+        for state in self.states:
+            if state.name == name:
+                return state
+        raise TopologyError(f"topology {self.name!r} has no state {name!r}; it has {[s.name for s in self.states]}")
+
+    def children(self, node_id: str) -> list[Node]:
+        """Return the nodes that take the tuples of a node, in order of declaration."""
+        return [node for node in self.nodes if node_id in node.parents]
+
+    def spouts(self) -> list[SpoutNode]:
+        return [node for node in self.nodes if isinstance(node, SpoutNode)]
+
+    def sources_of(self, node_id: str) -> list[SpoutNode]:
+        above = {node_id, *self.above(node_id)}
+        return [spout for spout in self.spouts() if spout.id in above]
+
+    def functions(self) -> list[DrpcNode]:
+        """Return where DRPC requests come in, one a function."""
+        return [node for node in self.nodes if isinstance(node, DrpcNode)]
+
+    def behind(self, node_id: str) -> list[Node]:
+        """Return the nodes that a node's tuples reach, itself first, in order of declaration."""
+        reached = {node_id}
+        nodes = []
+        for node in self.nodes:
+            if node.id == node_id or any(parent in reached for parent in node.parents):
+                reached.add(node.id)
+                nodes.append(node)
+        return nodes
+
+    def of_batches(self) -> Graph:
+        """Return the graph without what DRPC requests run through: no stream has tuples of both."""
+        requests = {node.id for function in self.functions() for node in self.behind(function.id)}
+        return replace(self, nodes=tuple(node for node in self.nodes if node.id not in requests))
+
+    def above(self, node_id: str) -> set[str]:
+        """Return the ids of all nodes whose tuples reach a node, without itself."""
+        nodes: set[str] = set()
+        waiting = list(self.node(node_id).parents)
+        while waiting:
+            parent = waiting.pop()
+            if parent not in nodes:
+                nodes.add(parent)
+                waiting.extend(self.node(parent).parents)
+        return nodes

@@ -1,0 +1,335 @@
+"""`TopologyMonitor`: adds up the snapshots of all workers, whichever start again; makes status, log lines and metrics of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+from trident.observe.at_work import AtWork, RunningCall, StallLog
+from trident.observe.component_statistics import (
+    ComponentDescription,
+    ComponentKind,
+    ComponentStatistics,
+    Edge,
+    EdgeStatistics,
+    ExecutorStatistics,
+    Figures,
+    TopologyStatistics,
+    WindowStatistics,
+)
+from trident.observe.events import ReportedError
+from trident.observe.open_metrics import MetricsServer, StormMetrics
+from trident.observe.time_series import ALL_TIME, WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
+from trident.observe.topology_status import TopologyStatus, WorkerStatus
+from trident.storm.execution.storm_worker import CountKey, PresentCall, WorkerSnapshot
+from trident.storm.storm_config import StormConfig
+from trident.storm.storm_topology import ExecutorPlace, Grouping, SpoutSpec, StormTopology, Subscription, TaskLayout
+
+logger = logging.getLogger("trident.storm")
+
+_LOGGED_WINDOW_S = 600
+_LOOK_S = 1.0
+_SILENT_S = 10.0  # what a worker was at before it was silent for so long says nothing of now
+_MS_PER_S = 1000
+_BUSIEST = 2
+
+
+class TopologyMonitor:
+    """One for each running topology, on the side that its user has.
+
+    Parameters
+    ----------
+    layout, active, errors
+        Return what there is now: a rebalance changes the layout.
+
+    Raises
+    ------
+    ConfigError
+        Metrics cannot be served at the address.
+    EnvironmentProblem
+        Metrics are wanted and the package `prometheus-client` is missing.
+    """
+
+    def __init__(
+        self,
+        conf: StormConfig,
+        topology: StormTopology,
+        layout: Callable[[], TaskLayout],
+        active: Callable[[], bool],
+        errors: Callable[[], Sequence[ReportedError]],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._conf, self._clock = conf, clock
+        self._layout, self._active, self._errors = layout, active, errors
+        self._began = clock()
+        self._collected, self._series = Collected(topology, self._began), TimeSeries(self._began)
+        self._heard: dict[int, tuple[float, WorkerSnapshot]] = {}
+        self._moved, self._next_look = self._began, self._began
+        self._stalls = StallLog(conf.name, logger)
+        self._next_line = self._began + (conf.log_interval_s or 0)
+        self._closing = threading.Lock()
+        self._server: MetricsServer | None = None
+        if conf.metrics_port is not None:
+            metrics = StormMetrics(lambda: self.status)
+            self._server = MetricsServer(conf.name, metrics, conf.metrics_host, conf.metrics_port)
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where metrics are served, None without `metrics_port`."""
+        return None if self._server is None else self._server.url
+
+    def take(self, snapshot: WorkerSnapshot) -> None:
+        """Take in what a worker reports, about once a second; log a line when it is time for one."""
+        now = self._clock()
+        happened = self._collected.take(snapshot, now)
+        self._heard[snapshot["worker"]] = (now, snapshot)
+        pending = self._pending()
+        happened.lags = {"messages": pending}
+        self._series.add(happened, now)
+        if happened.tuples or not pending:
+            self._moved = now
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_S
+            may_stall = now - self._moved >= _LOOK_S or any(calls for _, _, calls in self._present(self._layout(), now))
+            self._stalls.look(self.status.at_work if may_stall else AtWork())
+        if self._conf.log_interval_s is not None and now >= self._next_line:
+            self._next_line = now + self._conf.log_interval_s
+            logger.info("%s", _line(self.status))
+
+    @property
+    def status(self) -> TopologyStatus:
+        now, layout = self._clock(), self._layout()
+        uncounted_s = {
+            tasks[0]: uncounted + ago
+            for _, ago, present in self._present(layout, now)
+            for tasks, _, uncounted, _ in present
+        }
+        statistics = self._collected.statistics(layout, now, uncounted_s)
+        workers = tuple(
+            WorkerStatus(
+                number, last["host"], last["pid"], last["uptime_s"], now - heard, last["pending"], last["port"]
+            )
+            for number, (heard, last) in sorted(self._heard.copy().items())
+            if number < layout.workers
+        )
+        pending = sum(each.pending for each in workers)
+        return TopologyStatus(
+            self._conf.name,
+            "bolts",
+            "ACTIVE" if self._active() else "INACTIVE",
+            now - self._began,
+            self._conf.message_timeout_s,
+            len(layout.executors),
+            len(layout.component_of),
+            self._at_work(layout, statistics, now),
+            tuple(self._errors()),
+            statistics,
+            self._series,
+            now,
+            workers,
+            pending,
+            more={"pending": pending},
+        )
+
+    def _pending(self) -> int:
+        return sum(snapshot["pending"] for _, snapshot in self._heard.copy().values())
+
+    def _present(self, layout: TaskLayout, now: float) -> list[tuple[int, float, list[PresentCall]]]:
+        """Return the calls of each worker that has been heard of lately, and how long ago that was."""
+        return [
+            (number, now - heard, snapshot["calls"])
+            for number, (heard, snapshot) in sorted(self._heard.copy().items())
+            if number < layout.workers and now - heard < _SILENT_S
+        ]
+
+    def _at_work(self, layout: TaskLayout, statistics: TopologyStatistics, now: float) -> AtWork:
+        components = statistics.over(_LOGGED_WINDOW_S).components
+        usual_ms = {name: each.figures.execute_latency_ms or 0.0 for name, each in components.items()}
+        latencies = [each.figures.complete_latency_ms or 0.0 for each in components.values()]
+        calls = tuple(
+            RunningCall(component, tuple(tasks), number, seconds + ago, where, usual_ms.get(component, 0.0) / _MS_PER_S)
+            for number, ago, present in self._present(layout, now)
+            for tasks, seconds, _, where in present
+            if where and (component := layout.component_of.get(tasks[0]))
+        )
+        pending = self._pending()
+        left = f"{pending} pending" if pending else ""
+        usual_s = max(latencies, default=0.0) / _MS_PER_S
+        return AtWork(now - self._moved, "acknowledged", left, usual_s, self._conf.message_timeout_s, calls=calls)
+
+    def close(self) -> None:
+        """Free the port; harmless if done before. Statuses go on to be what they were last."""
+        with self._closing:
+            server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+
+def _line(status: TopologyStatus) -> str:
+    """What the log says from time to time: of the last ten minutes, or less while the topology is younger."""
+    window = status.statistics.over(_LOGGED_WINDOW_S)
+    figures, seconds = window.figures, max(window.seconds, 1e-9)
+    latency = "" if figures.complete_latency_ms is None else f" in {figures.complete_latency_ms:.1f} ms on average"
+    busy = sorted(((each.figures.capacity, name) for name, each in window.components.items()), reverse=True)
+    busiest = ", ".join(f"{component} {capacity:.0%}" for capacity, component in busy[:_BUSIEST])
+    return (
+        f"topology {status.name}: {figures.acked / seconds:.1f} messages/s acked{latency}, {figures.failed} failed, "
+        f"{status.pending} pending; busiest: {busiest}; {len(status.errors)} errors"
+    )
+
+
+_MILLISECONDS = 1000
+_CAPACITY_WINDOW_S = WINDOWS_S[0]
+Sums = defaultdict[str, float]
+
+
+class _Start(NamedTuple):
+    """The last snapshot of a worker since it started."""
+
+    start: int
+    number: int
+    totals: dict[CountKey, float]
+
+
+class Collected:
+    """Adds up what snapshots report.
+
+    A worker that starts again counts from 0: its snapshots have another start, and all that they report is new. Tasks keep
+    their totals when they move to other executors or workers.
+    """
+
+    def __init__(self, topology: StormTopology, now: float) -> None:
+        self._topology = topology
+        self._windows: Windows[CountKey] = Windows(now)
+        self._last: dict[int, _Start] = {}
+        self._lock = threading.Lock()
+
+    def take(self, snapshot: WorkerSnapshot, now: float) -> TimeSpan:
+        """Take in a snapshot; one that is older than the last of its start is left out. Returns what its spouts did since."""
+        start, number, worker = snapshot["start"], snapshot["number"], snapshot["worker"]
+        totals = {CountKey(*key): value for key, value in snapshot["totals"]}
+        with self._lock:
+            last = self._last.get(worker)
+            before: Mapping[CountKey, float] = {}
+            if last is not None and last.start == start:
+                if last.number >= number:
+                    return TimeSpan()
+                before = last.totals
+            self._last[worker] = _Start(start, number, totals)
+            added = {key: value - before.get(key, 0) for key, value in totals.items()}
+            self._windows.add(added, now)
+        of_spouts: dict[str, float] = defaultdict(float)
+        for key, value in added.items():
+            if not key.component:
+                of_spouts[key.measure] += value
+        timed, took_s = int(of_spouts["complete_samples"]), of_spouts["complete_s"]
+        return TimeSpan(tuples=of_spouts["acked"], timed=timed, took_s=took_s, failed=int(of_spouts["failed"]))
+
+    def statistics(self, layout: TaskLayout, now: float, uncounted_s: Mapping[int, float]) -> TopologyStatistics:
+        """Return the statistics of all windows, by the executors that there are now.
+
+        `uncounted_s` has, by an executor's first task, for how long it has worked on what it has not counted yet.
+        """
+        with self._lock:
+            differences = {window: self._windows.over(window, now) for window in (*WINDOWS_S, ALL_TIME)}
+        capacities = _capacities(layout, differences[_CAPACITY_WINDOW_S], uncounted_s)
+        windows = differences.items()
+        return TopologyStatistics(
+            tuple(self._window(layout, capacities, window, difference) for window, difference in windows)
+        )
+
+    def _window(
+        self,
+        layout: TaskLayout,
+        capacities: Mapping[ExecutorPlace, float],
+        window: int,
+        difference: Difference[CountKey],
+    ) -> WindowStatistics:
+        whole: Sums = defaultdict(float)
+        sums: dict[int | str | tuple[str, str, str], Sums] = defaultdict(lambda: defaultdict(float))
+        for key, value in difference.added.items():
+            if key.component.startswith("__"):  # ticks are no tuples of the topology
+                continue
+            component = layout.component_of[key.task]
+            edge = (key.component, component, key.stream) if key.component else (component, "", key.stream)
+            for of in (component, key.task, edge):
+                sums[of][key.measure] += value
+            if component in self._topology.spouts or key.measure in ("emitted", "transferred"):
+                whole[key.measure] += value
+        components = {name: self._component(name, layout, capacities, sums) for name in layout.tasks}
+        return WindowStatistics(window, difference.seconds, _figures(whole), components)
+
+    def _component(
+        self,
+        name: str,
+        layout: TaskLayout,
+        capacities: Mapping[ExecutorPlace, float],
+        sums: Mapping[int | str | tuple[str, str, str], Sums],
+    ) -> ComponentStatistics:
+        component = self._topology.components.get(name)
+        kind: ComponentKind = "acker"
+        made: object = None
+        inputs: tuple[Subscription, ...] = ()
+        if isinstance(component, SpoutSpec):
+            kind, made = "spout", component.spout
+        elif component is not None:
+            kind, made, inputs = "bolt", component.bolt, component.inputs
+        read = [Edge(each.component, name, _text(each.grouping), stream=each.stream) for each in inputs]
+        sent = sorted(of for of in sums if isinstance(of, tuple) and of[:2] == (name, "") and of[2])
+        executors = tuple(
+            ExecutorStatistics(place.tasks, place.worker, _figures(_added(sums, place.tasks), capacities[place]))
+            for place in layout.executors
+            if place.component == name
+        )
+        return ComponentStatistics(
+            ComponentDescription(
+                name, kind, name, "" if made is None else type(made).__name__, len(layout.tasks[name])
+            ),
+            _figures(_added(sums, [name]), max(each.figures.capacity for each in executors)),
+            tuple(EdgeStatistics(e, _figures(_added(sums, [(e.source, e.target, e.stream)]))) for e in read),
+            tuple(EdgeStatistics(Edge(name, stream=of[2]), _figures(sums[of])) for of in sent),
+            executors,
+        )
+
+
+def _capacities(
+    layout: TaskLayout, difference: Difference[CountKey], uncounted_s: Mapping[int, float]
+) -> Mapping[ExecutorPlace, float]:
+    busy: dict[int, float] = defaultdict(float)
+    for key, value in difference.added.items():
+        if key.measure in ("execute_s", "busy_s"):
+            busy[key.task] += value
+    seconds = max(difference.seconds, 1e-9)
+    return {
+        place: (sum(busy[task] for task in place.tasks) + min(seconds, uncounted_s.get(place.tasks[0], 0.0))) / seconds
+        for place in layout.executors
+    }
+
+
+def _added(sums: Mapping[Any, Sums], of: Iterable[Any]) -> Sums:
+    added: Sums = defaultdict(float)
+    for each in of:
+        for measure, value in sums.get(each, {}).items():
+            added[measure] += value
+    return added
+
+
+def _text(grouping: Grouping) -> str:
+    kind = grouping.kind.replace("_", " ")
+    return f"{kind} ({', '.join(grouping.fields)})" if grouping.fields else kind
+
+
+def _figures(sums: Mapping[str, float], capacity: float = 0.0) -> Figures:
+    def mean(seconds: str, of: str) -> float | None:
+        count = sums.get(of, 0)
+        return sums.get(seconds, 0.0) / count * _MILLISECONDS if count else None
+
+    emitted, transferred, executed, acked, failed = (
+        int(sums.get(measure, 0)) for measure in ("emitted", "transferred", "executed", "acked", "failed")
+    )
+    means = mean("execute_s", "executed"), mean("process_s", "process_samples"), mean("complete_s", "complete_samples")
+    return Figures(emitted, transferred, executed, acked, failed, *means, capacity)
