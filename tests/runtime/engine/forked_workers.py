@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from trident.config import Config
-from trident.runtime.engine import resident_runner
+from trident.runtime.engine import spark_runner
 from trident.runtime.engine.resident_runner import ResidentRunner
 from trident.runtime.engine.worker import Program
 from trident.runtime.start import engine_choice
@@ -78,6 +78,6 @@ def forked_workers() -> Iterator[None]:
         mock.patch.object(engine_choice, "_spark_runner", _runner),
         mock.patch.object(worker_group, "WorkerJob", _ForkedJob),
         mock.patch("pyspark.InheritableThread", threading.Thread),
-        mock.patch.object(resident_runner, "most_shipped", return_value=64 << 20),
+        mock.patch.object(spark_runner, "most_shipped", return_value=64 << 20),
     ):
         yield
