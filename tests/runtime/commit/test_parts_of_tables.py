@@ -121,7 +121,7 @@ def test_the_cycle_collector_runs_now_and_then_where_threads_take_turns_without_
         gc.callbacks.append(note)
         with COLLECTOR_PAUSE:
             pass
-    assert collected == [1]
+    assert collected in ([1], [2])  # each tenth time what is old, too
     assert gc.isenabled()
 
 
