@@ -116,13 +116,8 @@ class _ChangesCoordinator(ThrottledCoordinator):
     """Cuts the batches of a feed into batches, and reads them again for each attempt."""
 
     def __init__(self, feed: ChangeFeed, fields: Fields, most: int, is_chosen: bool) -> None:
-        self._feed, self._fields, self._max_batches, self._start, self._is_chosen = (
-            feed,
-            fields,
-            most,
-            feed.at,
-            is_chosen,
-        )
+        self._feed, self._fields, self._max_batches = feed, fields, most
+        self._start, self._is_chosen = feed.at, is_chosen
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Return the batches that are committed and in no batch yet, None if there are none; first where it begins."""

@@ -22,9 +22,8 @@ from trident.storm.storm_config import _STORMS_NAMES
 from trident.storm.storm_topology import GroupingKind
 
 PAGE = DOCS / "storm" / "bolts.md"
-
+(PROGRAM,) = blocks(DOCS / "deploying.md", "py")
 SETTINGS = "| setting | default | in Storm | meaning |"
-
 _NAME = re.compile(r"`([A-Z]\w*(?:\.\w+)?)`")
 
 
@@ -105,12 +104,6 @@ def test_every_figure_is_explained() -> None:
     assert [field.name for field in dataclasses.fields(figures) if f"`{field.name}`" not in said] == []
 
 
-if __name__ == "__main__":
-    PAGE.write_text(with_settings_table(text_of(PAGE)), encoding="utf-8")
-
-(PROGRAM,) = blocks(DOCS / "deploying.md", "py")
-
-
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(240)
@@ -131,3 +124,7 @@ def test_the_program_for_spark_connect_runs(connect_server: ConnectServer, tmp_p
         raise AssertionError("the server is overloaded")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", PROGRAM, re.MULTILINE)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_settings_table(text_of(PAGE)), encoding="utf-8")

@@ -119,7 +119,7 @@ def ran(case: Case, engine: str) -> dict[str, Table]:
     names |= {**vars(trident.operations), "MemoryMapState": MemoryMapState}
     names |= {"topology": topology, "timedelta": timedelta}
     for name, table in case.inputs.items():
-        spout = RowsSpout(", ".join(typed(table.fields)), table.batches)
+        spout = RowsSpout(", ".join(table.fields.typed), table.batches)
         names[name] = topology.new_stream(name, spout)
     exec(compile(case.code, case.title, "exec"), names)
     kept = {name: keep(names[name], f"kept-{name}") for name in case.results}
@@ -128,10 +128,6 @@ def ran(case: Case, engine: str) -> dict[str, Table]:
         name: Table(names[name].fields, {txid: batch for txid, batch in rows.batches.items() if batch})
         for name, rows in kept.items()
     }
-
-
-def typed(fields: Fields) -> list[str]:
-    return [f"{name}: {type_}" for name, type_ in zip(fields.names, fields.types, strict=True)]
 
 
 def in_any_order(table: Table) -> dict[int, list[tuple[Any, ...]]]:
@@ -145,7 +141,7 @@ CASES = list(cases(PAGE.read_text(encoding="utf-8")))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
 def test_an_operation_gives_what_the_page_says(case: Case, engine: str) -> None:
     for name, found in ran(case, engine).items():
-        assert typed(found.fields) == typed(case.results[name].fields), name
+        assert found.fields.typed == case.results[name].fields.typed, name
         assert in_any_order(found) == in_any_order(case.results[name]), name
 
 

@@ -135,12 +135,10 @@ class TridentError(Exception):
 
     def __str__(self) -> str:
         kind = next(kind for kind in type(self).__mro__ if "_text_of_args" in vars(kind))
-        message = vars(kind)["_text_of_args"]
-        return (
-            message.format(**dict(zip(signature(kind).parameters, self.args, strict=True)))
-            if message
-            else super().__str__()
-        )
+        message: str = vars(kind)["_text_of_args"]
+        if not message:
+            return super().__str__()
+        return message.format(**dict(zip(signature(kind).parameters, self.args, strict=True)))
 
 
 class TopologyError(TridentError):

@@ -177,9 +177,8 @@ class BrokerView:
     ) -> Callable[[], dict[Spot, tuple[int, int]]]:
         level = IsolationLevel[(isolation or self._options.isolation).upper()]
         asked = {TopicPartition(*spot): spec for spot in spots}
-        futures = self.brokers.client.list_offsets(
-            asked, isolation_level=level, request_timeout=_ASK_S
-        )  # the answers come in threads of the client's
+        # The answers come in threads of the client's.
+        futures = self.brokers.client.list_offsets(asked, isolation_level=level, request_timeout=_ASK_S)
 
         def answers() -> dict[Spot, tuple[int, int]]:
             found: dict[Spot, tuple[int, int]] = {}
@@ -228,9 +227,8 @@ class BrokerView:
                 sizes = seen.setdefault(spot, [])
                 if message.error() is None:
                     sizes.append(len(message.value() or b"") + len(message.key() or b""))
-                if (
-                    message.error() is not None or len(sizes) >= most
-                ):  # its end, or an error that its reader will report
+                # Its end, or an error that its reader will report.
+                if message.error() is not None or len(sizes) >= most:
                     consumer.incremental_unassign([TopicPartition(*spot)])
             consumer.unassign()
         except KafkaException as error:
@@ -245,7 +243,7 @@ class BrokerView:
     def _new_consumer(self) -> Consumer:
         # It reads some records of a partition, and no more.
         little = {"queued.min.messages": 1, "max.partition.fetch.bytes": 64 << 10}
-        return self.brokers.consumer(**little, on_commit=self._committed)
+        return self.brokers.open_consumer(**little, on_commit=self._committed)
 
     def _committed(self, error: Any, partitions: Any) -> None:
         if error is not None:

@@ -109,18 +109,18 @@ class Brokers:
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.settings, self.reports, self._servers = settings, Reports(), settings["bootstrap.servers"]
+        self.settings, self.reports, self.servers = settings, Reports(), settings["bootstrap.servers"]
         self._opened: AdminClient | None = None
         self._is_silent = False
 
-    def consumer(self, **own: Any) -> Consumer:
+    def open_consumer(self, **own: Any) -> Consumer:
         """Open a consumer; `SpoutError` for a setting that librdkafka does not take."""
         with _refuse_settings():
             return Consumer({**self.settings, "error_cb": self.reports.error, **own}, logger=self.reports)
 
     def failed(self, doing: str, error: KafkaError | KafkaException) -> SpoutError:
         found = error_of(error) if isinstance(error, KafkaException) else error
-        cause = f"{doing} at {self._servers}: {found.str()}"
+        cause = f"{doing} at {self.servers}: {found.str()}"
         if is_away(found):
             secured = "SSL" in str(self.reports) or "SASL" in str(self.reports)
             check = "the settings security.protocol, sasl.* and ssl.* in config" if secured else "that the broker runs"
@@ -207,9 +207,8 @@ class DeadTopic:
         if not ended:
             self._producer.purge()
             self._producer.flush(0)
-            servers = self._brokers.settings["bootstrap.servers"]
             raise SourceAwayError(
-                f"{doing} at {servers}: no broker took it in {_WRITE_S:g} seconds ({self._brokers.reports})"
+                f"{doing} at {self._brokers.servers}: no broker took it in {_WRITE_S:g} seconds ({self._brokers.reports})"
             )
         if ended[0] is not None:
             raise self._brokers.failed(doing, ended[0])

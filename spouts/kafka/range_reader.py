@@ -45,7 +45,7 @@ class RangeReader:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._brokers = Brokers(settings)
-        self._consumer = self._brokers.consumer()
+        self._consumer = self._brokers.open_consumer()
         # What the consumer gives next, and the epoch up to which it was checked that all before that is still there.
         self._next: tuple[Spot, LogPosition] | None = None
 

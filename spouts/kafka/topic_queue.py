@@ -53,7 +53,7 @@ class TopicQueue:
         self._dead: DeadTopic | None = None
         self._view = BrokerView(options)
         self._brokers = self._view.brokers
-        self._consumer: Any = self._brokers.consumer(error_cb=self._error, on_commit=self._commits.answered)
+        self._consumer: Any = self._brokers.open_consumer(error_cb=self._error, on_commit=self._commits.answered)
         self._own = OwnPartitions(options, self._view, task, tasks)
         try:
             self._view.wait_for_brokers()
@@ -75,8 +75,7 @@ class TopicQueue:
         if self._is_down and not self._is_reported:
             self._is_reported = True
             raise SourceAwayError(
-                f"reading at {self._options.bootstrap_servers}: no broker answers ({self._brokers.reports}). Check that they "
-                "run"
+                f"reading at {self._brokers.servers}: no broker answers ({self._brokers.reports}). Check that they run"
             )
         if time.monotonic() >= self._look_at or self._is_awaited:
             self._is_awaited = False

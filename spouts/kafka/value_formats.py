@@ -117,7 +117,7 @@ class _Declared(Format):
     @property
     def fields(self) -> Fields:
         fields = Fields(self.declared)
-        without = [name for name, type_ in zip(fields.names, fields.types, strict=True) if type_ is None]
+        without = [name for name, type_ in fields.pairs if type_ is None]
         if without:
             said = f"{type(self).__name__}({self.declared!r})"
             raise ConfigError(f'{said}: field {without[0]!r} needs a type, such as "{without[0]}: string"')

@@ -127,12 +127,7 @@ class RangeCoordinator(ThrottledCoordinator):
     """The driver's side of `TransactionalRedisStreamSpout`, which says what `first`, `max_entries` and `lost_entries` mean."""
 
     def __init__(
-        self,
-        server: StreamServer,
-        streams: Sequence[str],
-        first: str,
-        max_entries: int,
-        lost_entries: str,
+        self, server: StreamServer, streams: Sequence[str], first: str, max_entries: int, lost_entries: str
     ) -> None:
         self._server, self._streams, self._first = server, streams, first
         self._max_entries, self._lost_entries = max_entries, lost_entries

@@ -171,7 +171,7 @@ class EntryTables:
         read = Fields(declared)
         if taken := [name for name in read.names if name in _OF_ENTRIES]:
             raise ValueError(f"the field {taken[0]!r} is the spout's own: entries are read with their id and stream")
-        for name, type_ in zip(read.names, read.types, strict=True):
+        for name, type_ in read.pairs:
             if type_ is None:
                 raise ValueError(f"the field {name!r} has no type; declare it as '{name}: string' or another type")
             if pa.types.is_nested(arrow_type(type_)):

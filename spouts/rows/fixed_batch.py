@@ -184,7 +184,7 @@ def _typed_fields(fields: Fields, rows: Sequence[Sequence[Any]]) -> Fields:
     """Return the fields; a type that is not declared follows from the rows' Python values."""
     types = [
         type_ if type_ is not None else _inferred(name, (row[at] for row in rows))
-        for at, (name, type_) in enumerate(zip(fields.names, fields.types, strict=True))
+        for at, (name, type_) in enumerate(fields.pairs)
     ]
     return Fields.of(fields.names, types)
 

@@ -240,10 +240,6 @@ def new_rows_folder(folder: str) -> tuple[str, str]:
     return id_, str(Path(folder, _ROWS + id_))
 
 
-def fields_as_text(fields: Fields) -> tuple[str, ...]:
-    return tuple(f"{name}: {type_}" for name, type_ in zip(fields.names, fields.types, strict=True))
-
-
 def owner_of(conf: Mapping[str, Any]) -> str:
     """Return the stream and the topology that a coordinator was opened for; empty if it was opened by hand."""
     return f"the stream {conf['stream']!r} of the topology {conf['topology']!r}" if "topology" in conf else ""
@@ -282,7 +278,7 @@ def write_manifest(folder: str, id_: str, fields: Fields, chunks: Sequence[Chunk
 
     The rows of others stay: a driver that was replaced does not know which ones its successor is writing.
     """
-    made = Manifest(id_, fields_as_text(fields), tuple(chunks), owner=owner)
+    made = Manifest(id_, tuple(fields.typed), tuple(chunks), owner=owner)
     with suppress(FileExistsError):
         _put(folder, made)
     sync_folder(folder)

@@ -25,7 +25,6 @@ from spouts.spark.chunks import (
     Manifest,
     check_owner,
     cut_chunks,
-    fields_as_text,
     owner_of,
     read_manifest,
     remove_others,
@@ -358,10 +357,10 @@ class DataFrameCoordinator(ThrottledCoordinator):
         """Return the manifest, None if the rows are not written yet."""
         if self._manifest is None:
             manifest = read_manifest(self._folder)
-            if manifest is not None and manifest.fields != fields_as_text(self._fields):
+            if manifest is not None and manifest.fields != tuple(self._fields.typed):
                 raise ReplayMismatchError(
                     f"the rows in {self._folder} have the fields ({', '.join(manifest.fields)}), the DataFrame has "
-                    f"({', '.join(fields_as_text(self._fields))}). Make the DataFrame as it was, or {_BEGIN_AGAIN}"
+                    f"({', '.join(self._fields.typed)}). Make the DataFrame as it was, or {_BEGIN_AGAIN}"
                 )
             self._manifest = manifest
         return self._manifest

@@ -25,7 +25,6 @@ from spouts.spark.chunks import (
     ChunkPart,
     check_owner,
     cut_chunks,
-    fields_as_text,
     read_manifest,
     said_by_spark,
     write_dataframe,
@@ -171,7 +170,7 @@ class QueryCoordinator(BatchCoordinator):
             return open_  # else it is being tried since the restart, from the rows that were written before
         check_handed(settings.checkpoint, query, batch, last, settings.adopts)
         # Of these rows nothing is removed here: a driver that was replaced would remove its successor's.
-        fields = zlib.crc32("\n".join(fields_as_text(self._fields)).encode())
+        fields = zlib.crc32("\n".join(self._fields.typed).encode())
         made = {"query": query, "batch": batch, "offsets": digest, "sources": self._sources}
         made["folder"] = f"{batch}-{digest}-{fields:08x}"
         folder = self._folder(made)

@@ -54,9 +54,8 @@ _TO_BYTES: dict[type, Callable[[Any], bytes]] = {
 }
 _OF_DRIVER: dict[type, Callable[[Any], Any]] = {
     dt.date: lambda day: dt.date.fromordinal(day.days_from_epoch + _FIRST_DAY),
-    dt.datetime: lambda read: (
-        _EPOCH + round((read.replace(tzinfo=dt.UTC) - _EPOCH) / _MS) * _MS
-    ),  # it was made of a float
+    # The driver reads it through a float.
+    dt.datetime: lambda read: _EPOCH + round((read.replace(tzinfo=dt.UTC) - _EPOCH) / _MS) * _MS,
 }
 _ONLY_KEY = CqlForm(
     "text",

@@ -174,11 +174,8 @@ class CassandraRegister(Register):
         local = options.write_consistency.startswith("LOCAL")
         quorum, serial = ("LOCAL_QUORUM", "LOCAL_SERIAL") if local else ("QUORUM", "SERIAL")
         where = "WHERE state = ? AND bucket = ? AND key = ?"
-        self._connection, self._row, self._what = (
-            connection,
-            (state, bucket, b""),
-            f"a record of state {state!r} in {table}",
-        )
+        self._connection, self._row = connection, (state, bucket, b"")
+        self._what = f"a record of state {state!r} in {table}"
         self._look = connection.prepare(f"SELECT value FROM {table} {where}", quorum)
         self._read = connection.prepare(f"SELECT value FROM {table} {where}", serial)
         self._swap = connection.prepare(f"UPDATE {table} SET value = ? {where} IF value = ?", quorum, serial=True)

@@ -191,7 +191,7 @@ class ColumnsMap(CassandraBackingMap):
         super().__init__(options, conf, partition)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        self._columns.refuse_keys(self._columns.names(keys))
+        self._columns.refuse_keys(keys)
         super().multi_put(keys, values)
         if keys and self._options.ttl_s is None:  # a row that expires is no witness
             self._fence.wrote(keys[0], values[0])

@@ -1,4 +1,4 @@
-"""What a writer holds of one version of its table: the latest values, in memory or beyond it, the sentinel.
+"""What a writer holds of one version of its table: the latest values, in memory or beyond it, and the sentinel.
 
 An instance that only reads has a `Reader`: of the newest version, and only of the rows of the keys asked for.
 """

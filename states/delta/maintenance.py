@@ -36,13 +36,8 @@ class Maintenance:
     """
 
     def __init__(self, tables: StateTables, merged: Callable[[], int | None]) -> None:
-        self._source, self._layout, self._options, self._what = (
-            tables.changes,
-            tables.layout,
-            tables.options,
-            tables.what,
-        )
-        self._merged = merged
+        self._source, self._layout, self._options = tables.changes, tables.layout, tables.options
+        self._what, self._merged = tables.what, merged
         self._files = self._entries = self._runs = 0
         self._thread: threading.Thread | None = None
         self._closing = False

@@ -56,13 +56,7 @@ class ChangeTable:
     """
 
     def __init__(
-        self,
-        session: Session,
-        options: PostgresOptions,
-        conf: StateConf,
-        columns: Columns,
-        kept: Retention,
-        what: str,
+        self, session: Session, options: PostgresOptions, conf: StateConf, columns: Columns, kept: Retention, what: str
     ) -> None:
         at, table = options.place(conf)
         self._session, self._state, self._columns = session, table, columns

@@ -1,7 +1,7 @@
-"""The columns of a state whose fields are declared: which there are, and keys and values as their parameters and back.
+"""The columns of a state: which there are, and keys and values as their parameters and back.
 
-A field that has a plain form in PostgreSQL is a column of its own name and type. Columns are sent as arrays in PostgreSQL's
-binary format, which Arrow and NumPy make without a Python object for each value.
+A declared field that has a plain form in PostgreSQL is a column of its own name and type. Columns are sent as arrays in
+PostgreSQL's binary format, which Arrow and NumPy make without a Python object for each value.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class ByteRows(TypedRows):
         last: Any = None
         while page := self._page((False,), last, "key < ' '::bytea"):  # the first byte of a key is a control character
             yield [name for (name,) in page]
-            ((last,),) = page[-1:]
+            (last,) = page[-1]
 
     def read_sentinel(self, key: bytes) -> bytes | None:
         rows = self._rows("read the sentinel", "SELECT value FROM {table} WHERE key = %(name)b", {"name": key})

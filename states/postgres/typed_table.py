@@ -107,18 +107,17 @@ class TypedTable:
     def create(self, connection: PostgresConnection) -> None:
         """Make the table, and that of the sentinels unless they are among its rows."""
         is_old, keys = connection.info.server_version < _EQUAL_NULLS, self._columns.keys
-        takes_null, others = not is_old and not self._columns.is_bytes, () if self._columns.is_bytes else (_SENTINELS,)
-        rest, unique = ("", "UNIQUE NULLS NOT DISTINCT") if takes_null else (" NOT NULL", "UNIQUE")
-        if self._columns.is_bytes:
-            unique = "PRIMARY KEY"  # by which a subscription of PostgreSQL's knows the rows
+        rest, unique = (" NOT NULL", "UNIQUE") if is_old else ("", "UNIQUE NULLS NOT DISTINCT")
+        if is_bytes := self._columns.is_bytes:
+            rest, unique = " NOT NULL", "PRIMARY KEY"  # by which a subscription of PostgreSQL's knows the rows
         texts = {
             column: ' COLLATE "C"' for column in keys if column.form.sql == "text"
         }  # no upgrade of the system changes it
         types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
-        value_rest = rest if self._columns.is_bytes else ""
+        value_rest = rest if is_bytes else ""
         types += [f"{column.quoted} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]
         statement = _CREATE.replace("{columns}", ", ".join(types)).replace("{keys}", listed(keys))
-        for each in (statement.replace("{unique}", unique), *others):
+        for each in (statement.replace("{unique}", unique), *(() if is_bytes else (_SENTINELS,))):
             make(connection, self.sql(each))
         self._is_known = False
         self.prepare(connection)

@@ -136,8 +136,8 @@ def test_a_topology_without_a_driver_offers_what_can_be_done_and_shows_its_setti
 
 
 def test_the_nimbus_that_leads_is_named(cluster: StormClusterState) -> None:
-    first = Leadership(cluster, "http://one", "1.0")
-    second = Leadership(cluster, "http://two", "1.0")
+    first = Leadership(cluster, "http://one")
+    second = Leadership(cluster, "http://two")
     assert (first.campaign(), second.campaign(), first.campaign()) == (True, False, True)
     told = {each["url"]: each["status"] for each in ClusterOverview(cluster, TOKEN).nimbus_summary()["nimbuses"]}
     assert told == {"http://one": "Leader", "http://two": "Not a Leader"}
@@ -174,7 +174,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
 def test_a_topology_without_a_driver_says_why(
     cluster: StormClusterState, status: WantedStatus, assigned_to: str, why: str
 ) -> None:
-    Leadership(cluster, "http://one", "1.0").campaign()
+    Leadership(cluster, "http://one").campaign()
     storm_id = submitted(cluster, status=status)
     if assigned_to:
         assigned(cluster, storm_id, assigned_to)
@@ -238,7 +238,7 @@ def test_actions_go_to_the_nimbus_that_leads(cluster: StormClusterState, tmp_pat
         with pytest.raises(NoLeader):
             pages.of_topology(storm_id).act("deactivate", {})
         with UIServer(ClusterOverview(cluster, TOKEN, act), port=0, token=TOKEN) as nimbus:
-            Leadership(cluster, nimbus.url, "1.0").campaign()
+            Leadership(cluster, nimbus.url).campaign()
             pages.of_topology("counting").act("kill", {"wait_s": 1.0})
     assert done == [(storm_id, "kill", {"wait_s": 1.0})]
 
@@ -262,7 +262,7 @@ def test_a_base_changes_only_as_a_whole(cluster: StormClusterState) -> None:
 
 
 def test_what_failed_and_what_waits_comes_first_each_with_its_reason(cluster: StormClusterState) -> None:
-    Leadership(cluster, "http://one", "1.0").campaign()
+    Leadership(cluster, "http://one").campaign()
     supervising(cluster)
     trace = "KeyError: Traceback (most recent call last):\n  File \"m.py\", line 1\nKeyError: 'no table at redis://u:hush@h/0'"
     beating(cluster, (well := submitted(cluster, "well")), assigned(cluster, well))

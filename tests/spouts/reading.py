@@ -15,8 +15,6 @@ from trident.errors import SpoutError
 from trident.spout import BadRow, BatchCoordinator, Definition, ITridentSpout, SpoutType, TransactionAttempt
 from trident.spout.interfaces import coordinator_of
 
-__all__ = ["Life"]
-
 Row = tuple[Any, ...]
 
 

@@ -25,8 +25,7 @@ def main() -> None:
         raise SystemExit(f"error: {problem}") from problem
     from trident.cli.app import app
 
-    if isinstance(
-        sys.stdout, TextIOWrapper
-    ):  # an error that a letter keeps may say a lone surrogate, which no encoding has
+    if isinstance(sys.stdout, TextIOWrapper):
+        # An error that a dead letter keeps may say a lone surrogate, which no encoding has.
         sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="trident")

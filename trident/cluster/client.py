@@ -222,7 +222,7 @@ def leader_url(cluster: StormClusterState) -> str:
 
 
 class NimbusHttp:
-    """Asks Nimbus. A context manager: leaving it closes the connections.
+    """Asks Nimbus.
 
     `patience_s`: for how long a request is tried again while no Nimbus answers: another one becomes the leader meanwhile.
     """

@@ -151,7 +151,7 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     """Return all topologies, in the order of submission, in a few requests however many there are."""
     bases, assignments = cluster.all_bases(), cluster.all_assignments()
     beats, leader = cluster.all_heartbeats(list(bases)), cluster.leader()
-    why = why_waiting(cluster, assignments) if set(bases) - set(assignments) else ""
+    why = why_waiting(cluster, assignments, leader) if set(bases) - set(assignments) else ""
     found = []
     for storm_id, base in sorted(bases.items(), key=lambda item: (item[1].launch_time_secs, item[0])):
         assigned, said = assignments.get(storm_id), beats.get(storm_id, {})
@@ -166,10 +166,11 @@ def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
 
 
 def overview_of(cluster: StormClusterState, storm_id: str, base: StormBase) -> TopologyOverview:
-    assigned = cluster.assignment_info(storm_id)
+    assigned, leader = cluster.assignment_info(storm_id), cluster.leader()
     beat = None if assigned is None else cluster.get_worker_heartbeat(storm_id, *assigned.slot)
-    why = "" if assigned is not None else why_waiting(cluster, cluster.all_assignments())
-    return _overview(cluster, TopologyOverview(storm_id, base, assigned, beat), why, cluster.leader())
+    read = TopologyOverview(storm_id, base, assigned, beat)
+    why = why_waiting(cluster, cluster.all_assignments(), leader) if read.status == "WAITING" else ""
+    return _overview(cluster, read, why, leader)
 
 
 def _overview(
@@ -223,9 +224,11 @@ def first_line(error: str) -> str:
     return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
 
 
-def why_waiting(cluster: StormClusterState, assignments: Mapping[str, Assignment]) -> str:
+def why_waiting(
+    cluster: StormClusterState, assignments: Mapping[str, Assignment], leader: Mapping[str, Any] | None
+) -> str:
     """Return why a topology has no slot that needs one."""
-    if cluster.leader() is None:
+    if leader is None:
         return "no Nimbus leads the cluster, so it is not assigned"
     supervisors = cluster.all_supervisor_info()
     if not supervisors:

@@ -24,7 +24,7 @@ def merge(topology: Declaration, args: Sequence[Any]) -> Node:
     )
     first = streams[0]
     inputs = tuple(_in_order_of(first, stream, out) for stream in streams)
-    fields = first.fields if out is None else named("merge", first.get_name(), out, first.fields)
+    fields = first.fields if out is None else named("merge", first, out, first.fields)
     return child_of(streams, "merge", MergeNode, fields, inputs=inputs)
 
 
@@ -67,7 +67,7 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
     if any(grouped) and not all(grouped):
         raise TopologyError("multi_reduce takes streams that are all grouped (group_by) or all ungrouped; got both")
     streams = check_streams(topology, "multi_reduce", [one.to_stream() if any(grouped) else one for one in handles])
-    _check_reducer(streams[0].get_name(), reducer, any(grouped))
+    _check_reducer(streams[0], reducer, any(grouped))
     inputs = _inputs(streams, given)
     groups = [handle.get_group_fields() for handle in handles] if any(grouped) else [Fields()] * len(streams)
     check_keys("multi_reduce", streams, groups)
@@ -78,15 +78,15 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
     )  # fmt: skip
 
 
-def _check_reducer(stream: str, reducer: Any, grouped: bool) -> None:
+def _check_reducer(stream: StreamBase, reducer: Any, grouped: bool) -> None:
     if isinstance(reducer, type) or not has(reducer, "init", "execute", "complete"):
-        raise TopologyError(
-            f"stream {stream!r}: multi_reduce takes (streams, reducer, output fields); got {reducer!r}, a reducer has the "
-            "methods init, execute and complete"
+        raise stream._wrong(
+            f"multi_reduce takes (streams, reducer, output fields); got {reducer!r}, a reducer has the methods init, execute "
+            "and complete"
         )
     if isinstance(reducer, MultiReducer if grouped else GroupedMultiReducer):
-        raise TopologyError(
-            f"stream {stream!r}: multi_reduce of streams that are {'' if grouped else 'not '}grouped takes a "
+        raise stream._wrong(
+            f"multi_reduce of streams that are {'' if grouped else 'not '}grouped takes a "
             f"{'Grouped' if grouped else ''}MultiReducer, got a {type(reducer).__name__}"
         )
 
@@ -123,21 +123,18 @@ def check_keys(call: str, streams: Sequence[StreamBase], keys: Sequence[Fields])
             )
 
 
-def named(call: str, stream: str, out: Fields, fields: Fields) -> Fields:
+def named(call: str, stream: StreamBase, out: Fields, fields: Fields) -> Fields:
     """Return `fields` under the names of `out`; `TopologyError` if their number, a type, or only the order is another."""
     if len(out) != len(fields):
-        raise TopologyError(
-            f"stream {stream!r}: {call} gives {len(fields)} fields ({fields}), but {len(out)} output fields are named: "
-            f"{list(out.names)}"
+        raise stream._wrong(
+            f"{call} gives {len(fields)} fields ({fields}), but {len(out)} output fields are named: {list(out.names)}"
         )
     if out.names != fields.names and set(out.names) == set(fields.names):
-        raise TopologyError(
-            f"stream {stream!r}: {call} gives {list(fields.names)} in this order, and names are given by position, so "
-            f"{list(out.names)} would mix them up; name them in this order, and reorder them with project afterwards"
+        raise stream._wrong(
+            f"{call} gives {list(fields.names)} in this order, and names are given by position, so {list(out.names)} would mix "
+            "them up; name them in this order, and reorder them with project afterwards"
         )
     for name, wanted, type_ in zip(out.names, out.types, fields.types, strict=True):
         if wanted not in (None, type_):
-            raise TopologyError(
-                f"stream {stream!r}: {call} gives {type_} for field {name!r}, which is declared {wanted}"
-            )
+            raise stream._wrong(f"{call} gives {type_} for field {name!r}, which is declared {wanted}")
     return Fields.of(out.names, fields.types)

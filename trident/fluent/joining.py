@@ -43,7 +43,7 @@ def join(topology: Declaration, args: Sequence[Any], null_keys_match: bool) -> N
     streams, keys, out = _sides(topology, rest)
     inputs = [stream.fields for stream in streams]
     check_keys("join", streams, keys)
-    fields = named("join", streams[0].get_name(), out, joined_fields(mode, inputs, keys))
+    fields = named("join", streams[0], out, joined_fields(mode, inputs, keys))
     outer, preserve = outer_of(types, len(streams)), mode is JoinOutFieldsMode.PRESERVE
     return child_of(
         streams, "join", JoinNode, fields, inputs=tuple(inputs), groups=tuple(keys), outer=outer, preserve=preserve,
@@ -132,9 +132,7 @@ def join_within(
     sides = _sides_in_time(handles, groups, times, delay, outer_of(join_type, 2))
     earliest, latest = _bounds(handles[0], within)
     inputs = [stream.fields for stream in handles]
-    fields = named(
-        "join_within", handles[0].get_name(), Fields(out), joined_fields(JoinOutFieldsMode.COMPACT, inputs, groups)
-    )
+    fields = named("join_within", handles[0], Fields(out), joined_fields(JoinOutFieldsMode.COMPACT, inputs, groups))
     name = state_name or handles[0]._label or f"{fields.names[0]}-join"
     spec = MemoryMapState.opaque() if state is None else spec_of(state)
     # A row is kept until the other side's watermark is beyond the last time that may meet it.
@@ -147,17 +145,13 @@ def join_within(
 def _sides_in_time(
     streams: Sequence[StreamBase], keys: Sequence[Fields], times: Any, delay: Any, outer: Sequence[bool]
 ) -> tuple[JoinSide, ...]:
-    name = streams[0].get_name()
     fields = _pair(times, str)
     if fields is None:
-        raise TopologyError(
-            f"stream {name!r}: join_within got times={times!r}; name the time of each side: ('at', 'at')"
-        )
+        raise streams[0]._wrong(f"join_within got times={times!r}; name the time of each side: ('at', 'at')")
     delays = _pair(delay, timedelta)
     if delays is None or any(not timedelta(0) <= one <= _MOST for one in delays):
-        raise TopologyError(
-            f"stream {name!r}: join_within got delay={delay!r}; give a timedelta, or one for each side: how far out of order "
-            "its tuples may come"
+        raise streams[0]._wrong(
+            f"join_within got delay={delay!r}; give a timedelta, or one for each side: how far out of order its tuples may come"
         )
     names = [unquoted(field) for field in fields]
     for stream, field in zip(streams, names, strict=True):

@@ -91,12 +91,10 @@ class AtWork:
     def of(cls, data: Mapping[str, Any] | None) -> Self:
         """Read plain data; keys that this version does not know are ignored."""
         data = data or {}
-        batch, calls = (
-            data.get("batch"),
-            [{**each, "tasks": tuple(each.get("tasks", ()))} for each in data.get("calls", ())],
-        )
+        batch, calls = data.get("batch"), data.get("calls", ())
         running = RunningBatch(**_known(RunningBatch, batch)) if batch else None
-        called = tuple(RunningCall(**_known(RunningCall, each)) for each in calls)
+        with_tasks = ({**each, "tasks": tuple(each.get("tasks", ()))} for each in calls)
+        called = tuple(RunningCall(**_known(RunningCall, each)) for each in with_tasks)
         return cls(**{**_known(cls, data), "batch": running, "calls": called})
 
 

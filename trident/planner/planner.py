@@ -245,11 +245,10 @@ def fragment_of(graph: Graph, entry: Node, exchanges: Mapping[str, Exchange]) ->
         for node in inner
     )
     fields = entry.fields
-    if isinstance(
-        entry, RepartitionNode
-    ):  # sends only the columns that are read behind it, or that choose the partition
+    if isinstance(entry, RepartitionNode):
+        # It sends only the columns that are read behind it, or that choose the partition; at least one, because a table
+        # without columns loses its rows in transport.
         names = {*needed.get(entry.id, ()), *entry.routing.fields.names}
-        # at least one, because a table without columns loses its rows in transport
         fields = fields.select([name for name in fields.names if name in names] or list(fields.names[:1]))
     return Fragment(entry.id, fields, steps, sinks)
 

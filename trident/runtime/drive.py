@@ -40,7 +40,8 @@ from trident.runtime.loop.retrying import Waiting, backoff_s, is_given_up
 from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.engine_choice import RunnerOf
-from trident.runtime.start.opened_topology import OpenedTopology, States
+from trident.runtime.start.opened_topology import OpenedTopology
+from trident.runtime.start.placements import States
 from trident.spout.interfaces import Lag
 
 if TYPE_CHECKING:

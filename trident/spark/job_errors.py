@@ -63,9 +63,8 @@ def job_failure(error: Py4JJavaError | PySparkException, context: SparkContext |
 
     `context`: None: it was a query over DataFrames, perhaps of Spark Connect. Raises `QueryStopped` if that was told to end.
     """
-    thrown = (
-        error.java_exception if isinstance(error, Py4JJavaError) else error
-    )  # PySpark 4.2 raises what the worker raised
+    # PySpark 4.2 raises what the worker raised.
+    thrown = error.java_exception if isinstance(error, Py4JJavaError) else error
     said, connect = str(thrown), None
     if context is None:
         said = _with_causes(thrown) if thrown is not error else said

@@ -75,9 +75,8 @@ def _files() -> Iterator[tuple[str, Path]]:
 @cache
 def _own_files(name: str) -> tuple[tuple[str, Path], ...]:
     """Return the files of one of our packages, as at the first start: shipping puts the archive before what is installed."""
-    spec = None if name in sys.modules else importlib.util.find_spec(name)
-    origin = sys.modules[name].__file__ if name in sys.modules else None if spec is None else spec.origin
-    return () if origin is None else tuple(_files_of(Path(origin).parent))
+    spec = importlib.util.find_spec(name)
+    return () if spec is None or spec.origin is None else tuple(_files_of(Path(spec.origin).parent))
 
 
 def _place(module: ModuleType) -> Path | None:

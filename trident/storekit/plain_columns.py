@@ -1,6 +1,6 @@
 """States that a store keeps as their owner would: key fields and values under their own names, each in a form of its type.
 
-Where they are columns, those that the framework adds, and rows as what is stored.
+Where they are columns (`PlainColumns`), also those that the framework adds, and what is stored as rows and back.
 """
 
 from __future__ import annotations

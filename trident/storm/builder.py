@@ -245,9 +245,6 @@ def _names(bolt: str, fields: FieldsLike) -> tuple[str, ...]:
     return names
 
 
-# What must hold of a topology as a whole before it runs.
-
-
 def _check_topology(topology: StormTopology) -> None:
     """Raise `TopologyError` for the first thing that is wrong; it names component, stream and field."""
     if not topology.spouts:

@@ -61,15 +61,15 @@ class DeathWatch:
 class StormHandle:
     """A topology that runs.
 
-    Class attributes: how often `drain` looks whether all rests, and for how long it must, because a delivery may be between two
-    executors when they are looked at.
+    `look_s`: how often `drain` looks whether all rests.
+    `rested_s`: for how long all must rest, because a delivery may be between two executors when they are looked at.
     """
 
     look_s, rested_s = 0.01, 0.02
 
     def __init__(self, topology: StormTopology, conf: StormConfig, active: bool = True) -> None:
         self.conf = conf
-        self._topology, self._launch = topology, Launch.of(topology, conf)
+        self._launch = Launch.of(topology, conf)
         self._watch, self._errors = DeathWatch(conf), deque[ReportedError](maxlen=100)
         self._error: BaseException | None = None
         self._ended, self._changing, self._active = threading.Event(), threading.RLock(), active
@@ -125,7 +125,7 @@ class StormHandle:
     def _monitored(self) -> TopologyMonitor:
         return TopologyMonitor(
             self.conf,
-            self._topology,
+            self._launch.topology,
             lambda: self._launch.layout,
             lambda: self._active and self.is_active,
             lambda: self.errors,

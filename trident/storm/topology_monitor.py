@@ -182,7 +182,6 @@ def _line(status: TopologyStatus) -> str:
     )
 
 
-_MILLISECONDS = 1000
 _CAPACITY_WINDOW_S = WINDOWS_S[0]
 Sums = defaultdict[str, float]
 
@@ -326,7 +325,7 @@ def _text(grouping: Grouping) -> str:
 def _figures(sums: Mapping[str, float], capacity: float = 0.0) -> Figures:
     def mean(seconds: str, of: str) -> float | None:
         count = sums.get(of, 0)
-        return sums.get(seconds, 0.0) / count * _MILLISECONDS if count else None
+        return sums.get(seconds, 0.0) / count * _MS_PER_S if count else None
 
     emitted, transferred, executed, acked, failed = (
         int(sums.get(measure, 0)) for measure in ("emitted", "transferred", "executed", "acked", "failed")

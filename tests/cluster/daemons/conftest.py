@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +9,9 @@ import pytest
 
 from tests.cluster.daemons.counted import goes_on, stop_and_check
 from tests.cluster.daemons.log_watch import LogWatch
-from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
+from tests.harness.cluster_machines import MachineCluster
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
-
-_roots = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +31,6 @@ def ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
         yield made
     finally:
         made.stop()
-
-
-@pytest.fixture
-def on_zookeeper(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> Iterator[MachineCluster]:
-    """Three machines and two Nimbuses on a ZooKeeper of three members."""
-    with MachineCluster(tmp_path, f"zookeeper://{ensemble.hosts}/faults{next(_roots)}", MOVED_AFTER_S) as made:
-        made.up(machines=3, nimbuses=2)
-        yield made
 
 
 @pytest.fixture

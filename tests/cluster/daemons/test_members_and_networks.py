@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.daemons.counted import committed, counts, expected, goes_on, is_gone, stop_and_check
+from tests.cluster.daemons.counted import committed, counts, expected, goes_on, is_gone
 from tests.cluster.daemons.cut_network import CutNetwork
-from tests.cluster.daemons.log_watch import LogWatch
 from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
 from tests.harness.commands import last_txid, until
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
@@ -21,40 +20,35 @@ _AWAY_S = 20.0
 
 
 @pytest.fixture
-def storm_id(on_zookeeper: MachineCluster) -> Iterator[str]:
-    """The counting topology, whose log is in ZooKeeper; at the end nobody has committed that should not have."""
-    found = on_zookeeper.submit()
-    goes_on(on_zookeeper)
-    with LogWatch(on_zookeeper, "counting") as watch:
-        yield found
-        watch.check()
+def cluster(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> Iterator[MachineCluster]:
+    """Three machines and two Nimbuses on a ZooKeeper of three members."""
+    with MachineCluster(tmp_path, f"zookeeper://{ensemble.hosts}/faults", MOVED_AFTER_S) as made:
+        made.up(machines=3, nimbuses=2)
+        yield made
 
 
-def test_a_member_dies_and_nothing_happens(
-    on_zookeeper: MachineCluster, ensemble: ZooKeeperEnsemble, storm_id: str
-) -> None:
-    driver, before = on_zookeeper.driver_of(storm_id), on_zookeeper.state.assignment_info(storm_id)
+def test_a_member_dies_and_nothing_happens(cluster: MachineCluster, ensemble: ZooKeeperEnsemble, storm_id: str) -> None:
+    driver, before = cluster.driver_of(storm_id), cluster.state.assignment_info(storm_id)
     for member in ensemble.members:  # the leading one among them
         until(lambda: ensemble.leader() is not None, "a member leads")
         member.kill()
-        goes_on(on_zookeeper)
+        goes_on(cluster)
         member.start()
-        goes_on(on_zookeeper)
-    assert on_zookeeper.driver_of(storm_id) == driver
-    assert on_zookeeper.state.assignment_info(storm_id) == before
-    assert len(on_zookeeper.state.supervisors()) == 3
-    stop_and_check(on_zookeeper, storm_id)
+        goes_on(cluster)
+    assert cluster.driver_of(storm_id) == driver
+    assert cluster.state.assignment_info(storm_id) == before
+    assert len(cluster.state.supervisors()) == 3
 
 
 def test_drivers_outlast_a_majority_that_is_away(
-    on_zookeeper: MachineCluster, ensemble: ZooKeeperEnsemble, storm_id: str
+    cluster: MachineCluster, ensemble: ZooKeeperEnsemble, storm_id: str
 ) -> None:
-    file_log = on_zookeeper.folder / "file-log"
-    other = on_zookeeper.submit("other", "counting.py:other", log_dir=str(file_log))
+    file_log = cluster.folder / "file-log"
+    other = cluster.submit("other", "counting.py:other", log_dir=str(file_log))
     until(lambda: last_txid(file_log) > 2, "the topology whose log is a file commits")
-    until(lambda: on_zookeeper.beat(other) is not None, "its heartbeat is there")
-    drivers = {each: on_zookeeper.driver_of(each) for each in (storm_id, other)}
-    assigned = {each: on_zookeeper.state.assignment_info(each) for each in drivers}
+    until(lambda: cluster.beat(other) is not None, "its heartbeat is there")
+    drivers = {each: cluster.driver_of(each) for each in (storm_id, other)}
+    assigned = {each: cluster.state.assignment_info(each) for each in drivers}
     gone = ensemble.members[:2]
     for member in gone:
         member.kill()
@@ -65,17 +59,16 @@ def test_drivers_outlast_a_majority_that_is_away(
     assert last_txid(file_log) > last + 20
     for member in gone:
         member.start()
-    goes_on(on_zookeeper)
-    until(lambda: len(on_zookeeper.state.supervisors()) == 3, "the sessions of all supervisors are renewed")
-    on_zookeeper.leader()
-    goes_on(on_zookeeper, 50)
-    assert {each: on_zookeeper.driver_of(each) for each in drivers} == drivers
-    assert {each: on_zookeeper.state.assignment_info(each) for each in drivers} == assigned
-    on_zookeeper.client.kill("other", 5)
-    until(lambda: other not in on_zookeeper.state.active_storms(), "it is forgotten")
+    goes_on(cluster)
+    until(lambda: len(cluster.state.supervisors()) == 3, "the sessions of all supervisors are renewed")
+    cluster.leader()
+    goes_on(cluster, 50)
+    assert {each: cluster.driver_of(each) for each in drivers} == drivers
+    assert {each: cluster.state.assignment_info(each) for each in drivers} == assigned
+    cluster.client.kill("other", 5)
+    until(lambda: other not in cluster.state.active_storms(), "it is forgotten")
     until(lambda: is_gone(drivers[other]), "its driver has ended")
-    assert counts(on_zookeeper, "other") == expected(last_txid(file_log))
-    stop_and_check(on_zookeeper, storm_id)
+    assert counts(cluster, "other") == expected(last_txid(file_log))
 
 
 def goes_on_in(log_dir: Path) -> None:

@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from tests.cluster.daemons.counted import committed, goes_on, is_gone, stop_and_check
-from tests.cluster.daemons.log_watch import LogWatch
 from tests.harness.cluster_machines import MOVED_AFTER_S, TOKEN, Machine, MachineCluster
 from tests.harness.commands import until
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
@@ -44,17 +43,12 @@ def trio(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def storm_id(trio: MachineCluster) -> Iterator[str]:
-    """The counting topology, which has begun to commit; at the end nobody has committed that should not have."""
+def cluster(trio: MachineCluster) -> MachineCluster:
+    """All of it, when nothing runs there."""
     for left in trio.state.active_storms():  # by a test that failed
         trio.client.kill(left, 0)
     until(lambda: not trio.state.active_storms(), "nothing runs")
-    found = trio.submit()
-    goes_on(trio)
-    with LogWatch(trio, "counting") as watch:
-        yield found
-        stop_and_check(trio, found)
-        watch.check()
+    return trio
 
 
 def is_moved(cluster: MachineCluster, storm_id: str, away_from: Machine) -> bool:

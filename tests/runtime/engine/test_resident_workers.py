@@ -38,6 +38,8 @@ from trident.ui.running_pages import TridentPages
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 ROWS = 24
 Declare = Callable[[Stream], Stream]
 
@@ -69,8 +71,6 @@ class Once:
         return True
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.long
 def test_an_attempt_fails_with_its_worker_in_each_stage_and_no_tuple_is_lost(
     spark: SparkSession, tmp_path: Path
@@ -91,12 +91,9 @@ def test_an_attempt_fails_with_its_worker_in_each_stage_and_no_tuple_is_lost(
     assert spark.sparkContext.parallelize(range(4), 2).sum() == 6  # its cores are free
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_without_zeromq_the_start_says_what_to_install(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zmq", None)
     for name in (
-        "trident.runtime.engine.resident_runner",
         "trident.runtime.engine.resident_runner",
         "trident.spark.mailbox",
         "trident.spark.worker_group",
@@ -108,8 +105,6 @@ def test_without_zeromq_the_start_says_what_to_install(spark: SparkSession, monk
         run_all(declared(lambda numbers: numbers)[0], "spark", workers="resident")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.long
 def test_a_worker_that_hangs_is_not_waited_for_and_ends(spark: SparkSession, tmp_path: Path) -> None:
     hangs = Once(tmp_path, 7, "hang")
@@ -121,8 +116,6 @@ def test_a_worker_that_hangs_is_not_waited_for_and_ends(spark: SparkSession, tmp
         until(lambda: not Path("/proc", hangs.path.read_text()).exists(), "the worker that hangs has ended")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.long
 def test_missing_cores_are_said_and_batches_go_on_without_them(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -137,8 +130,6 @@ def test_missing_cores_are_said_and_batches_go_on_without_them(
     no_job_is_left(spark)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.long
 def test_two_topologies_share_the_cores_and_a_third_is_told_that_there_is_none(spark: SparkSession) -> None:
     (first, counts), (second, others) = declared(lambda numbers: numbers), declared(lambda numbers: numbers)
@@ -155,8 +146,6 @@ def test_two_topologies_share_the_cores_and_a_third_is_told_that_there_is_none(s
             start(declared(lambda numbers: numbers)[0], "spark")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_what_cannot_be_resident_is_refused_by_name(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,8 +161,6 @@ def test_what_cannot_be_resident_is_refused_by_name(
         run_all(topology, "spark", workers="resident")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 24), marks=pytest.mark.long)], ids=str)
 def test_random_topologies_give_what_plain_python_gives(
     seeds: range, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
@@ -187,8 +174,6 @@ def test_random_topologies_give_what_plain_python_gives(
     assert sum(case.compare() for case in check(seeds, "spark")) > 9 * len(seeds)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_large_batches_go_to_the_workers_and_the_history_is_verified_without_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -209,8 +194,6 @@ def test_large_batches_go_to_the_workers_and_the_history_is_verified_without_the
         assert sum(1 for _ in replay.until()) == ROWS // 2
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_worker_that_cannot_be_prepared_fails_the_attempt_as_data(spark: SparkSession) -> None:
     class Unready:
         def prepare(self, conf: Any, context: Any) -> None:
@@ -224,8 +207,6 @@ def test_a_worker_that_cannot_be_prepared_fails_the_attempt_as_data(spark: Spark
         run_all(topology, "spark", workers="resident", max_batch_attempts=2)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_workers_that_are_killed_anywhere_cost_attempts_only(
@@ -264,9 +245,7 @@ def test_workers_that_are_killed_anywhere_cost_attempts_only(
 # ---- random lives ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(1, 25))
 def test_whatever_the_options_each_row_is_counted_once(
     seed: int, spark: SparkSession, redis_server: Server, tmp_path: Path
@@ -276,9 +255,7 @@ def test_whatever_the_options_each_row_is_counted_once(
     assert not wrong, f"{life}: {wrong}"
 
 
-@pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_an_oracle_that_expects_other_rows_finds_them(
     spark: SparkSession, redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

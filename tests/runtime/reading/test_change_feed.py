@@ -28,6 +28,8 @@ from trident.operations import Avg, Count, Sum
 from trident.runtime.reading import change_feed
 from trident.state import StateSpec
 
+pytestmark = pytest.mark.slow
+
 Made = Callable[..., StateSpec]
 
 
@@ -68,7 +70,6 @@ def made(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server
 FIRST, SECOND = [("the", 1), ("cow", 2), (None, 5)], [("the", 3), ("", 0)]
 
 
-@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.sample(2)
 def test_each_change_is_given_once_with_before_and_after(made: Made, tmp_path: Path) -> None:
@@ -90,7 +91,6 @@ def test_each_change_is_given_once_with_before_and_after(made: Made, tmp_path: P
         assert feed.read() == []
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_an_iteration_waits_for_what_comes_and_ends_with_close(made: Made, tmp_path: Path) -> None:
     words, seen = Words(tmp_path, made()), list[Any]()
@@ -114,7 +114,6 @@ def test_an_iteration_waits_for_what_comes_and_ends_with_close(made: Made, tmp_p
     assert seen == [(1, 3, 1), (2, 2, 2), (3, 3, 3)]
 
 
-@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.long
 def test_a_snapshot_and_the_changes_behind_it_are_the_state_beside_commits(made: Made, tmp_path: Path) -> None:
@@ -148,7 +147,6 @@ def read(words: Words) -> list[tuple[Any, ...]]:
         return list(state.get_tuples())
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_values_of_several_fields_and_single_values_have_changes(made: Made, tmp_path: Path) -> None:
     words = Words(tmp_path, made(), {"total": Sum("n"), "mean": Avg("n")})
@@ -159,7 +157,6 @@ def test_values_of_several_fields_and_single_values_have_changes(made: Made, tmp
     assert (before["total"], after["total"], before["mean"], after["mean"]) == (1, 4, 1.0, 2.0)
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_the_change_of_a_single_value_has_an_empty_key(made: Made, tmp_path: Path) -> None:
     words = Words(tmp_path, made(), {"total": Sum("n"), "mean": Avg("n")})
@@ -171,7 +168,6 @@ def test_the_change_of_a_single_value_has_an_empty_key(made: Made, tmp_path: Pat
         assert [batch.changes for batch in feed.read()] == [[((), None, 3)], [((), 3, 5)]]
 
 
-@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.sample(2)
 def test_who_comes_too_late_is_told_and_begins_with_a_snapshot(made: Made, tmp_path: Path) -> None:
@@ -188,7 +184,6 @@ def test_who_comes_too_late_is_told_and_begins_with_a_snapshot(made: Made, tmp_p
         assert [batch.txid for batch in feed.read()] == list(range(55, 68))
 
 
-@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.sample(2)
 def test_changes_go_by_their_age(
@@ -218,7 +213,6 @@ def test_changes_go_by_their_age(
         assert [batch.txid for batch in feed.read()] == list(range(first + 1, 67))
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_a_feed_that_was_off_for_a_while_begins_anew(made: Made, tmp_path: Path) -> None:
     words, off = Words(tmp_path, made()), Words(tmp_path, made(changes=0))
@@ -237,7 +231,6 @@ def test_a_feed_that_was_off_for_a_while_begins_anew(made: Made, tmp_path: Path)
         assert [batch.txid for batch in feed.read()] == [4]
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_a_start_that_does_not_say_how_long_keeps_the_changes(
     made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -254,7 +247,6 @@ def test_a_start_that_does_not_say_how_long_keeps_the_changes(
         assert [batch.txid for batch in feed.read()] == [3]
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_a_state_that_was_emptied_or_adopted_begins_a_new_feed(made: Made, tmp_path: Path) -> None:
     words = Words(tmp_path, made())
@@ -278,7 +270,6 @@ def test_a_state_that_was_emptied_or_adopted_begins_a_new_feed(made: Made, tmp_p
     assert (txid, {change.key: change[1:] for change in changes}) == (2, {("the",): (None, 3), ("",): (None, 0)})
 
 
-@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.sample(2)
 def test_a_feed_begins_again_where_a_state_was_moved_to(made: Made, tmp_path: Path, postgres_server: Server) -> None:
@@ -295,7 +286,6 @@ def test_a_feed_begins_again_where_a_state_was_moved_to(made: Made, tmp_path: Pa
         assert [len(batch.changes) for batch in feed.read()] == [2]
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_batches_that_wrote_nothing_are_no_reason_to_read_beyond_the_last_one_asked_for(
     made: Made, tmp_path: Path
@@ -310,7 +300,6 @@ def test_batches_that_wrote_nothing_are_no_reason_to_read_beyond_the_last_one_as
         assert ([batch.txid for batch in feed.read(2)], feed.txid) == ([5], 5)
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_a_store_that_was_set_back_gives_no_silence_for_what_it_lost(
     made: Made, tmp_path: Path, postgres_server: Server, redis_server: Server
@@ -340,7 +329,6 @@ def test_a_store_that_was_set_back_gives_no_silence_for_what_it_lost(
         feed.read()
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_a_log_that_began_again_is_told_from_one_where_nothing_has_come(made: Made, tmp_path: Path) -> None:
     words = Words(tmp_path, made())
@@ -356,7 +344,6 @@ def test_a_log_that_began_again_is_told_from_one_where_nothing_has_come(made: Ma
         feed.read()
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_a_reading_that_has_many_rows_ends_and_the_next_goes_on_there(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -368,7 +355,6 @@ def test_a_reading_that_has_many_rows_ends_and_the_next_goes_on_there(
         assert [[batch.txid for batch in feed.read()] for _ in range(4)] == [[1], [2], [3], []]
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_changes_that_another_program_dropped_are_missed(tmp_path: Path, postgres_server: Server) -> None:
     url, name = f"postgresql://trident@{postgres_server.address}/postgres", tmp_path.name[-30:].replace("-", "_")
@@ -388,7 +374,6 @@ def test_changes_that_another_program_dropped_are_missed(tmp_path: Path, postgre
         assert [batch.txid for batch in feed.read()] == [3]
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_a_state_that_no_batch_has_written_to_has_no_changes(made: Made, tmp_path: Path) -> None:
     words = Words(tmp_path, made())
@@ -398,7 +383,6 @@ def test_a_state_that_no_batch_has_written_to_has_no_changes(made: Made, tmp_pat
         assert feed.snapshot() == (2, [])
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_what_keeps_no_changes_is_refused_by_name(made: Made, tmp_path: Path, postgres_server: Server) -> None:
     words = Words(tmp_path, made(changes=None))
@@ -417,7 +401,6 @@ def test_what_keeps_no_changes_is_refused_by_name(made: Made, tmp_path: Path, po
         binary.run(FIRST)
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_a_table_of_other_columns_is_refused_by_name(tmp_path: Path, postgres_server: Server) -> None:
     url, name = f"postgresql://trident@{postgres_server.address}/postgres", tmp_path.name[-30:].replace("-", "_")
@@ -443,7 +426,6 @@ def kept_of(folder: Path, spec: Any) -> Any:
         return dict(facts.kept), running.log_state.declared["states"]["count"].get("kept")
 
 
-@pytest.mark.slow
 def test_a_start_that_does_not_say_it_keeps_the_files_and_versions_of_a_delta_state(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -461,7 +443,6 @@ def test_a_start_that_does_not_say_it_keeps_the_files_and_versions_of_a_delta_st
     assert kept_of(tmp_path, DeltaState.opaque(path, vacuum_after_hours=24)) == (day, day)
 
 
-@pytest.mark.slow
 def test_a_store_that_cannot_keep_what_the_log_has_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept_of(tmp_path, DeltaState.opaque(tmp_path / "table", vacuum_after_hours=168))
     assert kept_of(tmp_path, MemoryMapState()) == ({}, None)

@@ -20,7 +20,6 @@ from tests.states.delta.test_delta_object_store import storage
 from trident.errors import SourceAwayError, SpoutError
 
 CUTS = (0, 0.3, 0.99)
-
 """Which share of an entry was written: none of it, a part of its first line, all but the end of its last one."""
 
 

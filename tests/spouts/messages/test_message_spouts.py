@@ -227,6 +227,4 @@ def test_its_fields_are_declared_with_their_types(place: Place) -> None:
     declarer = OutputFieldsDeclarer()
     place.spout().declare_output_fields(declarer)
     assert declarer.fields is not None
-    assert ", ".join(
-        f"{name}: {type_}" for name, type_ in zip(declarer.fields.names, declarer.fields.types, strict=True)
-    ).startswith(FIELDS)
+    assert ", ".join(declarer.fields.typed).startswith(FIELDS)

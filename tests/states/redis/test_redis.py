@@ -45,8 +45,7 @@ def open_map(url: str) -> Iterator[Open]:
     opened: list[RedisBackingMap] = []
 
     def open_one(topology: str = "words", state: str = "counts", partition: int = 0, **options: Any) -> RedisBackingMap:
-        conf = StateConf(topology, state, read_only=options.pop("read_only", False))
-        opened.append(RedisBackingMap(RedisOptions(url, **options), conf, partition))
+        opened.append(RedisBackingMap(RedisOptions(url, **options), StateConf(topology, state), partition))
         return opened[-1]
 
     yield open_one

@@ -51,12 +51,12 @@ class Leadership:
     `url`: where this Nimbus answers.
     """
 
-    def __init__(self, cluster: StormClusterState, url: str, version: str) -> None:
+    def __init__(self, cluster: StormClusterState, url: str) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._cluster, self._node = cluster, f"{NIMBUSES}/{self.id}"
         self._about = {
             "id": self.id, "url": url, "host": socket.gethostname(), "pid": os.getpid(), "since-secs": time.time(),
-            "version": version,
+            "version": __version__,
         }  # fmt: skip
 
     def campaign(self) -> bool:
@@ -101,7 +101,7 @@ class Nimbus:
         self.cluster, self._code_dir, self._max_deaths = cluster, code_dir, max_deaths
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        self._leadership = Leadership(cluster, url, __version__)
+        self._leadership = Leadership(cluster, url)
         self._registered = cluster.state.register(lambda _event: self._wake.set())
         self._health = DriverHealth(driver_timeout_s, _LAUNCH_TIMEOUT_S)
         self.leads = False

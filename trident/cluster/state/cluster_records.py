@@ -103,10 +103,6 @@ class ClusterRecord:
         return cls.KEYS.get(name) or name.replace("_", "-")
 
 
-def _plain(value: Any) -> dict[str, Any]:
-    return value.as_json() if isinstance(value, WantedStatus) else dict(value)
-
-
 @dataclass(frozen=True)
 class StormBase(ClusterRecord):
     """A topology that was submitted: `/storms/{topology-id}`.

@@ -139,9 +139,8 @@ def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> M
     value = schema_of(aggregation.output).types[0]
     numbers = [field.type for field in value] if pa.types.is_struct(value) else [value]
     fit = all(map(is_plain_key, aggregation.group.types)) and {pa.int64(), pa.float64()}.issuperset(numbers)
-    return (
-        merging_function(aggregation.aggregator) if fit and len(states) == 1 and states[0].facts.keeps_columns else None
-    )
+    fit = fit and len(states) == 1 and states[0].facts.keeps_columns
+    return merging_function(aggregation.aggregator) if fit else None
 
 
 _MOST_BYTES = 64  # of a mark; a longer key is represented by its hash

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from trident.arrow import schema_of
+from trident.arrow import rows_without_columns, schema_of
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import LETTERS, DiscardRecord, Ranges, numbers_of, ranges_of, with_letters
@@ -197,7 +197,7 @@ def _table(place: _Place, fields: Fields | None, letters: Iterable[DeadLetter]) 
             failure = letter.failure
             lost.append(Failure(failure.step, failure.row, error.failure.cause, left_out=letter.left_out))
     if fields is None or not len(fields):
-        return pa.table({"_": pa.nulls(len(rows))}).select([]), lost
+        return rows_without_columns(len(rows)), lost
     return pa.table(columns_of(place.step, fields, rows), schema=schema_of(fields)), lost
 
 

@@ -185,7 +185,7 @@ class ResidentPlace(WorkerPlace):
 
 
 class ResidentPool(WorkerGroup[ResidentPlace]):
-    """Any thread may use it.
+    """The resident workers of a topology, as its driver sees them; any thread may use it.
 
     `most`: how many workers there are at most; fewer, if Spark has fewer free cores.
     `program_id`, `program`: as of `Job`.

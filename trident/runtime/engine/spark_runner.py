@@ -105,11 +105,8 @@ class SparkRunner(ExecutorRunner):
         self._stages_of = cache(lambda any_way, apart: Stages(self._context, routes(any_way, apart)))
 
     def _run(self, parts: Sequence[Part], order: Order, last: int, keeps: bool) -> tuple[TaskOutput, Any]:
-        job, stages, sent = (
-            Job(self._id, self._pickled, order),
-            self._stages_of(skips(parts, order), keeps),
-            list[Shuffle](),
-        )
+        job, sent = Job(self._id, self._pickled, order), list[Shuffle]()
+        stages = self._stages_of(skips(parts, order), keeps)
         output = self._collected(order.attempt, lambda: self._rows(stages, job, sent, last, parts).collect())
         return output, KeptStages(stages, sent, output.sources) if keeps else None
 

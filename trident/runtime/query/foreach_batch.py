@@ -29,8 +29,7 @@ from trident.runtime.query.batch_numbers import definition_of, definition_of_nam
 from trident.runtime.query.handed_batches import HandedBatches, check_columns, check_rows, plan_of_query, query_batch_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.running import new_memory_log
-from trident.runtime.start.opened_topology import States
-from trident.runtime.start.placements import DRIVER, EXECUTORS, is_all_in_memory, open_log
+from trident.runtime.start.placements import DRIVER, EXECUTORS, States, is_all_in_memory, open_log
 from trident.spark.connect import check_lasting, connect_problem, is_connect, unpickled, width_of
 from trident.spark.job_errors import QueryStopped
 from trident.spout.interfaces import Definition, OnNewLog

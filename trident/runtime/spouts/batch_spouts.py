@@ -206,9 +206,8 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
         if self._besides.max_batch_size < 1:
             raise TopologyError(f"{self._name}.max_batch_size is {self._besides.max_batch_size}; it must be at least 1")
         self._active = False
-        self._waiting: deque[tuple[Sequence[Any], Any]] = (
-            deque()
-        )  # values and message ids, emitted beyond the end of a batch
+        # Values and message ids, emitted beyond the end of a batch.
+        self._waiting: deque[tuple[Sequence[Any], Any]] = deque()
         self._ids: dict[int, list[Any]] = {}  # of the messages of a batch
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> RichSpoutBatchExecutor:

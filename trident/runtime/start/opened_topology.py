@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import open_spouts
 from trident.runtime.start.engine_choice import RunnerOf, check_engine, open_runner, with_workers
 from trident.runtime.start.placements import (
+    States,
     check_states,
     executors_of,
     lasting_states,
@@ -33,7 +34,6 @@ from trident.runtime.start.recovery import NewMeaning, check_stores, compared_wi
 
 logger = logging.getLogger(__name__)
 
-States = Mapping[str, Sequence[Any]]
 Close = Callable[[], Any]
 
 # Threads before what they use. Spouts early, because a thread may wait for its feed. The log last, because its claim keeps

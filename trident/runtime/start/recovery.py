@@ -92,7 +92,7 @@ def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool)
 def compared_with_log(
     graph: Graph, plan: Plan, log: TransactionLog, allow: bool
 ) -> tuple[Graph, Plan, TopologyChanges]:
-    """Return graph and plan as the log keeps the past of their states, and former declarations left them; compare as above."""
+    """Return graph and plan as the log and former declarations have left their states, and what `check_meaning` finds."""
     graph, kept = _as_log_keeps(graph, plan, log.state)
     compared = check_meaning(graph.name, log, meaning_of(graph), allow)
     return graph, with_evolutions(kept, compared.evolutions), compared

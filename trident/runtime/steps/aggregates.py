@@ -1,7 +1,7 @@
 """Aggregation of a batch for a state, in two places: partials where the tuples are, and their merge where the state is.
 
 A partial is a table of the grouping columns and one column `output`; the same `combine` merges partials. Count, Sum,
-Min, Max, First and Last run as Arrow kernels, any other combiner row by row.
+Min, Max, First and Last run as Arrow kernels, also several in one value; any other combiner row by row.
 """
 
 from __future__ import annotations

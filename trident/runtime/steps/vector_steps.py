@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import arrow_type, schema_of
+from trident.arrow import arrow_type, rows_without_columns, schema_of
 from trident.errors import FailedException
 from trident.fields import Fields
 from trident.graph import EachNode, FilterNode, MapNode, SelectNode
@@ -142,7 +142,7 @@ def select(step: Step, node: SelectNode, table: pa.Table, on_error: TupleErrors)
     read = Fields.named(dict.fromkeys(name for expression in wanted.values() for name in expression.fields()))
     pieces = list(over_halves(step.id, table, read, on_error, call))
     if not wanted:
-        return pa.table({"_": pa.nulls(table.num_rows)}).select([])
+        return rows_without_columns(table.num_rows)
     together = _together(fields, [columns for _, _, columns in pieces])
     return pa.table(together, schema=schema_of(fields)).select(list(step.keep))
 

@@ -35,9 +35,7 @@ def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: 
     """Return the rows that windows give, of `held` tuples or partial results; windows come in order of their ends."""
     key = node.group.concat(bigint(END))
     tables = []
-    for some in in_lists(
-        windows, lambda window: window.stop - window.first, _MANY
-    ):  # few passes, never many large windows
+    for some in in_lists(windows, lambda window: window.stop - window.first, _MANY):
         sizes = [window.stop - window.first for window in some]
         at = np.concatenate([np.arange(window.first, window.stop) for window in some])
         ends = np.repeat(np.array([window.end for window in some], np.int64), sizes)

@@ -105,10 +105,7 @@ class Captures:
 
     def watching(self, graph: Graph) -> Graph:
         """Return the graph with a consumer behind each node whose tuples a user can see."""
-        inner = (
-            ":part",
-            ":exchange",
-        )  # only a piece of a declared step: the first half of an aggregate, or its exchange
+        inner = (":part", ":exchange")  # pieces of a declared step: the first half of an aggregate, and its exchange
         seen = [node for node in graph.nodes if len(node.fields) and not node.id.endswith(inner)]
         return replace(graph, nodes=(*graph.nodes, *map(self._behind, seen)))
 
