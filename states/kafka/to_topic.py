@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -63,7 +64,7 @@ class ToTopic:
         at = {role: columns[place] for role, place in places.items()}
         values = at["value"] if "value" in at else _others(names, rows, places.values())
         keys = _encoded(self.encode_key, at["key"], "the key") if "key" in at else repeat(None)
-        partitions = [-1 if one is None else int(one) for one in at["partition"]] if "partition" in at else repeat(-1)
+        partitions = map(_partition, at["partition"]) if "partition" in at else repeat(-1)
         times = map(_milliseconds, at["timestamp"]) if "timestamp" in at else repeat(0)
         headers = map(_headers, at["headers"]) if "headers" in at else repeat(None)
         return zip(keys, _encoded(self.encode, values, "the value"), partitions, times, headers, strict=False)
@@ -107,7 +108,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} has no form in JSON")
 
 
-_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode
 
 
 def _json(value: Any) -> bytes:
@@ -122,21 +123,34 @@ def _bytes(encoded: Any, what: str) -> bytes | None:
     raise CorruptValueError(f"encode {what} of a record: the function returned a {type(encoded).__name__}, not bytes")
 
 
+def _partition(value: Any) -> int:
+    rule = "give a whole number from 0 on, or None for the one of the key"
+    return -1 if value is None else _whole(value, 0, f"the partition of a record is {value!r}: {rule}")
+
+
 def _milliseconds(value: Any) -> int:
     if value is None:
         return 0
+    number = value
     if isinstance(value, datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return round(moment.timestamp() * 1000)
-    return int(value)
+        number = round(moment.timestamp() * 1000)
+    rule = "give a moment after the beginning of 1970 (which means now to Kafka's client), its milliseconds, or None"
+    return _whole(number, 1, f"the timestamp of a record is {value!r}: {rule}")
+
+
+def _whole(value: Any, least: int, refusal: str) -> int:
+    """Return a number as an int; refuse one that would become another, or mean something else to Kafka's client."""
+    with suppress(TypeError, ValueError, OverflowError):
+        whole = int(value)
+        if whole == value and least <= whole < 1 << 63:
+            return whole
+    raise CorruptValueError(refusal)
 
 
 def _headers(value: Any) -> list[tuple[str, bytes | None]] | None:
     if value is None:
         return None
-    pairs: Iterable[Any] = value.items() if isinstance(value, Mapping) else map(_pair, value)
-    return [(name, held.encode() if isinstance(held, str) else held) for name, held in pairs]
-
-
-def _pair(header: Any) -> Any:
-    return (header["key"], header["value"]) if isinstance(header, Mapping) else header
+    pairs: Iterable[Any] = value.items() if isinstance(value, Mapping) else value
+    both = ((one["key"], one["value"]) if isinstance(one, Mapping) else one for one in pairs)
+    return [(name, held.encode() if isinstance(held, str) else held) for name, held in both]
