@@ -85,7 +85,10 @@ def typed_keys(keys: Sequence[Key]) -> Sequence[Key]:
 
 
 def _typed_key(key: Key) -> Key:
-    form = canonical_key(key)
+    try:
+        form = canonical_key(key)
+    except OverflowError as error:
+        raise CorruptValueError(f"key {key!r}: {error} in UTC, the one form of a moment") from error
     for part in form:
         _refuse_unknown(key, part)
     return form if _DISTINCT_TYPES.issuperset(map(type, form)) else _TypedKey(form)
@@ -211,7 +214,7 @@ def _declared(key: Key, fields: Fields, state: str) -> Key | None:
     for name, type_, value in zip(fields.names, fields.types, key, strict=True):
         try:
             parts.append(None if value is None else canonical(declared_form(type_)(value)))
-        except TypeError as error:
+        except (TypeError, OverflowError) as error:  # in UTC it may be beyond the years that there are
             hint = f"; {error}" if str(error) else ""
             raise WrongKeyError(
                 f"key {key!r} of state {state!r}: expected a value of type {type_} for {name!r}, got {value!r}, a "
