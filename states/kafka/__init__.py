@@ -4,8 +4,7 @@ Begin with `state.py`; `topic_sink.py` has the life of a commit, the transaction
 `to_topic.py` how a tuple becomes a record.
 """
 
-from states.kafka.options import KafkaTopicOptions
-from states.kafka.state import KafkaTopicState
+from states.kafka.state import KafkaTopicOptions, KafkaTopicState
 from states.kafka.to_topic import ToTopic
 from trident.servers.avro import Avro
 

@@ -20,8 +20,7 @@ from operator import is_
 from states.memcached.fence import CommitGuard
 from states.memcached.key_names import Named, Names, prefix_of
 from states.memcached.options import MemcachedOptions
-from states.memcached.protocol import CHANGED, refused
-from states.memcached.servers import MemcachedConnection, Servers
+from states.memcached.servers import CHANGED, MemcachedConnection, Servers, refused
 from trident.errors import BackendError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.interfaces import Key, StateConf

@@ -12,7 +12,7 @@ What one put guarantees
 
 Limits of the server
     Names of 250 bytes, values of 1 MB (`-I` sets more), no list of the keys. Values are in memory only: see
-    `health.py` for how a loss is found. A loss fails the batch (`StateLossDetected`) and every later one, until
+    `fence.py` for how a loss is found. A loss fails the batch (`StateLossDetected`) and every later one, until
     a start with `state_recovery` decides.
 """
 

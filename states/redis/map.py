@@ -22,9 +22,8 @@ from states.redis.change_stream import ChangeStreams
 from states.redis.cluster import Cluster
 from states.redis.evictions import Evictions, greeted
 from states.redis.fence import RedisFence, fenced
-from states.redis.layout import RedisLayout, default_prefix
+from states.redis.layout import PlainHashes, RedisLayout
 from states.redis.options import RedisOptions
-from states.redis.plain_hashes import PlainHashes
 from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
 from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
@@ -150,7 +149,7 @@ class RedisBackingMap(BackingMap):
         plain: PlainHashes | None = None,
     ) -> None:
         conf = StateConf() if conf is None else conf
-        prefix = options.prefix or default_prefix(conf.topology, conf.state)
+        prefix = options.prefix or conf.prefix
         self._options, self._read_only = options, conf.read_only
         self._what = f"state {prefix!r} partition {partition}"
         self._evictions = Evictions(options, repr(prefix))

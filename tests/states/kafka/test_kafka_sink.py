@@ -400,8 +400,16 @@ def test_a_sentinel_is_laid_without_records_and_not_over_another_one(home: Home)
     ],
 )
 def test_wrong_options_are_refused_where_they_are_given(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        KafkaTopicState.transactional(KafkaTopicOptions(**{"bootstrap": "a:1", "topic": "t", **given}))
+    for make in (KafkaTopicOptions, KafkaTopicState.transactional):
+        with pytest.raises(ConfigError, match=message):
+            make(**{"bootstrap": "a:1", "topic": "t", **given})  # type: ignore[operator]
+
+
+def test_a_state_without_a_topic_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"give the name of a topic: KafkaTopicState.transactional\(bootstrap, topic\)"
+    ):
+        KafkaTopicState.transactional("a:1")
 
 
 @pytest.mark.parametrize(
@@ -413,11 +421,6 @@ def test_a_transaction_lasts_as_long_as_its_commit_may_take(given: dict[str, Any
     writer = TopicWriter(options, "n", "the state", read_only=False)
     assert options.transaction_ms == lasts_ms
     writer._made(Producer, writer._producer_settings())  # the client refuses settings that do not go together
-
-
-def test_a_state_without_a_topic_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a Kafka state needs a topic"):
-        KafkaTopicState.transactional("a:1")
 
 
 def test_options_may_be_given_ready_made_and_replaced() -> None:

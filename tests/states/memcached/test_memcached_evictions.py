@@ -15,7 +15,7 @@ from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheServerError
 
 from states.memcached import MemcachedState
-from states.memcached.health import Health, loss
+from states.memcached.fence import Health, loss
 from tests.harness.commands import until
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import commit, new_conf, opened

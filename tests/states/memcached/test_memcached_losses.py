@@ -14,7 +14,7 @@ from pymemcache.client.base import Client
 
 from spouts import FixedBatchSpout
 from states.memcached import MemcachedState
-from states.memcached.health import Baseline, BaselineCodec, Health, loss
+from states.memcached.fence import Baseline, BaselineCodec, Health, loss
 from states.memcached.servers import MemcachedConnection
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read

@@ -14,8 +14,7 @@ from pymemcache.client.base import Client
 
 from states.memcached.key_names import MAX_NAME_BYTES, Named, Names, prefix_of
 from states.memcached.options import MemcachedOptions
-from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_commands
-from states.memcached.servers import Servers
+from states.memcached.servers import Item, Refusal, Replies, Servers, gets_command, store_commands
 from tests.harness.servers import Server
 from trident.errors import ConfigError, CorruptValueError
 from trident.state.interfaces import StateConf

@@ -11,7 +11,7 @@ import pytest
 from pymemcache.client.base import Client
 
 from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
-from states.memcached.health import BaselineCodec
+from states.memcached.fence import BaselineCodec
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened

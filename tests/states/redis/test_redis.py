@@ -90,7 +90,7 @@ def test_a_hash_with_a_whole_state_is_refused_by_name(open_map: Open, client: An
 
 
 def test_the_names_of_topology_and_state_cannot_be_confused(open_map: Open, client: Any) -> None:
-    pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c"), ("a\n", "c"), ("a%0A", "c")]
+    pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c")]
     for topology, state in pairs:
         open_map(topology, state).multi_put([("k",)], [f"{topology} {state}".encode()])
     assert [open_map(*pair).multi_get([("k",)]) for pair in pairs] == [[" ".join(pair).encode()] for pair in pairs]

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from states.redis import RedisState
+from states.redis.layout import NO_TEXT, PlainHashes, hashes_of
 from states.redis.options import RedisOptions
-from states.redis.plain_hashes import NO_TEXT, PlainHashes, hashes_of
 from tests.harness.servers import Server
 from trident import TridentTopology, open_state
 from trident.errors import ConfigError, CorruptValueError
