@@ -29,7 +29,7 @@ CHECKS = "the suite finds its checks and claims by name"
 # (path, name that is asked for): why it is no method of a role.
 ALLOWED = {
     (
-        "trident/state/wrappers/forwarding.py",
+        "trident/state/forwarding.py",
         COMPUTED,
     ): "a wrapper's method that a role declares is looked up in the map",
     ("trident/roles.py", COMPUTED): "an object is made one of a role by the methods and facts that it has, once",

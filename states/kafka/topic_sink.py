@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from states.kafka.state import KafkaTopicOptions
+from states.kafka.options import KafkaTopicOptions
 from trident.errors import (
     BackendError,
     CommitOrderError,

@@ -28,10 +28,10 @@ from states.memcached.options import MemcachedOptions
 from states.memcached.servers import MemcachedConnection, Servers
 from trident.errors import BackendError, ConfigError
 from trident.roles import facts_of
+from trident.state.cached import ReadThroughMap, SpacedCache
 from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
-from trident.state.wrappers.cached import ReadThroughMap, SpacedCache
 from trident.storekit import StoreState, called_as, kinds
 
 __all__ = ["MemcachedCache", "MemcachedMap", "MemcachedOptions", "MemcachedState"]

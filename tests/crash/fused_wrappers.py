@@ -19,9 +19,9 @@ from trident.coordination.stored_log import StoredLog, StoredSegments
 from trident.coordination.transaction_log import FileLog, LogFile
 from trident.coordination.zookeeper_records import ZooKeeperRecords
 from trident.state import IBackingMap, Key, MapState, OpaqueMap, Sentinel, Snapshot, SnapshottableMap, Txid
+from trident.state.forwarding import MapWrapper
 from trident.state.kinds import LaterWrite
 from trident.state.winners import EVERYTHING_WON
-from trident.state.wrappers.forwarding import MapWrapper
 
 
 class Chunks(MapWrapper):

@@ -147,3 +147,16 @@ def backing_map(given: Any) -> BackingMap:
     """Return the backing map that an object with at least `multi_get` and `multi_put` is."""
     store: BackingMap = adapted(BackingMap, given)
     return store
+
+
+_warnings_left = False
+
+
+def leave_warnings() -> None:
+    """Say that this process is a worker: the driver has opened the same states, and has warned of what a server may lose."""
+    global _warnings_left
+    _warnings_left = True
+
+
+def warnings_left() -> bool:
+    return _warnings_left

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from trident.errors import ConfigError, UnsupportedOperation
 from trident.roles import facts_of
+from trident.state.cached import CachedMap
+from trident.state.forwarding import passes_on
 from trident.state.interfaces import (
     IBackingMap,
     Key,
@@ -28,8 +30,6 @@ from trident.state.interfaces import (
 from trident.state.map_commits import CommittedMap
 from trident.state.maps import map_for
 from trident.state.txid import Snapshot
-from trident.state.wrappers.cached import CachedMap
-from trident.state.wrappers.forwarding import passes_on
 
 _OF_A_VALUE = {"get", "get_at", "update"}
 

@@ -296,25 +296,22 @@ def compare_stores(name: str, partitions: Sequence[State], log: Callable[[], _Lo
                 raise
 
 
-def check_partitions(name: str, partitions: Sequence[State], commits: Callable[[], Sequence[Txid]]) -> None:
-    """Compare each partition's sentinel with the log; on a mismatch the log is read again.
+def check_partitions(
+    name: str, partitions: Sequence[State], commits: Callable[[], Sequence[Txid]], first: int = 0
+) -> None:
+    """Compare the sentinel of each partition, of which `first` is the first, with the log; on a mismatch the log is read again.
 
     `commits`: returns for each partition the next commit, by the log of now.
     """
     before = commits()
-    for partition, state in enumerate(partitions):
-        check_partition(name, partition, state, before[partition], lambda at=partition: commits()[at])  # type: ignore[misc]
-
-
-def check_partition(name: str, partition: int, state: State, before: Txid, again: Callable[[], Txid]) -> None:
-    """Compare one partition's sentinel with the log; `before` and `again`: its next commit by the log, then and now."""
-    if before.incarnation is None or not state.offers("read_sentinel"):
-        return
-    found, place = state.read_sentinel(), state.place
-    try:
-        check_reading(name, partition, found, before, before, place)
-    except StateReadError:
-        check_reading(name, partition, found, before, again(), place)
+    for at, state in enumerate(partitions):
+        if before[at].incarnation is None or not state.offers("read_sentinel"):
+            continue
+        found, place = state.read_sentinel(), state.place
+        try:
+            check_reading(name, first + at, found, before[at], before[at], place)
+        except StateReadError:
+            check_reading(name, first + at, found, before[at], commits()[at], place)
 
 
 def check_reading(

@@ -14,7 +14,7 @@ from operator import is_
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from trident.errors import CorruptValueError, FencedError, StateError, StateLossDetected, UnsupportedOperation
-from trident.state.loss_warnings import warnings_suppressed
+from trident.state.backing_map import warnings_left
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
 
@@ -226,7 +226,7 @@ def warn_once(logger: logging.Logger, server: str, risk: str, level: int = loggi
     """Log a warning about what a server may lose, once per process, server and risk; a worker leaves it to the driver."""
     if (server, risk) not in _warned:
         _warned.add((server, risk))
-        logger.log(logging.DEBUG if warnings_suppressed() else level, "%s: %s", server, risk)
+        logger.log(logging.DEBUG if warnings_left() else level, "%s: %s", server, risk)
 
 
 def warn_of_eviction(logger: logging.Logger, what: str, loss: str, allowed: bool) -> None:

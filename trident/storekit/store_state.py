@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, over
 
 from trident.extras import needs_package
 from trident.state.encoding.serializers import Serializer, keeps_attempts, serializer_for
+from trident.state.forwarding import SerializedMap
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import map_state
-from trident.state.wrappers.forwarding import SerializedMap
 from trident.storekit.store_options import Changing, Expiring, MapOptions, StoreOptions
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from trident import TridentTopology
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.commit.committing import MOST_KEPT, WorkerStates
-from trident.state import Sentinel, Snapshot, StateSpec, Txid, Winners, loss_warnings, map_state
+from trident.state import Sentinel, Snapshot, StateSpec, Txid, Winners, map_state
 from trident.state.key_counts import KeyCounts, counting_keys
 from trident.storekit import record_fence as guards
 from trident.testing.backend.simulated_log import Add
@@ -102,7 +102,7 @@ def test_a_worker_does_not_repeat_what_the_driver_has_warned_of(
     monkeypatch.setattr(guards, "_warned", set())
     with caplog.at_level(logging.WARNING):
         guards.warn_once(logger, "Redis a:1", "there is no persistence")
-        monkeypatch.setattr(loss_warnings, "_left", True)
+        monkeypatch.setattr("trident.state.backing_map._warnings_left", True)
         guards.warn_once(logger, "Redis b:1", "there is no persistence")
     assert [record.getMessage() for record in caplog.records] == ["Redis a:1: there is no persistence"]
 

@@ -44,9 +44,9 @@ from trident.runtime.steps.failures import Bounds, Failure, StepFailed, failing_
 from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
+from trident.state.backing_map import leave_warnings
 from trident.state.key_counts import counting_keys
-from trident.state.loss_warnings import suppress_warnings
-from trident.state.sentinel import check_partition
+from trident.state.sentinel import check_partitions
 from trident.state.txid import Txid
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class CommittingProgram(WorkerProgram):
         from pyspark import TaskContext
 
         if TaskContext.get() is not None:
-            suppress_warnings()
+            leave_warnings()
         self._open = WorkerStates(program.topology, program.committed, program.settings)
 
     def gather(
@@ -198,7 +198,7 @@ class CommittingProgram(WorkerProgram):
         yield from answers_of(node, asked, readers, txids, {0: tables}, run.on_error).values()
         for partition, reader in readers.opened.items():
             txid = txids[partition]
-            check_partition(node.state, partition, reader, txid, lambda at=txid: at)  # type: ignore[misc]
+            check_partitions(node.state, [reader], lambda at=txid: [at], first=partition)  # type: ignore[misc]
 
     def cleanup(self) -> None:
         super().cleanup()
@@ -226,7 +226,7 @@ class WorkerStates:
     """The state partitions that a worker process holds open: opened when first needed, and reused by later batches.
 
     Spark pins no partition to a process. So a process may hold a partition that another one has committed since; what a state
-    remembers across commits counts only if its own commit was the last one (`trident/state/wrappers/cached.py`).
+    remembers across commits counts only if its own commit was the last one (`trident/state/cached.py`).
 
     For the same reason each process would hold each partition after a while, with a connection of its own in most stores. So
     before each task those are closed that no task has used for a while, and of the others all but the latest.

@@ -15,11 +15,11 @@ from itertools import count
 from typing import Any
 
 from trident.errors import BackendError, FencedError, StaleTransactionError
+from trident.state.cached import CachedMap
+from trident.state.forwarding import MicroBatchIBackingMap
 from trident.state.interfaces import IBackingMap, Key, StateType
 from trident.state.maps import OpaqueMap, map_for
 from trident.state.txid import Txid
-from trident.state.wrappers.cached import CachedMap
-from trident.state.wrappers.forwarding import MicroBatchIBackingMap
 from trident.testing.backend.faulty_map import Faults, FaultyMap
 from trident.testing.backend.simulated_log import Append, Log
 from trident.testing.backend.store_under_test import Store

@@ -18,13 +18,13 @@ from uuid import uuid4
 from trident.errors import ConfigError
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.serializers import CodecSerializer
+from trident.state.forwarding import SerializedMap
 from trident.state.interfaces import Key, StateConf, StateSpec, StateType, is_factory, kind_of, state_of
 from trident.state.map_state import MapStateFactory, SnapshottableMap, committed_map
 from trident.state.maps import map_for
 from trident.state.sentinel import ReservedKeySentinel, fenced
 from trident.state.txid import Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
-from trident.state.wrappers.forwarding import SerializedMap
 from trident.testing.checks.suite import OutOfTime
 
 INCARNATION = "contract-log"

@@ -22,11 +22,11 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import serializer_for
+from trident.state.forwarding import MapWrapper, SerializedMap
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
 from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Sentinel
-from trident.state.wrappers.forwarding import MapWrapper, SerializedMap
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
 from trident.testing.topology.stand_ins import GivenSpout, over_maps

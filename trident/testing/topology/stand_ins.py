@@ -14,9 +14,9 @@ from trident.errors import ConfigError, ReplayMismatchError, TridentError
 from trident.fields import Fields
 from trident.graph import Graph, StateNode
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
+from trident.state.forwarding import SerializedMap
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
-from trident.state.wrappers.forwarding import SerializedMap
 from trident.testing.topology.watched_batches import FailurePoints
 
 if TYPE_CHECKING:

@@ -35,11 +35,11 @@ from typing import Any, Generic, TypeVar
 
 from trident.errors import StateError
 from trident.state.backing_map import BackingMap
+from trident.state.forwarding import MapWrapper
 from trident.state.interfaces import IBackingMap, Key
 from trident.state.key_counts import count_keys
 from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Txid
-from trident.state.wrappers.forwarding import MapWrapper
 
 _LOGGER = logging.getLogger(__name__)
 V = TypeVar("V")
