@@ -11,6 +11,8 @@ from dataclasses import fields
 from inspect import get_annotations
 from typing import Any, Protocol, Self, TypeVar
 
+from trident.errors import UnsupportedOperation
+
 F = TypeVar("F")
 
 
@@ -26,6 +28,9 @@ class Role:
         """Whether this object has a method of its own in place of the default."""
         member = getattr(type(self), method)
         return not any(vars(base).get(method) is member for base in type(self).__mro__ if Role in base.__bases__)
+
+    def _lacks(self, method: str) -> UnsupportedOperation:
+        return UnsupportedOperation(f"a {type(self).__name__} has no {method}")
 
 
 class Closes:

@@ -109,7 +109,7 @@ class BaselineCodec:
     """The record of the sentinel of a partition, with the baseline beside it: JSON."""
 
     def encode(self, record: SentinelRecord[Baseline]) -> bytes:
-        record_values = {"sentinel": record.sentinel.fields, "servers": record.notes}
+        record_values = {"sentinel": record.sentinel, "servers": record.notes}
         return json.dumps(record_values, separators=(",", ":")).encode()
 
     def decode(self, data: bytes, what: str) -> SentinelRecord[Baseline]:

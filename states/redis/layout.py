@@ -230,10 +230,6 @@ class PlainHashes:
         found.put(there, columns)
         return found
 
-    def keeps_attempts(self) -> bool:
-        """Whether an opaque value comes back with its attempt."""
-        return True
-
     @cached_property
     def _value_forms(self) -> list[tuple[ToText, OfText]]:
         return [_known(type_, False) for _, type_ in self.shape.values]

@@ -178,7 +178,7 @@ class RedisBackingMap(BackingMap):
 
     def keeps_attempts(self) -> bool:
         """Whether an opaque value comes back with its attempt."""
-        return self._values is None or self._values.keeps_attempts()
+        return not isinstance(self._values, StoredValues) or self._values.keeps_attempts()
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many distinct keys.

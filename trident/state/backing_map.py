@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trident.errors import UnsupportedOperation
 from trident.roles import Role, adapted
 
 if TYPE_CHECKING:
@@ -138,9 +137,6 @@ class BackingMap(Role, ABC):
         `OpaqueMap.multi_combine`: for a table that combines, it is given what the table made of its values, for the same keys.
         """
         return None
-
-    def _lacks(self, method: str) -> UnsupportedOperation:
-        return UnsupportedOperation(f"a {type(self).__name__} has no {method}")
 
 
 def backing_map(given: Any) -> BackingMap:

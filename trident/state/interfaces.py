@@ -13,7 +13,6 @@ from inspect import isfunction, unwrap
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from trident.errors import UnsupportedOperation
 from trident.redaction import Redacted
 from trident.roles import Role, adapted, facts_of
 from trident.state.kinds import Key as Key
@@ -303,9 +302,6 @@ class State(Role):
     def reset(self) -> None:
         """Forget every key and the sentinel of this partition, for `state_recovery="discard_totals"`."""
         raise self._lacks("reset")
-
-    def _lacks(self, method: str) -> UnsupportedOperation:
-        return UnsupportedOperation(f"a {type(self).__name__} has no {method}")
 
 
 def state_of(made: Any) -> State:

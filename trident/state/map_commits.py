@@ -221,9 +221,9 @@ class CommittedMap(State, ABC):
             self._lay_sentinel(commit, sealed=self.backing.facts.commits_atomically)
             self.backing.begin(commit)
 
-    @abstractmethod
     def _latest(self, found: Sequence[Any]) -> list[Any]:
-        """Return the values of the latest writes."""
+        """Return the values of the latest writes, which are the last fields of what is stored."""
+        return [None if stored is None else stored[-1] for stored in found]
 
     @abstractmethod
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:

@@ -144,9 +144,7 @@ class OpaqueMap(CommittedMap):
         self._unmerged = partial(zip, keys, table, strict=True)
 
     def _latest(self, found: Sequence[OpaqueValue | None]) -> list[Any]:
-        if isinstance(found, OpaqueTable):
-            return found.latest()
-        return [None if stored is None else stored[3] for stored in found]
+        return found.latest() if isinstance(found, OpaqueTable) else super()._latest(found)
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         if self._unmerged is not None:
@@ -230,9 +228,6 @@ class TransactionalMap(CommittedMap):
             puts.append(value)
         self._put(put_keys, [TransactionalValue(txid, value) for value in values_to_store(puts, updaters)])
         return values
-
-    def _latest(self, found: Sequence[TransactionalValue | None]) -> list[Any]:
-        return [None if stored is None else stored[1] for stored in found]
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         return [None if stored is None else stored.value for stored in self._read_not_after(keys, txid)]

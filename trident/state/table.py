@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import product, repeat
-from typing import Any, overload
+from typing import Any
 
 from trident.state.kinds import Key
 from trident.state.txid import Txid
@@ -41,11 +41,7 @@ class KeyColumns(Sequence[Key]):
     def __len__(self) -> int:
         return len(self.parts[0])
 
-    @overload
-    def __getitem__(self, at: int) -> Key: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Key]: ...
-    def __getitem__(self, at: int | slice) -> Key | list[Key]:
+    def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return self._rows[at]
         return tuple(part[at] if isinstance(part, (list, tuple)) else part[at].as_py() for part in self.parts)
@@ -156,11 +152,7 @@ class OpaqueColumns(OpaqueTable):
     def __len__(self) -> int:
         return len(self.txids)
 
-    @overload
-    def __getitem__(self, at: int) -> OpaqueValue | None: ...
-    @overload
-    def __getitem__(self, at: slice) -> OpaqueColumns: ...
-    def __getitem__(self, at: int | slice) -> OpaqueValue | OpaqueColumns | None:
+    def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return OpaqueColumns(*(column[at] for column in self.columns))
         return None if self.txids[at] == _ABSENT else OpaqueValue(*(column[at] for column in self.columns))

@@ -19,8 +19,8 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from trident.errors import CorruptValueError
 from trident.fields import free_name, normal_type, struct_fields
 from trident.state.encoding.equal_keys import canonical
+from trident.state.encoding.serializers import STORED_FORMS
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.state.values import OpaqueValue, TransactionalValue
 from trident.storekit.store_options import MapOptions
 from trident.types import TYPES, FieldType, class_of, simple_type
 
@@ -44,10 +44,6 @@ _NUMBERS = {
     StateType.OPAQUE: (TXID, ATTEMPT),
     StateType.TRANSACTIONAL: (TXID,),
     StateType.NON_TRANSACTIONAL: (),
-}
-_STORED: dict[StateType, type[tuple[Any, ...]]] = {
-    StateType.OPAQUE: OpaqueValue,
-    StateType.TRANSACTIONAL: TransactionalValue,
 }
 
 F = TypeVar("F")
@@ -265,8 +261,8 @@ class PlainColumns(ABC, Generic[C]):
         keys, fields = zip(*loaded[:width], strict=True), loaded[width:]
         if self.shape.is_struct:
             fields = self._structs(fields)
-        made = _STORED.get(self.kind)
-        if made is None:
+        form = STORED_FORMS.get(self.kind)
+        if form is None:
             return dict(zip(keys, fields[0], strict=True))
         for column, part in zip(self.own[:2], fields, strict=False):
             if None in part:
@@ -274,11 +270,11 @@ class PlainColumns(ABC, Generic[C]):
                 raise CorruptValueError(
                     f"read key {key!r}: its row has no {column.name}, so another program wrote it. {self._advice()}"
                 )
-        return dict(zip(keys, map(tuple.__new__, repeat(made), zip(*fields, strict=True)), strict=True))
+        return dict(zip(keys, map(tuple.__new__, repeat(form.stored), zip(*fields, strict=True)), strict=True))
 
     def parts(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Sequence[Any]]:
         """Return keys and what is stored for them as the values of each column of `read`."""
-        fields: list[Sequence[Any]] = list(zip(*values, strict=True)) if self.kind in _STORED else [values]
+        fields: list[Sequence[Any]] = list(zip(*values, strict=True)) if self.kind in STORED_FORMS else [values]
         if self.shape.is_struct:
             numbers = len(_NUMBERS[self.kind])
             columns = ([*self.shape.columns(one), [each is None for each in one]] for one in fields[numbers:])

@@ -120,16 +120,11 @@ class _SentinelRow(Register):
 class _Later:
     """The write of a commit that wants to lay `own` over `found`, to be made by another."""
 
-    rows: InTransaction
+    write: Callable[[Any], bool]
+    clause: Callable[[], tuple[bytes, Mapping[str, Any]] | None]
     map: WholeCommitMap
     own: Sentinel
     found: bytes | None
-
-    def write(self, connection: Any) -> bool:
-        return self.rows.write(connection)
-
-    def clause(self) -> tuple[bytes, Mapping[str, Any]] | None:
-        return self.rows.clause()
 
     def written(self) -> None:
         self.map.is_written = self.own
@@ -206,7 +201,7 @@ class WholeCommitMap(BackingMap):
             raise CommitOrderError(f"end of batch {txid!s} without its begin: {self._what}")
         later, claim = self._later, self._claim
         if later is not None and claim is not None:
-            self._row.later = lambda found, write: later(_Later(write, self, claim, found))
+            self._row.later = lambda found, write: later(_Later(*write, self, claim, found))
         try:
             self._write(puts)
         finally:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -209,11 +209,7 @@ class NumberColumns(OpaqueTable):
     def __len__(self) -> int:
         return len(self.flags)
 
-    @overload
-    def __getitem__(self, at: int) -> OpaqueValue | None: ...
-    @overload
-    def __getitem__(self, at: slice) -> NumberColumns: ...
-    def __getitem__(self, at: int | slice) -> OpaqueValue | NumberColumns | None:
+    def __getitem__(self, at: Any) -> Any:
         some = at if isinstance(at, slice) else [at]
         found = NumberColumns(self.numbers[some], self.flags[some], self.form, self.span)
         return found if isinstance(at, slice) else found.values()[0]

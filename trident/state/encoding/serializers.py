@@ -85,9 +85,7 @@ _INT = frozenset({int})  # not bool
 
 def fields_of(obj: Any, kind: StateType) -> Any:
     """Return what is encoded: the list of the fields, or the bare value."""
-    if isinstance(obj, Sentinel):
-        return obj.fields
-    if isinstance(obj, (OpaqueValue, TransactionalValue)):
+    if isinstance(obj, _WITH_FIELDS):
         return list(obj)
     if kind in STORED_FORMS:
         raise _misfit(obj, STORED_FORMS[kind].stored.__name__)
