@@ -78,17 +78,6 @@ def test_each_key_is_a_string_under_the_prefix_and_the_sentinels_are_one_hash(op
     assert client.hgetall("words/counts:sentinels") == {b"0": sealed, b"1": other}
 
 
-def test_a_hash_with_a_whole_state_is_refused_by_name(open_map: Open, client: Any) -> None:
-    client.hset("tally", mapping={"sentinel:0": '["inc",1,0,0,true,"",""]', b"\x01\x91\xa3the": b"one"})
-    client.hset("expires", b"\x01\x91\xa3the", b"one")
-    for name in ("tally", "expires"):
-        with pytest.raises(ConfigError, match=f"a hash '{name}' with a whole state in it.* Give another prefix"):
-            open_map(prefix=name).read_sentinel()
-    client.hset("foreign", "total", "7")
-    client.set("text", "7")
-    assert open_map(prefix="foreign").read_sentinel() is open_map(prefix="text").read_sentinel() is None
-
-
 def test_the_names_of_topology_and_state_cannot_be_confused(open_map: Open, client: Any) -> None:
     pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c")]
     for topology, state in pairs:

@@ -19,7 +19,7 @@ What is written, as a list in either of them:
 opaque                  `[txid, attempt, prev, curr]`
 transactional           `[txid, value]`
 non-transactional       the bare value
-sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`, or its first five or three
+sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`
 ======================  ===================================================
 """
 
