@@ -268,21 +268,21 @@ class RedisBackingMap(BackingMap):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _refuse_other_layout(self) -> None:
-        layout = self._layout
-
-        def take(sentinels: bytes, is_other: int) -> None:
-            if is_other:
-                written, other = ("strings", "fields") if layout.plain else ("fields", "strings")
-                raise ConfigError(
-                    f"{self._what} was written with layout={written!r} (there is {sentinels.decode()!r}); "
-                    f"layout={other!r} would find none of its keys. Give layout={written!r}, or another prefix"
-                )
-
+        layout, there = self._layout, dict[bytes, int]()
         calls = [
-            Call(at, (b"EXISTS", sentinels), partial(take, sentinels), reads=True)
-            for at, sentinels in enumerate(layout.other_sentinels)
+            Call(at, (b"EXISTS", name), partial(there.__setitem__, name), reads=True)
+            for names in (layout.sentinel_keys, layout.other_sentinels)
+            for at, name in enumerate(names)
         ]
         self._wire.run(f"look for {self._what}", calls)
+        for own, other in zip(layout.sentinel_keys, layout.other_sentinels, strict=True):
+            # Not if its own are there: a key in `layout="fields"` may be called as the sentinels in strings are.
+            if there[other] and not there[own]:
+                given, written = ("fields", "strings") if layout.plain else ("strings", "fields")
+                raise ConfigError(
+                    f"{self._what} was written with layout={written!r} (there is {other.decode()!r}); "
+                    f"layout={given!r} would find none of its keys. Give layout={written!r}, or another prefix"
+                )
         self._is_checked = True
 
     def _names(self) -> Iterator[list[bytes]]:

@@ -182,6 +182,19 @@ def test_what_another_program_wrote_is_named(redis_server: Server, client: redis
 
 
 @pytest.mark.server
+def test_a_key_may_be_called_as_the_sentinels_of_the_other_layout(redis_server: Server, client: redis.Redis) -> None:
+    keys, log = [("sentinels",), ("changes",), ("\\sentinels",)], Log()
+    for total in (1, 2):
+        state, txid = opened(redis_server, changes=9), log.next()
+        state.begin_commit(txid)
+        state.multi_put(keys, [total] * len(keys))
+        state.commit(txid)
+        log.record()
+        assert opened(redis_server).multi_get(keys) == [total] * len(keys)
+    assert sorted(state.get_tuples()) == sorted((*key, 2) for key in keys)
+
+
+@pytest.mark.server
 @pytest.mark.parametrize(("written", "read"), [("fields", "strings"), ("strings", "fields")])
 def test_a_state_in_another_layout_is_refused(
     redis_server: Server, client: redis.Redis, written: str, read: str
