@@ -65,7 +65,6 @@ class KafkaTopicOptions(StoreOptions):
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check what can be checked without a broker."""
         super().__post_init__()
         if not isinstance(self.bootstrap, str) or not self.bootstrap or "://" in self.bootstrap:
             raise self.refused("bootstrap", "give brokers as host:port, several with commas between them")

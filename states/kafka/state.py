@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _TopicFactory:
-    """The `StateFactory` of a sink."""
-
     options: KafkaTopicOptions
     kind: StateType = StateType.TRANSACTIONAL
 
@@ -99,7 +97,6 @@ class ToTopic:
     encode_key: str | Avro | Encode = "auto"
 
     def __post_init__(self) -> None:
-        """Check how values are encoded."""
         for name, given in (("encode", self.encode), ("encode_key", self.encode_key)):
             if not isinstance(given, Avro) and given not in ("auto", "json") and not callable(given):
                 raise ConfigError(f"{name}={given!r} of ToTopic: give 'auto', 'json', Avro(schema) or a function")
@@ -121,7 +118,6 @@ class ToTopic:
         return zip(keys, _encoded(self.encode, values, "the value"), partitions, times, headers, strict=False)
 
     def _positions(self, names: Sequence[str]) -> dict[str, int]:
-        """Return where in a tuple each role's field is."""
         found = {}
         for role, given in zip(
             _ROLES, (self.key, self.value, self.headers, self.partition, self.timestamp), strict=True

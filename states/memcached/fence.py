@@ -69,7 +69,6 @@ class Health(NamedTuple):
 
     @staticmethod
     def of(epoch: int, statistics: Mapping[bytes, Any]) -> Health:
-        """Take what matters from a server's statistics."""
         started = int(statistics[b"time"]) - int(statistics[b"uptime"])
         evictions = sum(int(statistics.get(name, 0)) for name in _EVICTIONS)
         flushes, sent = int(statistics.get(b"cmd_flush", 0)), int(statistics.get(b"bytes_written", 0))

@@ -102,11 +102,9 @@ class Names:
         return self._state + b"!epoch"
 
     def sentinel(self, partition: int) -> bytes:
-        """Return the name of the sentinel of a partition."""
         return b"%b!sentinel-%d" % (self._state, partition)
 
     def of(self, keys: Sequence[Key]) -> Named:
-        """Return the names of keys."""
         names = [name for some in by_count(keys, _TOGETHER) for name in self._plain_of(some)]
         others = [at for at, name in enumerate(names) if not name]
         hashed: dict[int, bytes] = {}

@@ -240,7 +240,6 @@ class MemcachedConnection:
         self.tokens.update(zip(found, map(itemgetter(2), found.values()), strict=True))
 
     def statistics(self, *of: str) -> dict[bytes, Any]:
-        """Return what `stats` says."""
 
         def ask() -> dict[bytes, Any]:
             self._connect()

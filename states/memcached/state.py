@@ -131,7 +131,6 @@ class MemcachedCache(SpacedCache[Any]):
         self._space, self._names = "", Names(self._prefix)
 
     def get(self, space: str, keys: Sequence[Key]) -> list[tuple[Any] | None]:
-        """Return what is known of each key: `(value,)`, `(None,)` if it is known to be absent, None if nothing is."""
         named, found = self._names_of(space).of(keys), dict[bytes, bytes]()
         for connection, chunk in self._servers.chunks(named.names):
             items = connection.gets([named.names[at] for at in chunk])

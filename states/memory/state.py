@@ -146,7 +146,6 @@ class MemoryBackingMap(BackingMap, Generic[V]):
         yield keys
 
     def read_sentinel(self) -> Sentinel | None:
-        """Return the last commit that touched these data."""
         (found,) = self._seen = (self.data.sentinel,)
         return found
 

@@ -117,7 +117,6 @@ class ChangeStreams:
         self._wire.run(f"delete old changes of {self._what}", calls)
 
     def gone(self) -> int:
-        """Return the last batch of which entries were deleted."""
         found = self._asked([(b"HGET", sentinels, _GONE) for sentinels in self._layout.sentinel_keys])
         return max(int(one or 0) for one in found)
 
@@ -128,7 +127,6 @@ class ChangeStreams:
         return found
 
     def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        """Iterate over the batches after `after` up to `until`."""
         entries = heapq.merge(
             *(self._entries(at, after, until) for at in range(self._layout.buckets)), key=lambda one: one[:2]
         )

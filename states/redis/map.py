@@ -159,7 +159,6 @@ class RedisBackingMap(BackingMap):
         self.kept_changes = self._changes = streams
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read many keys: one entry per key, in the order asked, None where never written."""
         return self._read(keys, _as_stored if self._values is None else self._values.decode, lambda n: [None] * n)
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
@@ -168,7 +167,6 @@ class RedisBackingMap(BackingMap):
         return None if decode is None else self._read(keys, decode, OpaqueColumns.absent)
 
     def keeps_attempts(self) -> bool:
-        """Whether an opaque value comes back with its attempt."""
         return not isinstance(self._values, StoredValues) or self._values.keeps_attempts()
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
@@ -188,7 +186,6 @@ class RedisBackingMap(BackingMap):
         self._write(f"write {len(keys)} keys", self._puts(keys, values))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete keys, absent ones ignored; refused as `multi_put` is."""
         groups, command = _grouped(self._layout, keys, self._options.max_keys_per_call), self._fence.command
         commands = ((group.bucket, partial(command, _DELETE, group.bucket, group.words)) for group in groups)
         self._write(f"delete {len(keys)} keys", commands)

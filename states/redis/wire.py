@@ -123,7 +123,6 @@ class Link:
         return cls(connection, name_of(arguments), greet)
 
     def open(self) -> None:
-        """Connect, unless it is connected."""
         if not self._connected:
             self._connection.connect()
             self._connected = True

@@ -60,7 +60,6 @@ class CommitMemory(MapWrapper):
 
     @property
     def past_caches(self) -> BackingMap:
-        """The map that this is around."""
         return self.inner.past_caches
 
     def begin(self, txid: Txid) -> None:

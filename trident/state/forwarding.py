@@ -126,7 +126,6 @@ class SerializedMap(MapWrapper):
         return self._values.decode(keys, self.backing.multi_get(keys))
 
     def keeps_attempts(self) -> bool:
-        """Whether the serializer gives an opaque value back with its attempt."""
         return self._values.keeps_attempts()
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:

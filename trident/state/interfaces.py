@@ -316,7 +316,6 @@ STORE_CALLS: set[CodeType] = set()
 
 
 def note_state(made: object) -> None:
-    """Note the methods of a state in `STORE_CALLS`."""
     members = (unwrap(member) for base in type(made).__mro__ for member in vars(base).values() if isfunction(member))
     STORE_CALLS.update(member.__code__ for member in members if isfunction(member))
 

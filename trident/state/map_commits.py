@@ -150,7 +150,6 @@ class CommittedMap(State, ABC):
         return self.backing.key_pages()
 
     def read_sentinel(self) -> Sentinel | None:
-        """Return the sentinel in the store: this partition's last commit."""
         return self._guard.read_sentinel()
 
     def begun_txid(self) -> int:
@@ -191,12 +190,10 @@ class CommittedMap(State, ABC):
             self._guard.move_sentinel(own)
 
     def _forget(self) -> None:
-        """Forget the commit."""
         self._txid, self._removed_absent = None, []
         self._forget_written()
 
     def _has_written(self) -> bool:
-        """Whether the commit is known to have written any key."""
         return bool(self._written) or self._unmerged is not None
 
     def _forget_written(self) -> None:
@@ -301,12 +298,10 @@ class Removals:
         self._deletes, self._removed = False, {}
 
     def note(self, keys: Sequence[Key], by: Txid) -> None:
-        """A commit removed these keys."""
         if self._deletes:
             self._removed.update(dict.fromkeys(keys, by))
 
     def forget(self) -> None:
-        """The store was emptied."""
         self._removed = {}
 
     def _left(self, found: Any, by: Txid) -> bool:

@@ -62,7 +62,6 @@ class SnapshottableMap(State):
         return self.inner.offers(method) if is_passed_on else super().offers(method)
 
     def get(self) -> Any:
-        """Return the single value, None if never written."""
         (value,) = self.map_state.multi_get([self.snapshot_key])
         return value
 
@@ -85,7 +84,6 @@ class SnapshottableMap(State):
         return value
 
     def update(self, updater: ValueUpdater[Any]) -> Any:
-        """Update the single value and return the new one."""
         (value,) = self.map_state.multi_update([self.snapshot_key], [updater])
         return value
 

@@ -95,12 +95,10 @@ class OpaqueColumns(OpaqueTable):
 
     @classmethod
     def absent(cls, count: int) -> OpaqueColumns:
-        """Return so many absent keys."""
         return cls([_ABSENT] * count, [UNKNOWN_ATTEMPT] * count, [None] * count, [None] * count)
 
     @classmethod
     def of(cls, values: Sequence[OpaqueValue | None]) -> OpaqueColumns:
-        """Return the columns of a list."""
         if values and None not in values:
             return cls(*map(list, zip(*values, strict=True)))
         made = cls.absent(len(values))
@@ -110,7 +108,6 @@ class OpaqueColumns(OpaqueTable):
 
     @property
     def columns(self) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        """All four."""
         return (self.txids, self.attempts, self.prevs, self.currs)
 
     def put(self, where: slice | list[int], columns: Sequence[list[Any]]) -> None:
@@ -123,7 +120,6 @@ class OpaqueColumns(OpaqueTable):
                     own[at] = value
 
     def at(self, places: list[int]) -> OpaqueColumns:
-        """Return the values at some places."""
         return OpaqueColumns(*([column[at] for at in places] for column in self.columns))
 
     def heads(self) -> set[tuple[int, int]]:

@@ -99,7 +99,6 @@ class CombinerValueUpdater(Generic[V]):
         self.combine, self.arg = combine, arg
 
     def update(self, stored: V | None) -> V:
-        """Return `combine(stored, arg)`; `arg` if nothing is stored."""
         return self.arg if stored is None else self.combine(stored, self.arg)
 
 

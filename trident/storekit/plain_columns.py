@@ -220,7 +220,6 @@ class PlainColumns(ABC, Generic[C]):
 
     @cached_property
     def _value(self) -> tuple[C, ...]:
-        """The columns of a value."""
         return (*self.values, *((self._made(NULL, "boolean"),) if self.shape.is_struct else ()))
 
     @cached_property

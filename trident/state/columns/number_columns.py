@@ -93,7 +93,6 @@ class NumberForm:
         return [side[:, at].view(_NUMBERS[type_][1]) for at, type_ in enumerate(self.types)]
 
     def listed(self, side: Side, flags: Flags) -> list[Any]:
-        """Return the values as Python objects."""
         columns: list[list[Any]] = [column.tolist() for column in self.fields(side)]
         for column, places in zip(columns, self._nones(flags), strict=False):
             for place in np.flatnonzero(places).tolist():
@@ -172,7 +171,6 @@ class NumberColumns(OpaqueTable):
 
     @staticmethod
     def absent(form: NumberForm | None, count: int) -> NumberColumns:
-        """Return so many absent keys."""
         known = form or INTS
         return NumberColumns(np.zeros((count, 2 + 2 * known.width), np.int64), np.zeros(count, known.flag_type), form)
 
@@ -218,7 +216,6 @@ class NumberColumns(OpaqueTable):
         return iter(self.values())
 
     def values(self) -> list[OpaqueValue | None]:
-        """Return the values one by one."""
         form = self.form or INTS
         heads = [self.numbers[:, at].tolist() for at in (TXID, ATTEMPT)]
         sides = [form.listed(*self.side(at)) for at in (PREV, CURR)]

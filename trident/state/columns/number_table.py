@@ -47,7 +47,6 @@ class NumberTable:
         return dict(zip(self.keys(), self._columns(rows), strict=True))
 
     def get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
-        """Return a value per key, None for an absent one."""
         names = self._names(keys)
         return self._found(names, self._rows_of(names)).values()
 
@@ -72,7 +71,6 @@ class NumberTable:
         self._note(columns.span)
 
     def delete(self, keys: Sequence[Key]) -> None:
-        """Delete keys; absent ones are ignored."""
         for name in self._names(keys):
             row = self._rows.pop(name, None)
             if row is not None:
@@ -162,7 +160,6 @@ class NumberTable:
         return found
 
     def _reserve(self, more: int) -> None:
-        """Make room for so many more keys."""
         space, wanted = len(self._flags), len(self._rows) + more
         if wanted > space:
             grown = max(2 * space, wanted) - space
@@ -192,7 +189,6 @@ class KeptValues:
         return list(self.entries) if self.columns is None else self.columns.keys()
 
     def get(self, keys: Sequence[Key]) -> list[Any]:
-        """Return a value per key, None for an absent one."""
         return list(map(self.entries.get, keys)) if self.columns is None else self.columns.get(keys)
 
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
@@ -208,7 +204,6 @@ class KeptValues:
         self.entries.update(zip(keys, values, strict=True))
 
     def delete(self, keys: Sequence[Key]) -> None:
-        """Delete keys; absent ones are ignored."""
         if self.columns is not None:
             self.columns.delete(keys)
             return

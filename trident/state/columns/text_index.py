@@ -162,7 +162,6 @@ class _TextTable:
             self._lengths[row] = -1
 
     def _reserve(self, rows: int, blocks: int) -> None:
-        """Make room for rows, and for texts of so many blocks."""
         space = len(self._hashes)
         if rows > space:
             more = max(space, rows - space)

@@ -124,7 +124,6 @@ def decode_many(data: Sequence[bytes]) -> list[Any]:
 
 
 def decode_found(data: Sequence[bytes | None], absent: Any) -> list[Any]:
-    """Decode each value; `absent` where there is none."""
     found = iter(decode_many([one for one in data if one is not None]))
     return [absent if one is None else next(found) for one in data]
 

@@ -295,7 +295,6 @@ class StoredValues:
         return _each("read", keys, stored, self._serializer.deserialize, self._deserialize_many)
 
     def keeps_attempts(self) -> bool:
-        """Whether the serializer gives an opaque value back with its attempt."""
         return keeps_attempts(self._serializer)
 
     def _decoded_columns(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> OpaqueColumns:
