@@ -122,12 +122,8 @@ class RedisFence:
     def read(self) -> Sentinel | None:
         """Return the copy that is farthest behind; None if one is missing."""
         layout = self._layout
-        answers: list[list[bytes | None]] = [[]] * layout.buckets
-        calls = [
-            Call(bucket, (b"HMGET", key, self._field, b"buckets"), partial(answers.__setitem__, bucket), reads=True)
-            for bucket, key in enumerate(layout.sentinel_keys)
-        ]
-        self._run("read the sentinel", calls)
+        commands = [(b"HMGET", key, self._field, b"buckets") for key in layout.sentinel_keys]
+        answers = self._wire.ask(f"read the sentinel of {self._what}", commands)
         for _, recorded in answers:
             layout.check_buckets(recorded, self._place)
         self._seen = records = [record for record, _ in answers]
@@ -144,8 +140,8 @@ class RedisFence:
         """Check that the state is spread over as many buckets as the options say, if it was ever written."""
         layout = self._layout
         command = (b"HGET", layout.sentinel_keys[0], b"buckets")
-        check = partial(layout.check_buckets, place=self._place)
-        self._run("read the layout", [Call(0, command, check, True)])
+        (recorded,) = self._wire.ask(f"read the layout of {self._what}", [command])
+        layout.check_buckets(recorded, self._place)
         self.is_layout_checked = True
 
     def move(self, sentinel: Sentinel, force: bool) -> None:

@@ -265,16 +265,14 @@ class RedisBackingMap(BackingMap):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _refuse_other_layout(self) -> None:
-        layout, there = self._layout, dict[bytes, int]()
-        calls = [
-            Call(at, (b"EXISTS", name), partial(there.__setitem__, name), reads=True)
+        layout = self._layout
+        there = (
+            self._wire.ask(f"look for {self._what}", [(b"EXISTS", name) for name in names])
             for names in (layout.sentinel_keys, layout.other_sentinels)
-            for at, name in enumerate(names)
-        ]
-        self._wire.run(f"look for {self._what}", calls)
-        for own, other in zip(layout.sentinel_keys, layout.other_sentinels, strict=True):
+        )
+        for own, is_other, other in zip(*there, layout.other_sentinels, strict=True):
             # Not if its own are there: a key in `layout="fields"` may be called as the sentinels in strings are.
-            if there[other] and not there[own]:
+            if is_other and not own:
                 given, written = ("fields", "strings") if layout.plain else ("strings", "fields")
                 raise ConfigError(
                     f"{self._what} was written with layout={written!r} (there is {other.decode()!r}); "

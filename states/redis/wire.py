@@ -224,6 +224,15 @@ class Wire:
 
         self.persist(doing, attempt)
 
+    def ask(self, doing: str, commands: Iterable[Command], reads: bool = True) -> list[Any]:
+        """Run a command for each bucket, from the first one on; return the answers, in their order."""
+        answers = dict[int, Any]()
+        self.run(
+            doing,
+            [Call(at, command, partial(answers.__setitem__, at), reads) for at, command in enumerate(commands)],
+        )
+        return [answers[at] for at in range(len(answers))]
+
     def ask_each(self, doing: str, command: Command, buckets: int, among: Container[str]) -> dict[str, Any]:
         """Ask each server of so many buckets that is `among` these, all at once; return its answer, by its name."""
         answers, link = dict[str, Any](), self.servers.link
