@@ -45,28 +45,53 @@ _LOGGER = logging.getLogger(__name__)
 V = TypeVar("V")
 
 
-class CommitMemory(MapWrapper):
-    """A memory of a map's entries, absent keys included. A subclass has the entries.
+class SpacedCache(ABC, Generic[V]):
+    """A cache that keeps entries apart by space. It may lose any of them; a `StateError` from it does no harm."""
 
-    It is used by the thread that is inside a commit, and forgets unless commits follow directly. Reads outside a commit, and
-    reads of other threads than the one that commits, go to the store and are not remembered: they may run while another
-    process writes. A commit that crashed counts as under way until the next one begins.
+    @abstractmethod
+    def get(self, space: str, keys: Sequence[Key]) -> Sequence[tuple[V | None] | None]:
+        """Return what is known of each key: `(value,)`, `(None,)` if it is known to be absent, None if nothing is."""
+
+    @abstractmethod
+    def put(self, space: str, keys: Sequence[Key], values: Sequence[V | None]) -> None:
+        """Keep entries; None: the key is known to be absent. Raise if an older entry of a key may still be there."""
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+class ReadThroughMap(MapWrapper):
+    """A durable `IBackingMap` whose reads inside commits ask a cache first, absent keys included. Put it right under the map.
+
+    It is used by the thread that is inside a commit, and starts empty unless commits follow directly. Reads outside a commit,
+    and reads of other threads than the one that commits, go to the store and are not remembered: they may run while another
+    process writes. A commit that crashed counts as under way until the next one begins. A cache that fails is left alone
+    until the next commit; the commit goes on without.
+
+    Parameters
+    ----------
+    durable
+        The store. The wrapper takes part in commits, keeps a sentinel, deletes and resets exactly if this map does.
+    cache
+        What is in front of it.
     """
 
-    def __init__(self, store: IBackingMap[Any]) -> None:
-        super().__init__(store)
+    def __init__(self, durable: IBackingMap[Any], cache: SpacedCache[Any]) -> None:
+        super().__init__(durable)
+        self.durable, self.cache = durable, cache
         self._committing: int | None = None  # the thread that is inside a commit
         self._ended: Txid | None = None  # the last commit that ended well, while nothing began after it
+        self._space: str | None = None  # None: the cache is not used until the next commit
 
     @property
     def past_caches(self) -> BackingMap:
         return self.inner.past_caches
 
     def begin(self, txid: Txid) -> None:
-        """Keep what is remembered if this commit follows directly on this instance's last one; else forget it."""
+        """Keep what is remembered if this commit follows directly on this instance's last one; else start empty."""
         ended, self._ended, self._committing = self._ended, None, None
-        if ended is None or not follows(txid, ended):
-            self._forget()
+        if self._space is None or ended is None or not follows(txid, ended):
+            self._space = secrets.token_hex(8)
         self.inner.begin(txid)
         self._committing = threading.get_ident()
 
@@ -77,7 +102,7 @@ class CommitMemory(MapWrapper):
         self._ended = txid  # after the store: puts that did not become durable must not be remembered
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """Read what is remembered from memory and the rest, if any, with one request."""
+        """Read what is remembered from the cache and the rest, if any, with one request."""
         if not keys or not self._remembers(keys):
             return self.inner.multi_get(keys) if keys else []
         known = self._recall(keys)
@@ -102,21 +127,12 @@ class CommitMemory(MapWrapper):
 
     def reset(self) -> None:
         """Empty the store, and forget."""
-        self._ended = None
-        self._drop()
+        self._ended = self._space = None
         self.inner.reset()
 
-    @abstractmethod
-    def _recall(self, keys: Sequence[Key]) -> Sequence[tuple[Any] | None]:
-        """Return what is known of each key: `(value,)`, `(None,)` if it is known to be absent, None if nothing is."""
-
-    @abstractmethod
-    def _remember(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Note what the store has, None for an absent key."""
-
-    @abstractmethod
-    def _forget(self) -> None:
-        """Start empty again."""
+    def close(self) -> None:
+        self.cache.close()
+        super().close()
 
     def _remembers(self, keys: Sequence[Key]) -> bool:
         """Whether this thread is inside a commit and these are keys of its data.
@@ -129,16 +145,35 @@ class CommitMemory(MapWrapper):
         try:
             write()
         except BaseException:
-            self._drop()  # any part may be written or not: only the store knows
+            self._space = None  # any part may be written or not: only the store knows
             raise
         if self._remembers(keys):
             self._remember(keys, values)
         elif not is_sentinel_key(keys):
-            self._drop()
+            self._space = None
 
-    def _drop(self) -> None:
-        """Forget; a memory whose fills may cross a write remembers nothing until the next commit."""
-        self._forget()
+    def _recall(self, keys: Sequence[Key]) -> Sequence[tuple[Any] | None]:
+        if self._space is not None:
+            try:
+                return self.cache.get(self._space, keys)
+            except StateError as error:
+                self._leave(error)
+        return [None] * len(keys)
+
+    def _remember(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        space, self._space = self._space, None  # if this is interrupted, the contents of the space are unknown
+        if space is None:
+            return
+        try:
+            self.cache.put(space, keys, values)
+        except StateError as error:
+            self._leave(error)
+        else:
+            self._space = space
+
+    def _leave(self, error: StateError) -> None:
+        self._space = None
+        _LOGGER.warning("the cache fails, and is not used until the next commit: %s", error)
 
 
 def follows(txid: Txid, ended: Txid) -> bool:
@@ -149,8 +184,8 @@ def follows(txid: Txid, ended: Txid) -> bool:
     return txid.expected == ended.sentinel
 
 
-class CachedMap(CommitMemory):
-    """Remembers the least recently used entries of a map in this process; see `CommitMemory`. Put it right under the map.
+class CachedMap(ReadThroughMap):
+    """Remembers the least recently used entries of a map in this process; see `ReadThroughMap`. Put it right under the map.
 
     Parameters
     ----------
@@ -163,30 +198,40 @@ class CachedMap(CommitMemory):
     def __init__(self, delegate: IBackingMap[Any], size: int = 1000) -> None:
         if size < 1:
             raise ValueError(f"a cache of {size} entries: give at least 1, or use the store without a CachedMap")
-        super().__init__(delegate)
+        super().__init__(delegate, _LastUsed(size))
         self.delegate, self.size = delegate, size
-        self._cache: OrderedDict[Key, Any] = OrderedDict()
 
-    def _recall(self, keys: Sequence[Key]) -> list[tuple[Any] | None]:
-        cache, known = self._cache, list[tuple[Any] | None]()
+
+class _LastUsed(SpacedCache[Any]):
+    """The entries of one space that were used last, in this process."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._space = size, ""
+        self._entries: OrderedDict[Key, Any] = OrderedDict()
+
+    def get(self, space: str, keys: Sequence[Key]) -> list[tuple[Any] | None]:
+        entries, known = self._of(space), list[tuple[Any] | None]()
         for key in keys:
-            if key in cache:
-                cache.move_to_end(key)
-                known.append((cache[key],))
+            if key in entries:
+                entries.move_to_end(key)
+                known.append((entries[key],))
             else:
                 known.append(None)
         return known
 
-    def _remember(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        cache = self._cache
+    def put(self, space: str, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        entries = self._of(space)
         for key, value in zip(keys, values, strict=True):
-            cache[key] = value
-            cache.move_to_end(key)
-        while len(cache) > self.size:
-            cache.popitem(last=False)
+            entries[key] = value
+            entries.move_to_end(key)
+        while len(entries) > self._size:
+            entries.popitem(last=False)
 
-    def _forget(self) -> None:
-        self._cache.clear()
+    def _of(self, space: str) -> OrderedDict[Key, Any]:
+        if space != self._space:
+            self._space = space
+            self._entries.clear()
+        return self._entries
 
 
 class CachedBatchReadsMap:
@@ -218,76 +263,3 @@ class CachedBatchReadsMap:
     def reset(self) -> None:
         """Forget the batch's writes."""
         self._written = {}
-
-
-class SpacedCache(ABC, Generic[V]):
-    """A cache that keeps entries apart by space. It may lose any of them; a `StateError` from it does no harm."""
-
-    @abstractmethod
-    def get(self, space: str, keys: Sequence[Key]) -> Sequence[tuple[V | None] | None]:
-        """Return what is known of each key: `(value,)`, `(None,)` if it is known to be absent, None if nothing is."""
-
-    @abstractmethod
-    def put(self, space: str, keys: Sequence[Key], values: Sequence[V | None]) -> None:
-        """Keep entries; None: the key is known to be absent. Raise if an older entry of a key may still be there."""
-
-    def close(self) -> None:
-        """Release connections."""
-
-
-class ReadThroughMap(CommitMemory):
-    """A durable `IBackingMap` whose reads inside commits ask a cache first; see `CommitMemory`.
-
-    A cache that fails is left alone until the next commit; the commit goes on without.
-    It starts empty with every new instance of the map. Put it right under the map, as a `CachedMap`, not with one.
-
-    Parameters
-    ----------
-    durable
-        The store. The wrapper takes part in commits, keeps a sentinel, deletes and resets exactly if this map does.
-    cache
-        What is in front of it.
-    """
-
-    def __init__(self, durable: IBackingMap[Any], cache: SpacedCache[Any]) -> None:
-        super().__init__(durable)
-        self.durable, self.cache = durable, cache
-        self._space: str | None = None  # None: the cache is not used
-
-    def begin(self, txid: Txid) -> None:
-        if self._space is None:
-            self._forget()
-        super().begin(txid)
-
-    def close(self) -> None:
-        self.cache.close()
-        super().close()
-
-    def _recall(self, keys: Sequence[Key]) -> Sequence[tuple[Any] | None]:
-        if self._space is not None:
-            try:
-                return self.cache.get(self._space, keys)
-            except StateError as error:
-                self._leave(error)
-        return [None] * len(keys)
-
-    def _remember(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        space, self._space = self._space, None  # if this is interrupted, the contents of the space are unknown
-        if space is None:
-            return
-        try:
-            self.cache.put(space, keys, values)
-        except StateError as error:
-            self._leave(error)
-        else:
-            self._space = space
-
-    def _leave(self, error: StateError) -> None:
-        self._space = None
-        _LOGGER.warning("the cache fails, and is not used until the next commit: %s", error)
-
-    def _forget(self) -> None:
-        self._space = secrets.token_hex(8)
-
-    def _drop(self) -> None:
-        self._space = None  # `begin` draws the next one
