@@ -263,11 +263,9 @@ def test_a_sentinel_under_a_reserved_key_is_always_asked_of_the_store() -> None:
 
 
 def test_a_cache_can_what_its_store_can() -> None:
-    plain: Any = CachedMap(DictMap())
-    able: Any = CachedMap(MemoryBackingMap())
-    assert not any(map(plain.offers, ("move_sentinel", "reset")))
-    assert able.offers("move_sentinel")
-    assert able.offers("reset")
+    stores: list[Any] = [DictMap(), MemoryBackingMap()]
+    abilities = ["move_sentinel", "reset", "multi_delete", "key_pages"]
+    assert [[*map(CachedMap(store).offers, abilities)] for store in stores] == [[False] * 4, [True] * 4]
 
 
 def test_emptying_the_store_empties_the_memory() -> None:

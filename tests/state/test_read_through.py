@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from states.memory import MemoryBackingMap, MemoryData
 from tests.harness.crashing_stores import WAYS, Crash, CrashingMap, DictMap, Faults, LateMap, commit
 from trident.errors import BackendError
 from trident.state import IBackingMap, Key, OpaqueMap, StateType, Txid, map_for
-from trident.state.backing_map import backing_map
 from trident.state.cached import ReadThroughMap, SpacedCache
 from trident.testing.backend.simulated_log import Add, Log
 
@@ -170,25 +168,6 @@ def cached(entries: dict[Key, Any] | None = None) -> tuple[Any, DictMap, Shelf]:
     return OpaqueMap(ReadThroughMap(store, shelf)), store, shelf
 
 
-def test_what_the_cache_knows_is_not_read_from_the_store() -> None:
-    state, store, _ = cached()
-    commit(state, 1, a=1, b=1)
-    del store.gets[:]
-    assert commit(state, 2, a=1, b=1, c=1) == [2, 2, 1]
-    assert store.gets == [[("c",)]]
-    assert commit(state, 3, c=1) == [2]
-    assert store.gets == [[("c",)]]
-
-
-def test_a_key_that_is_known_to_be_absent_is_not_read_from_the_store() -> None:
-    state, store, _ = cached()
-    state.begin_commit(1)
-    assert state.multi_get([("a",), ("a",)]) == [None, None]
-    state.commit(1)
-    assert commit(state, 2, a=1) == [1]
-    assert store.gets == [[("a",)]]
-
-
 def test_a_writer_that_could_not_reach_the_cache_leaves_nothing_stale(caplog: pytest.LogCaptureFixture) -> None:
     state, _, shelf = cached()
     commit(state, 1, a=1)
@@ -231,30 +210,6 @@ def test_a_fill_that_was_interrupted_leaves_the_cache_unused() -> None:
     assert [value.curr for value in backing.multi_get([("a",)])] == [6]  # as the store has it
 
 
-def test_reads_outside_a_commit_and_of_other_threads_go_to_the_store() -> None:
-    state, store, shelf = cached()
-    commit(state, 1, a=1)
-    gets = shelf.gets
-    store.entries[("a",)] = store.entries[("a",)]._replace(curr=7)
-    assert state.multi_get([("a",)]) == [7]
-    state.begin_commit(2)
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.extend(state.backing.multi_get([("a",)])))
-    thread.start()
-    thread.join()
-    assert [value.curr for value in found] == [7]
-    assert [value.curr for value in state.backing.past_caches.multi_get([("a",)])] == [7]
-    assert shelf.gets == gets
-
-
-def test_a_put_outside_a_commit_ends_the_space() -> None:
-    state, _, _ = cached()
-    backing = state.backing
-    commit(state, 1, a=1)
-    backing.multi_put([("a",)], [backing.multi_get([("a",)])[0]._replace(curr=50)])
-    assert commit(state, 2, a=1) == [51]
-
-
 def test_deleted_keys_are_known_to_be_absent_and_a_failed_delete_is_not_trusted() -> None:
     data, shelf, faults = MemoryData(), Shelf(), Faults()
     durable: Any = CrashingMap(MemoryBackingMap(data), faults)
@@ -272,21 +227,6 @@ def test_deleted_keys_are_known_to_be_absent_and_a_failed_delete_is_not_trusted(
     assert data.entries == {}
 
 
-def test_a_reset_empties_the_cache_too() -> None:
-    state = OpaqueMap(ReadThroughMap(MemoryBackingMap(MemoryData()), Shelf()))
-    commit(state, 1, a=1)
-    state.reset()
-    assert commit(state, 2, a=1) == [1]
-
-
-def test_it_can_what_the_durable_map_can() -> None:
-    abilities = ["move_sentinel", "reset", "multi_delete", "key_pages"]
-    stores: list[Any] = [DictMap(), MemoryBackingMap(MemoryData())]
-    for durable in map(backing_map, stores):
-        wrapper = ReadThroughMap(durable, Shelf())
-        assert [wrapper.offers(each) for each in abilities] == [durable.offers(each) for each in abilities]
-
-
 def test_closing_closes_both() -> None:
     closed: list[str] = []
 
@@ -298,11 +238,3 @@ def test_closing_closes_both() -> None:
     ReadThroughMap(Closing(), shelf).close()
     assert (closed, shelf.closed) == (["store"], True)
     ReadThroughMap(DictMap(), shelf).close()
-
-
-def test_no_keys_ask_nobody() -> None:
-    state, store, shelf = cached()
-    state.begin_commit(1)
-    assert list(state.backing.multi_get([])) == []
-    state.backing.multi_put([], [])
-    assert (store.gets, store.puts, shelf.gets) == ([], [], 0)
