@@ -262,12 +262,6 @@ def test_a_sentinel_under_a_reserved_key_is_always_asked_of_the_store() -> None:
     assert one.read_sentinel() == Sentinel("log", 3, 1)
 
 
-def test_a_cache_can_what_its_store_can() -> None:
-    stores: list[Any] = [DictMap(), MemoryBackingMap()]
-    abilities = ["move_sentinel", "reset", "multi_delete", "key_pages"]
-    assert [[*map(CachedMap(store).offers, abilities)] for store in stores] == [[False] * 4, [True] * 4]
-
-
 def test_emptying_the_store_empties_the_memory() -> None:
     cache = CachedMap(MemoryBackingMap())
     commit(OpaqueMap(cache), 1, a=5)

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.crashing_stores import DictMap
-from trident.errors import StaleTransactionError
 from trident.operations import Max, Min, Sum
 from trident.state import (
     EVERYTHING_WON,
@@ -153,13 +152,6 @@ def test_what_is_written_is_the_same_for_each_and_for_all(function: Combine, com
     assert new.span == Span(7, int(txid), int(txid))
 
 
-def test_many_failures_between_the_oldest_value_and_the_newest() -> None:
-    winners = Winners(tuple((txid, 2 * txid) for txid in range(1, 100)))
-    txids = np.array([5, 5, 50, 99, 120], np.int64)
-    attempts = np.array([10, 9, 100, 198, 198], np.int64)
-    assert winners.won_each(txids, attempts).tolist() == [True, False, True, True, True]
-
-
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
@@ -213,19 +205,6 @@ def test_what_a_commit_starts_from(stored: OpaqueValue, txid: int, base: str) ->
 )
 def test_what_a_snapshot_of_batch_4_sees(stored: OpaqueValue, seen: str) -> None:
     assert stored.at(Snapshot(4, Winners(((1, 7),)))) == seen
-
-
-def test_a_snapshot_that_is_too_old_says_by_how_much() -> None:
-    state = OpaqueMap(DictMap({("a",): OpaqueValue(4, 0, 1, 2), ("b",): OpaqueValue(5, 0, 1, 2)}))
-    assert state.multi_get_at([("a",), ("b",)], Snapshot(4)) == [2, 1]
-    with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('b',\)") as caught:
-        state.multi_get_at([("a",), ("b",)], Snapshot(3))
-    assert (caught.value.txid, caught.value.stored_txid) == (3, 5)
-
-
-def test_combiner_takes_the_argument_where_nothing_is_stored() -> None:
-    updater = CombinerValueUpdater(operator.add, 5)
-    assert [updater.update(None), updater.update(0), updater.update(2)] == [5, 5, 7]
 
 
 def test_reducer_folds_the_tuples_over_the_stored_value_or_the_initial_one() -> None:

@@ -16,7 +16,7 @@ from spouts import FixedBatchSpout
 from states.redis import RedisBackingMap, RedisOptions, RedisState
 from tests.harness.servers import Server, start_redis
 from trident import TridentTopology
-from trident.errors import BackendError, ConfigError, CorruptValueError, StateMismatchError
+from trident.errors import BackendError, ConfigError, CorruptValueError
 from trident.operations import Count, Split
 from trident.state.encoding.codec import encode, encode_keys
 from trident.state.interfaces import Key, StateConf
@@ -26,13 +26,6 @@ from trident.testing.backend.simulated_log import Log
 
 Open = Callable[..., RedisBackingMap]
 _numbers = itertools.count(1)
-
-
-@pytest.fixture
-def client(redis_server: Server) -> Iterator[Any]:
-    with redis.Redis(port=redis_server.port) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture
@@ -105,13 +98,6 @@ def test_a_listing_leaves_out_what_another_program_put_under_the_prefix(open_map
     open_map().multi_put([("the",)], [b"one"])
     client.mset({"words/counts:note": "x", "words/counts:": "y"})
     assert keys_of(open_map()) == [("the",)]
-
-
-def test_keys_and_values_of_any_bytes_come_back(open_map: Open, client: Any) -> None:
-    keys: list[Key] = [(b"\r\n\x00*\xff",), ("\r\n$3\r\n",), (None,), (1,), (True,), (1.0,), ("",), ()]
-    values = [b"", b"\x00", b"\r\n", bytes(range(256)), b"nil", b"*-1\r\n", b"$-1\r\n", b"-ERR\r\n"]
-    open_map().multi_put(keys, values)
-    assert open_map().multi_get(keys) == values
 
 
 def test_equal_keys_of_other_types_keep_their_own_names_within_a_commit(open_map: Open, client: Any) -> None:
@@ -374,18 +360,3 @@ def test_a_word_count_goes_on_after_restarts_of_the_topology_and_of_redis(tmp_pa
             assert client.exists("words/total:\x01\x91\xa8$GLOBAL$".encode("latin-1")) == 1
     finally:
         server.stop()
-
-
-@pytest.mark.server
-def test_a_redis_that_lost_its_data_is_refused_and_can_start_anew(tmp_path: Path, redis_server: Server) -> None:
-    url = f"redis://{redis_server.address}"
-    with redis.Redis(port=redis_server.port) as client:
-        client.flushall()
-        with start(url, LINES, tmp_path / "log") as running:
-            counted(running, LINES)
-        client.flushall()
-        with pytest.raises(StateMismatchError, match="the store has no commit at all"):
-            start(url, LINES, tmp_path / "log")
-        with start(url, [*LINES, "the cow"], tmp_path / "log", state_recovery="discard_totals") as running:
-            running.process_all_available()
-            assert running.state("count").multi_get(["the", "cow", "moon"]) == [1, 1, None]
