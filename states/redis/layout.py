@@ -223,12 +223,7 @@ class PlainHashes:
         return self._decode_opaque if self.kind is StateType.OPAQUE else None
 
     def _decode_opaque(self, keys: Sequence[Key], stored: Sequence[Any]) -> OpaqueColumns:
-        there, columns = self._found(keys, stored)
-        if len(there) == len(stored):
-            return OpaqueColumns(*columns)
-        found = OpaqueColumns.absent(len(stored))
-        found.put(there, columns)
-        return found
+        return OpaqueColumns.spread(len(stored), *self._found(keys, stored))
 
     @cached_property
     def _value_forms(self) -> list[tuple[ToText, OfText]]:

@@ -101,16 +101,23 @@ class OpaqueColumns(OpaqueTable):
     def of(cls, values: Sequence[OpaqueValue | None]) -> OpaqueColumns:
         if values and None not in values:
             return cls(*map(list, zip(*values, strict=True)))
-        made = cls.absent(len(values))
         there = [at for at, value in enumerate(values) if value is not None]
-        made.put(there, [list(column) for column in zip(*(values[at] for at in there), strict=True)])
+        return cls.spread(len(values), there, list(map(list, zip(*(values[at] for at in there), strict=True))))
+
+    @classmethod
+    def spread(cls, count: int, there: Sequence[int], columns: Sequence[list[Any]]) -> OpaqueColumns:
+        """Return so many keys, of which those at some places have values, given as four columns."""
+        if columns and len(there) == count:
+            return cls(*columns)
+        made = cls.absent(count)
+        made.put(there, columns)
         return made
 
     @property
     def columns(self) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         return (self.txids, self.attempts, self.prevs, self.currs)
 
-    def put(self, where: slice | list[int], columns: Sequence[list[Any]]) -> None:
+    def put(self, where: slice | Sequence[int], columns: Sequence[list[Any]]) -> None:
         """Put the values of four columns at some places."""
         for own, given in zip(self.columns, columns, strict=bool(columns)):
             if isinstance(where, slice):

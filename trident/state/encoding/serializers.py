@@ -298,15 +298,15 @@ class StoredValues:
         return keeps_attempts(self._serializer)
 
     def _decoded_columns(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> OpaqueColumns:
-        there = [at for at, data in enumerate(stored) if data is not None] if None in stored else None
-        columns = _columns(stored if there is None else [stored[at] for at in there], STORED_FORMS[StateType.OPAQUE])  # type: ignore[arg-type, misc]
+        given: Sequence[Any] = stored
+        there: Sequence[int] = range(len(stored))
+        if None in stored:
+            there = [at for at, data in enumerate(stored) if data is not None]
+            given = [stored[at] for at in there]
+        columns = _columns(given, STORED_FORMS[StateType.OPAQUE])
         if columns is None:  # a few values, or some that are not as usual
             return OpaqueColumns.of(self.decode(keys, stored))
-        if there is None:
-            return OpaqueColumns(*columns)
-        found = OpaqueColumns.absent(len(stored))
-        found.put(there, columns)
-        return found
+        return OpaqueColumns.spread(len(stored), there, columns)
 
 
 def _each(
