@@ -18,10 +18,9 @@ from tests.harness.servers import Server, start_redis
 from trident import TridentTopology
 from trident.errors import BackendError, ConfigError, CorruptValueError
 from trident.operations import Count, Split
-from trident.state.encoding.codec import encode, encode_keys
+from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel
-from trident.state.values import OpaqueValue
 from trident.testing.backend.simulated_log import Log
 
 Open = Callable[..., RedisBackingMap]
@@ -148,18 +147,12 @@ def test_a_key_expires_after_its_last_write_and_the_sentinel_never(open_map: Ope
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"ttl_s": 3600}, "a day"),
-        ({"ttl_s": -1}, "at least 0"),
         ({"max_keys_per_call": 4_000}, "from 1 to 3900"),
-        ({"max_keys_per_call": 0}, "from 1 to 3900"),
         ({"prefix": ""}, "control characters"),
         ({"prefix": "a\x01"}, "control characters"),
-        ({"retries": -1}, "at least 0"),
-        ({"num_partitions": 0}, "at least 1"),
         ({"tls_ca_file": "ca.pem"}, "no TLS"),
         ({"tls_verify": False}, "no TLS"),
         ({"cluster": True, "database": 2}, "database 0 only"),
-        ({"serializer": "yaml"}, "unknown"),
     ],
 )
 def test_an_impossible_option_is_refused_at_the_call(options: dict[str, Any], text: str) -> None:
@@ -288,22 +281,6 @@ def test_states_of_every_kind_count_over_commits_and_starts(
     state = make(url, **options).factory.make_state(StateConf("words", "counts", read_only=True), 0, 1)
     assert state.multi_get([("the",), ("cow",), ("dish",)]) == [6, 2, None]
     assert sorted(state.get_tuples()) == [("cow", 2), ("the", 6)]
-    state.close()
-
-
-def test_an_opaque_value_can_be_looked_up_as_documented(url: str, client: Any) -> None:
-    state = RedisState.opaque(url).factory.make_state(StateConf("word-count", "count"), 0, 1)
-    log = Log()
-    commit(state, log, {"the": 5})
-    stored = client.get(b"word-count/count:\x01\x91\xa3the")
-    assert stored == encode(list(OpaqueValue(1, log.attempt, None, 5)))
-    state.close()
-
-
-def test_json_is_readable_by_other_programs(url: str, client: Any) -> None:
-    state = RedisState.opaque(url, serializer="json").factory.make_state(StateConf("word-count", "count"), 0, 1)
-    commit(state, Log(), {"the": 5})
-    assert client.get(b"word-count/count:\x01\x91\xa3the") == b"[1,1048576,null,5]"
     state.close()
 
 
