@@ -52,19 +52,22 @@ _DELETE = fenced("redis.call('UNLINK', unpack(KEYS, 2))")
 _PLAIN_PUT = fenced(
     """\
 local names, given, count = KEYS, ARGV, tonumber(ARGV[4])
-local row, at = {}, 4 + count
+local row, at, call, ttl = {}, 4 + count, redis.call, given[3]
 for field = 1, count do row[2 * field - 1] = given[4 + field] end
 for i = 2, #names do
-  local gone = {}
+  local gone
   for field = 1, count do
     local value = given[at + field]
-    if value == '\\255' then gone[#gone + 1] = given[4 + field] end
+    if value == '\\255' then
+      gone = gone or {}
+      gone[#gone + 1] = given[4 + field]
+    end
     row[2 * field] = value
   end
   at = at + count
-  redis.call('HSET', names[i], unpack(row))
-  if #gone > 0 then redis.call('HDEL', names[i], unpack(gone)) end
-  if given[3] ~= '' then redis.call('EXPIRE', names[i], given[3]) end
+  call('HSET', names[i], unpack(row))
+  if gone then call('HDEL', names[i], unpack(gone)) end
+  if ttl ~= '' then call('EXPIRE', names[i], ttl) end
 end"""
 )
 # KEYS: the hashes. ARGV: the fields.
