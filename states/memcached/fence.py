@@ -121,97 +121,6 @@ class BaselineCodec:
         return SentinelRecord(sentinel_of(fields, what), baseline)
 
 
-class ServerWatch:
-    """The servers as one partition of a state sees them.
-
-    `servers`, `epoch_name`: of the state.
-    `options`: as of `MemcachedMap`.
-    `place`: the partition, for messages.
-    """
-
-    def __init__(self, servers: Servers, epoch_name: bytes, options: MemcachedOptions, place: str) -> None:
-        self._servers, self._epoch_name, self._place = servers, epoch_name, place
-        self._warns, self._patience_s = options.allow_eviction, options.timeout_s
-        self.baseline: Baseline = {}  # empty: nothing to compare with
-
-    def begin(self) -> None:
-        """Take the servers as they are now, with an epoch on each."""
-        self.baseline = {
-            connection.name: self._look_at(connection, lay=True) for connection in self._servers.connections
-        }
-
-    def lay_epochs(self) -> None:
-        """Lay new epochs, so that no value of the state counts any longer."""
-        for connection in self._servers.connections:
-            connection.put(self._epoch_name, b"0", _new_epoch())
-
-    def loss(self) -> str | None:
-        """Look at every server and say what was lost. Evictions that are only warned of count no more after that."""
-        now = {connection.name: self._look_at(connection) for connection in self._servers.connections}
-        lost = loss(self.baseline, now)
-        if lost is not None and self._warns and loss(self.baseline, now, evictions=False) is None:
-            warn_of_eviction(_LOGGER, self._place, lost, allowed=True)
-            lost = None
-        if lost is None:
-            self.baseline = now
-        return lost
-
-    def loss_of_epoch(self, connection: MemcachedConnection, epoch: bytes) -> str | None:
-        """Say what was lost if the epoch that was just read on a server is not the one of the baseline."""
-        known = self.baseline.get(connection.name)
-        if known is None or int(epoch) == known.epoch:
-            return None
-        now = {connection.name: self._look_at(connection)}
-        return loss({connection.name: known}, now) or f"server {connection.name} has lost the epoch"
-
-    def flags_on(self, connection: MemcachedConnection) -> bytes:
-        """Return the client flags that a value on this server must have; for a put without any commit lay them."""
-        if not self.baseline:
-            self.begin()
-        return b"%d" % self.baseline[connection.name].epoch
-
-    def inspect(self, warn: bool) -> None:
-        """Look at how each server is set up: what makes a state impossible, or unsafe."""
-        for connection in self._servers.connections:
-            settings = connection.statistics("settings")
-            if settings.get(b"cas_enabled") in (b"no", False):
-                raise EnvironmentProblem(
-                    f"memcached server {connection.name} runs without cas (option -C), so a state cannot be fenced on "
-                    "it; start it without -C"
-                )
-            for danger in _dangers(settings, connection.statistics()) if warn else ():
-                warn_once(_LOGGER, f"memcached server {connection.name}", f"it {danger} ({self._place})")
-
-    def _look_at(self, connection: MemcachedConnection, lay: bool = False) -> Health:
-        name = self._epoch_name
-        found = connection.gets([name])
-        if lay and name not in found:
-            connection.write([name], b"0", b"0", [_new_epoch()], [None])  # or another partition did
-            found = connection.gets([name])
-        epoch = int(found[name].data) if name in found else 0
-        return Health.of(epoch, self._counted(connection))
-
-    def _counted(self, connection: MemcachedConnection) -> Mapping[bytes, Any]:
-        """Return the statistics of a server, including the slab page that is being moved."""
-        statistics = first = connection.statistics()
-        give_up = time.monotonic() + self._patience_s
-        # What a server drops in moving a page of memory, it counts at the end.
-        while statistics.get(b"slab_reassign_running", b"0") not in (b"0", 0, False) and (
-            statistics[b"slabs_moved"] == first[b"slabs_moved"]
-        ):
-            if self._warns:
-                break
-            if time.monotonic() > give_up:
-                raise BackendError(
-                    f"{self._place}: memcached server {connection.name} has been moving one page of its memory for "
-                    f"{self._patience_s} s, and reports only afterwards what it dropped; some client does not take its "
-                    "answer. The batch may be replayed"
-                )
-            time.sleep(_LOOK_AGAIN_S)
-            statistics = connection.statistics()
-        return statistics
-
-
 def _dangers(settings: Mapping[bytes, Any], statistics: Mapping[bytes, Any]) -> list[str]:
     found = []
     if settings.get(b"evictions") == b"on":
@@ -237,7 +146,7 @@ def _new_epoch() -> bytes:
 
 
 class CommitGuard:
-    """The sentinel of one partition, and the health of the servers.
+    """The sentinel of one partition, and the health of the servers as it sees them.
 
     `servers`, `names`: of the state.
     `options`, `conf`, `partition`: as of `MemcachedMap`.
@@ -247,19 +156,22 @@ class CommitGuard:
         self, servers: Servers, names: Names, options: MemcachedOptions, conf: StateConf, partition: int
     ) -> None:
         self.place = f"partition {partition} of state {conf.prefix!r} on memcached"
-        self._partition = partition
-        self.watch = ServerWatch(servers, names.epoch, options, self.place)
+        self._servers, self._epoch_name = servers, names.epoch
+        self._warns, self._patience_s = options.allow_eviction, options.timeout_s
         self._register = _RecordRegister(servers, names.sentinel(partition), conf.prefix)
         self._fence = RecordFence(self._register, BaselineCodec(), self.place)
-        self._known: SentinelRecord[Baseline] | None = None  # the watch's baseline is this record's, or a later look
+        self._baseline: Baseline = {}  # empty: nothing to compare with
+        self._known: SentinelRecord[Baseline] | None = None  # the baseline is this record's, or a later look
         self._loss_reported = False
-        self._inspected = conf.read_only
+        self._inspected, self._tells_dangers = conf.read_only, partition == 0
+
+    # ---- the sentinel ------------------------------------------------------------------------------------------------
 
     def begin(self, txid: Txid) -> None:
         """A commit begins; without a log it takes the servers as they are now."""
         if txid.sentinel is None:
             self.reset()
-            self.watch.begin()
+            self._take_servers()
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel; one of a foreign incarnation that names the loss, if a server has lost data since.
@@ -272,9 +184,9 @@ class CommitGuard:
         self._learn(record)
         if record is None:
             if own is not None and not self._loss_reported:
-                raise self._lost(self.watch.loss() or "its sentinel is gone")
+                raise self._lost(self._loss() or "its sentinel is gone")
             return None
-        lost, sentinel = self.watch.loss(), record.sentinel
+        lost, sentinel = self._loss(), record.sentinel
         if lost is None:
             return sentinel
         if own is not None and sentinel == own.sentinel and not self._loss_reported:
@@ -291,8 +203,8 @@ class CommitGuard:
         found = self._fence.check_move(sentinel, force)
         self._learn(found)
         if found is None or force:
-            self.watch.begin()
-        record = SentinelRecord(sentinel, self.watch.baseline)
+            self._take_servers()
+        record = SentinelRecord(sentinel, self._baseline)
         with self._naming_the_loss():
             self._fence.lay(record)
         self._known, self._loss_reported = record, False
@@ -300,36 +212,64 @@ class CommitGuard:
     def reset(self) -> None:
         """Forget what this instance knew."""
         self._fence.forget()
-        self._known, self.watch.baseline = None, {}
+        self._known, self._baseline = None, {}
 
     def erase(self) -> None:
         """Lay new epochs, so that no value of the state counts any longer, and delete the sentinel of the partition."""
         self.reset()
-        self.watch.lay_epochs()
+        for connection in self._servers.connections:
+            connection.put(self._epoch_name, b"0", _new_epoch())
         self._register.delete()  # last: until then the old baseline shows that the epochs changed
-
-    def check_epoch(self, connection: MemcachedConnection, epoch: bytes) -> None:
-        """Raise `StateLossDetected` if the epoch that was just read on a server is not the one of the begin."""
-        lost = self.watch.loss_of_epoch(connection, epoch)
-        if lost is not None:
-            raise self._lost(lost)
 
     def check_own(self) -> None:
         """Raise `FencedError` or `StateLossDetected` if the store has not what this instance laid, if it laid anything."""
         with self._naming_the_loss():
             self._fence.check()
 
+    # ---- the servers -------------------------------------------------------------------------------------------------
+
+    def check_epoch(self, connection: MemcachedConnection, epoch: bytes) -> None:
+        """Raise `StateLossDetected` if the epoch that was just read on a server is not the one of the begin."""
+        name = connection.name
+        known = self._baseline.get(name)
+        if known is not None and int(epoch) != known.epoch:
+            now = {name: self._look_at(connection)}
+            raise self._lost(loss({name: known}, now) or f"server {name} has lost the epoch")
+
     def check_health(self) -> None:
         """Raise `StateLossDetected` if a server has forgotten anything since the state began."""
-        if self.watch.baseline:
-            lost = self.watch.loss()
+        if self._baseline:
+            lost = self._loss()
             if lost is not None:
                 raise self._lost(lost)
+
+    def flags_on(self, connection: MemcachedConnection) -> bytes:
+        """Return the client flags that a value on this server must have; for a put without any commit lay them."""
+        if not self._baseline:
+            self._take_servers()
+        return b"%d" % self._baseline[connection.name].epoch
+
+    def _take_servers(self) -> None:
+        """Take the servers as they are now, with an epoch on each."""
+        self._baseline = {
+            connection.name: self._look_at(connection, lay=True) for connection in self._servers.connections
+        }
+
+    def _loss(self) -> str | None:
+        """Look at every server and say what was lost. Evictions that are only warned of count no more after that."""
+        now = {connection.name: self._look_at(connection) for connection in self._servers.connections}
+        lost = loss(self._baseline, now)
+        if lost is not None and self._warns and loss(self._baseline, now, evictions=False) is None:
+            warn_of_eviction(_LOGGER, self.place, lost, allowed=True)
+            lost = None
+        if lost is None:
+            self._baseline = now
+        return lost
 
     def _learn(self, record: SentinelRecord[Baseline] | None) -> None:
         """Take from another record what the servers were like when the state began."""
         if record is not None and record != self._known:
-            self.watch.baseline = record.notes
+            self._baseline = record.notes
         self._known = record
 
     @contextmanager
@@ -338,16 +278,55 @@ class CommitGuard:
         try:
             yield
         except StateLossDetected as error:
-            raise self._lost(self.watch.loss() or error.args[1]) from None
-
-    def _inspect(self) -> None:
-        if not self._inspected:
-            self._inspected = True
-            self.watch.inspect(warn=self._partition == 0)
+            raise self._lost(self._loss() or error.args[1]) from None
 
     def _lost(self, found: str) -> StateLossDetected:
         self._loss_reported = True  # from now on `read_sentinel` shows the store as it is
         return StateLossDetected(self.place, found)
+
+    def _inspect(self) -> None:
+        """Look once at how each server is set up: what makes a state impossible, or unsafe."""
+        if self._inspected:
+            return
+        self._inspected = True
+        for connection in self._servers.connections:
+            settings = connection.statistics("settings")
+            if settings.get(b"cas_enabled") in (b"no", False):
+                raise EnvironmentProblem(
+                    f"memcached server {connection.name} runs without cas (option -C), so a state cannot be fenced on "
+                    "it; start it without -C"
+                )
+            for danger in _dangers(settings, connection.statistics()) if self._tells_dangers else ():
+                warn_once(_LOGGER, f"memcached server {connection.name}", f"it {danger} ({self.place})")
+
+    def _look_at(self, connection: MemcachedConnection, lay: bool = False) -> Health:
+        name = self._epoch_name
+        found = connection.gets([name])
+        if lay and name not in found:
+            connection.write([name], b"0", b"0", [_new_epoch()], [None])  # or another partition did
+            found = connection.gets([name])
+        epoch = int(found[name].data) if name in found else 0
+        return Health.of(epoch, self._counted(connection))
+
+    def _counted(self, connection: MemcachedConnection) -> Mapping[bytes, Any]:
+        """Return the statistics of a server, including the slab page that is being moved."""
+        statistics = first = connection.statistics()
+        give_up = time.monotonic() + self._patience_s
+        # What a server drops in moving a page of memory, it counts at the end.
+        while statistics.get(b"slab_reassign_running", b"0") not in (b"0", 0, False) and (
+            statistics[b"slabs_moved"] == first[b"slabs_moved"]
+        ):
+            if self._warns:
+                break
+            if time.monotonic() > give_up:
+                raise BackendError(
+                    f"{self.place}: memcached server {connection.name} has been moving one page of its memory for "
+                    f"{self._patience_s} s, and reports only afterwards what it dropped; some client does not take its "
+                    "answer. The batch may be replayed"
+                )
+            time.sleep(_LOOK_AGAIN_S)
+            statistics = connection.statistics()
+        return statistics
 
 
 class _RecordRegister(Register):

@@ -118,7 +118,7 @@ class MemcachedMap(BackingMap):
         values: list[bytes],
         expiration: bytes,
     ) -> None:
-        flags, tokens = self._guard.watch.flags_on(connection), connection.tokens
+        flags, tokens = self._guard.flags_on(connection), connection.tokens
         self._learn_tokens(connection, names)
         self._guard.check_own()  # after the tokens were read, before the writes are sent: see the top of the module
         if not all(map(tokens.__contains__, names)):
