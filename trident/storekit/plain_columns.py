@@ -6,6 +6,7 @@ Where they are columns (`PlainColumns`), also those that the framework adds, and
 from __future__ import annotations
 
 import json
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ Misnamed = Callable[[str, bool], str | None]
 """Says why a field, of a key or not, cannot have its name in a store; None: it can."""
 
 _KEPT_BY_JSON = [row.name for row in TYPES.values() if row.python in (str, bool, int) or row.name == "double"]
+_NO_NUMBER = re.compile('"(nan|-?inf)"')
+_dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda decimal: format(decimal, "f")).encode
 _IN_JSON = re.compile(rf"(array|struct|{'|'.join(_KEPT_BY_JSON)}|decimal\(\d+,\d+\)|\w+:|[<>,])+")
 
 OWN = "trident_"
@@ -125,28 +128,47 @@ def _shape(
 def json_form(type_: str) -> tuple[Callable[[Any], str], Callable[[str], Any]] | None:
     """Return how values of a type of arrays and structs become JSON, and back; None if JSON does not keep them as they are.
 
-    Decimals are texts there: what reads a number of JSON may read a float.
+    Decimals are texts there: what reads a number of JSON may read a float. So are NaN and infinities, which JSON does not have.
     """
     if "<" not in type_ or _IN_JSON.fullmatch(type_) is None:
         return None
-    made = _decimals(type_)
+    made, has_decimals = _of_texts(type_), "decimal(" in type_
     if made is None:
         return _to_json, json.loads
-    return _to_json, lambda text: made(json.loads(text))
+    return (
+        _to_json,
+        lambda text: (
+            made(json.loads(text)) if has_decimals or _NO_NUMBER.search(text) is not None else json.loads(text)
+        ),
+    )
 
 
 def _to_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=lambda decimal: format(decimal, "f"))
+    try:
+        return _dumps(value)
+    except ValueError:
+        return _dumps(_finite(value))
 
 
-def _decimals(type_: str) -> Callable[[Any], Any] | None:
-    """Return what makes the decimals of a value that JSON has read; None if a type has none."""
+def _finite(value: Any) -> Any:
+    """Return a value with texts in place of the floats that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return list(map(_finite, value))
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _of_texts(type_: str) -> Callable[[Any], Any] | None:
+    """Return what makes of a value that JSON has read the numbers that are texts there; None if a type has none."""
     if type_.startswith("decimal("):
         return lambda text: None if text is None else Decimal(str(text))
+    if type_ == "double":
+        return lambda number: None if number is None else float(number)
     if type_.startswith("array<"):
-        one = _decimals(type_[len("array<") : -1])
+        one = _of_texts(type_[len("array<") : -1])
         return one and (lambda values: None if values is None else list(map(one, values)))
-    members = {name: made for name, of in struct_fields(type_) if (made := _decimals(of))}
+    members = {name: made for name, of in struct_fields(type_) if (made := _of_texts(of))}
     if not members:
         return None
     return lambda value: value and {**value, **{name: made(value[name]) for name, made in members.items()}}

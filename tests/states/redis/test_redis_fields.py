@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -102,6 +104,22 @@ def test_each_value_is_read_back(kind: StateType, data: st.DataObject) -> None:
     keys = [(str(at),) for at in range(len(values))]
     rows = [[None if text == NO_TEXT else text for text in row] for row in form.encode(keys, stored)]
     assert repr(form.decode(keys, rows)) == repr(stored)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "written"),
+    [
+        ("array<double>", [math.nan, -math.inf, -0.0, None, 1.5], b'["nan", "-inf", -0.0, null, 1.5]'),
+        ("array<struct<d:double,t:string>>", [{"d": math.inf, "t": "nan"}, None], b'[{"d": "inf", "t": "nan"}, null]'),
+        ("array<struct<d:double,t:string>>", [{"d": 1.5, "t": '"nan"'}], b'[{"d": 1.5, "t": "\\"nan\\""}]'),
+    ],
+)
+def test_what_is_written_as_json_is_json_and_comes_back(type_: str, value: Any, written: bytes) -> None:
+    form = hashes(("string",), type_, StateType.NON_TRANSACTIONAL)
+    (row,) = form.encode([("a",)], [value])
+    assert row[0] == written
+    assert json.loads(row[0], parse_constant=pytest.fail)
+    assert repr(form.decode([("a",)], [row])) == repr([value])
 
 
 def test_decimals_are_texts_also_within_arrays() -> None:
