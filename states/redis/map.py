@@ -268,19 +268,18 @@ class RedisBackingMap(BackingMap):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _refuse_other_layout(self) -> None:
-        layout = self._layout
-        there = (
-            self._wire.ask(f"look for {self._what}", [(b"EXISTS", name) for name in names])
-            for names in (layout.sentinel_keys, layout.other_sentinels)
-        )
-        for own, is_other, other in zip(*there, layout.other_sentinels, strict=True):
-            # Not if its own are there: a key in `layout="fields"` may be called as the sentinels in strings are.
-            if is_other and not own:
-                given, written = ("fields", "strings") if layout.plain else ("strings", "fields")
-                raise ConfigError(
-                    f"{self._what} was written with layout={written!r} (there is {other.decode()!r}); "
-                    f"layout={given!r} would find none of its keys. Give layout={written!r}, or another prefix"
-                )
+        layout, doing = self._layout, f"look for {self._what}"
+        there = self._wire.ask(doing, [(b"EXISTS", name) for name in layout.other_sentinels])
+        if any(there):
+            # A key in `layout="fields"` may be called as the sentinels in strings are: then its own sentinels are there.
+            own = self._wire.ask(doing, [(b"EXISTS", name) for name in layout.sentinel_keys])
+            for is_other, is_own, other in zip(there, own, layout.other_sentinels, strict=True):
+                if is_other and not is_own:
+                    given, written = ("fields", "strings") if layout.plain else ("strings", "fields")
+                    raise ConfigError(
+                        f"{self._what} was written with layout={written!r} (there is {other.decode()!r}); "
+                        f"layout={given!r} would find none of its keys. Give layout={written!r}, or another prefix"
+                    )
         self._is_checked = True
 
     def _names(self) -> Iterator[list[bytes]]:

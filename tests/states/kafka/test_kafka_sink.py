@@ -387,7 +387,7 @@ def test_a_sentinel_is_laid_without_records_and_not_over_another_one(home: Home)
 def test_wrong_options_are_refused_where_they_are_given(given: dict[str, Any], message: str) -> None:
     for make in (KafkaTopicOptions, KafkaTopicState.transactional):
         with pytest.raises(ConfigError, match=message):
-            make(**{"bootstrap": "a:1", "topic": "t", **given})  # type: ignore[operator]
+            make(**{"bootstrap": "a:1", "topic": "t", **given})
 
 
 def test_a_state_without_a_topic_is_refused() -> None:

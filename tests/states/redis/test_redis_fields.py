@@ -202,6 +202,7 @@ def test_what_another_program_wrote_is_named(redis_server: Server, client: redis
 @pytest.mark.server
 def test_a_key_may_be_called_as_the_sentinels_of_the_other_layout(redis_server: Server, client: redis.Redis) -> None:
     keys, log = [("sentinels",), ("changes",), ("\\sentinels",)], Log()
+    state = opened(redis_server)
     for total in (1, 2):
         state, txid = opened(redis_server, changes=9), log.next()
         state.begin_commit(txid)
