@@ -13,7 +13,7 @@ from trident.cluster.client import ClusterClient
 from trident.cluster.topology_overviews import TopologyOverview, first_line
 from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
 from trident.naming import duration
-from trident.redaction import redacted, shown_configuration
+from trident.redaction import shown_configuration
 
 _MOST_NAMES = 5
 
@@ -45,7 +45,7 @@ def print_list(overviews: Sequence[TopologyOverview]) -> None:
 def print_topology(overview: TopologyOverview) -> None:
     base = overview.base
     since = duration(time.time() - base.status.since_secs)
-    status = f"{base.status.kind} for {since}" + (f": {redacted(base.status.reason)}" if base.status.reason else "")
+    status = f"{base.status.kind} for {since}" + (f": {base.status.reason}" if base.status.reason else "")
     if base.status.kind == "killed":
         status += f"; what has begun may take {base.status.wait_secs:g} s"
     code = base.code_hash[:12] + (
@@ -75,7 +75,7 @@ def print_errors(errors: Sequence[Mapping[str, Any]]) -> None:
         say("no errors")
     for each in errors:
         say(f"{_utc(each['time'])} UTC  {each['component']}  on {each['host']}:{each['port']}", "bold")
-        say("\n".join(f"  {line}" for line in redacted(str(each["error"])).rstrip().splitlines()))
+        say("\n".join(f"  {line}" for line in str(each["error"]).rstrip().splitlines()))
 
 
 def _driver(overview: TopologyOverview) -> str:

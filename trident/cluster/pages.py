@@ -15,7 +15,7 @@ from trident.cluster.topology_overviews import TopologyOverview, find_topology, 
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.errors import TridentError
 from trident.observe.topology_status import pretty_seconds
-from trident.redaction import redacted, shown_configuration
+from trident.redaction import shown_configuration
 from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages, topology_row
 from trident.ui.http_pages import HttpTopologyPages
 
@@ -247,7 +247,7 @@ class ClusterTopologyPages:
 def _error(info: ErrorInfo) -> dict[str, Any]:
     return {
         "errorTime": info.time_secs,
-        "error": redacted(info.error),
+        "error": info.error,
         "errorHost": info.host,
         "errorPort": info.port,
         "errorLapsedSecs": max(0.0, time.time() - info.time_secs),

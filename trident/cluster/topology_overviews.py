@@ -12,7 +12,7 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import NoSuchTopology
 from trident.observe.topology_status import pretty_seconds
 from trident.observe.verdict import verdict
-from trident.redaction import redacted, shown_configuration
+from trident.redaction import shown_configuration
 from trident.ui.cluster_pages import Page
 
 _FRESH_S = 30.0
@@ -102,7 +102,7 @@ class TopologyOverview:
             "name": base.storm_name,
             "kind": base.kind,
             "status": self.status,
-            "statusReason": redacted(base.status.reason),
+            "statusReason": base.status.reason,
             "uptime": pretty_seconds(now - base.launch_time_secs),
             "uptimeSeconds": now - base.launch_time_secs,
             "workersTotal": base.num_workers,
@@ -216,8 +216,8 @@ def find_topology(bases: Mapping[str, StormBase], topology: str) -> tuple[str, S
 
 
 def first_line(error: str) -> str:
-    """Return an error in a line, without secrets: its first one, the last one of a stack trace, both where a list follows."""
-    lines = redacted(error).strip().splitlines() or [""]
+    """Return an error in a line: its first one, the last one of a stack trace, both where a list follows."""
+    lines = error.strip().splitlines() or [""]
     head, trace, _ = lines[0].partition("Traceback (most recent call last)")
     if trace:
         return lines[-1] if lines[-1].startswith(head.strip()) else f"{head}{lines[-1]}"

@@ -9,7 +9,6 @@ import pytest
 
 from tests.harness.cluster_states import Opened, Opening
 from tests.harness.commands import until
-from trident.cluster.state.cluster_state import EventDispatcher
 from trident.cluster_errors import ClusterError
 from trident.servers.nodes import NodeEvent, StoredNode
 
@@ -348,19 +347,19 @@ def test_a_session_outlasts_its_timeout_while_its_process_is_well(opening: Openi
 ONE, TWO, THREE = (NodeEvent("changed", f"/{number}") for number in range(3))
 
 
-def test_a_callback_may_close_and_register_others() -> None:
+def test_a_callback_may_close_and_register_others(opened: Opened) -> None:
     received: list[NodeEvent] = []
-    dispatcher = EventDispatcher()
+    state = opened.state
 
     def again(event: NodeEvent) -> None:
-        dispatcher.register(received.append)
+        state.register(received.append)
         if event == TWO:
-            dispatcher.close()
+            state.close()
 
-    registered = dispatcher.register(again)
-    dispatcher.put(ONE)
-    dispatcher.put(TWO)
-    dispatcher._thread.join(10)
-    dispatcher.unregister(registered)
+    registered = state.register(again)
+    state._events.put(ONE)
+    state._events.put(TWO)
+    state._thread.join(10)
+    state.unregister(registered)
     assert received == [TWO]
-    assert not dispatcher._thread.is_alive()
+    assert not state._thread.is_alive()

@@ -13,6 +13,7 @@ import pytest
 from tests.harness.cluster_states import Opened, Opening, set_assignment
 from trident.cluster.state.cluster_records import (
     Assignment,
+    DriverDeath,
     ErrorInfo,
     NodePort,
     StormBase,
@@ -309,6 +310,17 @@ def test_report_error_takes_any_text(cluster: StormClusterState) -> None:
     cluster.report_error("a", "split", replace(ERROR, error="\udc80 " + "x" * 2_000_000))
     (found,) = cluster.errors("a", "split")
     assert found.error == "? " + "x" * 49_998
+
+
+def test_what_failed_is_stored_without_secrets(cluster: StormClusterState, raw: Opened) -> None:
+    said = "no answer from redis://ann:hush@host/0"
+    cluster.activate_storm("a", replace(BASE, status=WantedStatus("failed", 0.0, reason=said)))
+    cluster.report_error("a", "split", replace(ERROR, error=said))
+    cluster.report_error("a", "cut", replace(ERROR, error=f"{said:>50006}"))
+    cluster.report_death("a", DriverDeath(1.0, "node-a", 6700, 1, 1.0, 1.0, False, said))
+    stored = raw.state.get_data_below_each(["/storms", "/errors/a/split", "/errors/a/cut", "/deaths/a"])
+    assert [b"hush" in data for below in stored.values() for data in below.values()] == [False] * 4
+    assert cluster.all_deaths()["a"][0].reason == "no answer from redis://***@host/0"
 
 
 def test_errors(cluster: StormClusterState) -> None:

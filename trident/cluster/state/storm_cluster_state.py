@@ -25,6 +25,7 @@ from trident.cluster.state.cluster_records import (
 )
 from trident.cluster.state.cluster_state import ClusterState, above
 from trident.cluster_errors import ClusterError
+from trident.redaction import redacted
 
 _ASSIGNMENTS, _STORMS, _SUPERVISORS = "/assignments", "/storms", "/supervisors"
 _WORKERBEATS, _ERRORS, _DEATHS, _NAMES = "/workerbeats", "/errors", "/deaths", "/names"
@@ -103,21 +104,12 @@ class StormClusterState:
     def activate_storm(self, storm_id: str, storm_base: StormBase) -> bool:
         """Add a topology under its name; False, and nothing is done, if there is one of this name or id."""
         name, record = node_at(_NAMES, storm_base.storm_name), node_at(_STORMS, storm_id)
-        node = self.state.get_node(name)
-        if node is not None and not node.data:  # earlier releases gave a name back so
-            self.state.compare_and_delete(name, node.version)
         return self.state.create_all({name: storm_id.encode(), record: storm_base.to_bytes()})
 
     def storm_of_name(self, name: str) -> str | None:
         """Return the id of the topology that has a name, None if it is free."""
-        path = node_at(_NAMES, name)
-        data = self.state.get_data(path)
-        if not data or not data.startswith(b"{"):
-            return data.decode() if data else None
-        try:  # earlier releases kept the record with which it was submitted beside the id
-            return str(json.loads(data)["id"])
-        except (ValueError, KeyError) as error:
-            raise ClusterError(f"{path} cannot be read ({error!r}); was it written by another program?") from error
+        data = self.state.get_data(node_at(_NAMES, name))
+        return None if data is None else data.decode()
 
     def update_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> StormBase | None:
         """Replace a topology's record by `change` of it, even while others change it; None if there is no such topology."""
@@ -202,7 +194,7 @@ class StormClusterState:
 
     def report_error(self, storm_id: str, component: str, error: ErrorInfo) -> None:
         """Add an error of a component; the oldest ones beyond ten are removed, and what is beyond 50,000 characters."""
-        cut = replace(error, error=error.error[:_MAX_ERROR])
+        cut = replace(error, error=redacted(error.error[: 2 * _MAX_ERROR])[:_MAX_ERROR])
         self._add(f"{node_at(_ERRORS, storm_id, component)}/e", cut, _ERRORS_KEPT)
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
