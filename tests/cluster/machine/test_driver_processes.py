@@ -10,13 +10,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.harness.commands import until
-from trident.cluster.machine.driver_slot import RUN_VARIABLE, DriverProcess, adopt, start_driver
-from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
+from trident.cluster.machine.driver_slot import (
+    _TAIL_BYTES,
+    RUN_VARIABLE,
+    DriverProcess,
+    DriverSlot,
+    adopt,
+    start_driver,
+)
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder
+from trident.cluster.state.cluster_records import DriverDeath
 
 
 def order(folder: Path) -> DriverOrder:
@@ -65,6 +74,21 @@ def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProc
     assert parent.how == "it was ended by SIGKILL"
     others: list[int] = parent.others  # type: ignore[attr-defined]
     until(lambda: all(map(gone, others)), "what it had started is gone")
+
+
+def test_what_a_driver_has_said_last_is_told_in_whole_lines_as_half_an_address_may_be_half_a_password(
+    tmp_path: Path, parent: DriverProcess
+) -> None:
+    folder, deaths = MachineFolder(tmp_path / "machine"), list[tuple[str, DriverDeath]]()
+    unused: Any = None
+    slot = DriverSlot(6700, folder, "", "host", unused, unused, deaths)
+    slot.driver = parent
+    rest = "y" * (_TAIL_BYTES - len("sh@host/0\n\n"))
+    folder.output_file("t-1-5").write_text(f"no answer from redis://ann:hush@host/0\n{rest}\n")
+    os.kill(parent.pid, signal.SIGKILL)
+    until(lambda: slot.look(0.0, 0.0) or not slot.is_busy, "its end is noticed")
+    assert [death.reason for _, death in deaths] == [f"it was ended by SIGKILL; it said last: {rest}"]
+    folder.close()
 
 
 def test_a_stopped_driver_is_killed_with_all_that_it_started(parent: DriverProcess) -> None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import psutil
 
 from trident.cluster.code.unpacked_code import CodeCache, UnpackedCode
-from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
 from trident.cluster.state.cluster_records import Assignment, DriverDeath
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 
@@ -291,10 +291,7 @@ class DriverSlot:
     def _death(self, ended: DriverProcess, end: DriverEnd | None, now_secs: float) -> DriverDeath:
         order = ended.order
         if end is None:  # it could not say why
-            said = ""
-            with contextlib.suppress(OSError):
-                printed = self._folder.output_file(order.storm_id).read_bytes()
-                said = printed[-_TAIL_BYTES:].decode(errors="replace").strip()
+            said = read_log(self._folder.output_file(order.storm_id), None, _TAIL_BYTES)["text"].strip()
             reason = ended.how + (f"; it said last: {said}" if said else "")
             end = DriverEnd(False, False, max(0.0, now_secs - order.created_secs), reason)
         where, start = (order.node, order.port, order.generation), order.start_time_secs

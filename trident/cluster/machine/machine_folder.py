@@ -89,7 +89,7 @@ def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> Page:
     """
     try:
         size = file.stat().st_size
-        begin = max(0, size - limit) if offset is None or offset > size else offset
+        begin = max(0, size - limit) if offset is None else offset if offset <= size else 0
         with file.open("rb") as opened:
             opened.seek(begin)
             data = opened.read(limit)
