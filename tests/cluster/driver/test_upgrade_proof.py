@@ -1,25 +1,35 @@
-"""A batch that new code has committed keeps it from being rolled back, also if its driver dies in the same moment."""
+"""What a driver makes of its orders, whatever does not answer.
+
+A batch that new code has committed keeps it from being rolled back, also if its driver dies in the same moment.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
+from tests.harness.commands import until
 from trident import TridentTopology
-from trident.cluster.driver.driven import epoch_before
-from trident.cluster.driver.orders import Orders
+from trident.cluster.driver.orders import DriverBeats, Orders, epoch_before
 from trident.cluster.machine.machine_folder import DriverOrder
 from trident.cluster.nimbus.submissions import rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import StormBase, WantedStatus
+from trident.cluster.state.cluster_records import DRIVER, Assignment, ErrorInfo, NodePort, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import ClusterUnreachable
+from trident.errors import ConfigError
 from trident.operations import Count
 
 _ID = "words-1-1"
+_ORDER = DriverOrder("", _ID, "a", 1, "host", 0.0, 2, "new", "", "", "", "")
 _REPLACED = {"target": "m:t", "conf": {}, "component->executors": {}}
 _UPGRADED = StormBase(
     "words", 1.0, WantedStatus("active", 0.0), 1, {}, "trident", "m:t", "new", {}, 2, "",
@@ -46,10 +56,9 @@ def batch(log_dir: Path, rows: int) -> None:
 
 def started(cluster: StormClusterState, log_dir: Path) -> StormBase:
     """Do what a driver of the new code does before it starts its topology."""
-    order = DriverOrder("", _ID, "a", 1, "host", 0.0, 2, "new", "", "", "", "")
     base = cluster.storm_base(_ID)
     assert base is not None
-    noted = Orders(cluster, order).note_proof(base, str(log_dir))
+    noted = Orders(cluster, _ORDER).note_proof(base, str(log_dir))
     assert noted == cluster.storm_base(_ID)
     return noted
 
@@ -79,3 +88,31 @@ def test_without_a_log_the_first_batch_is_the_proof(cluster: StormClusterState, 
     assert epoch_before(started(cluster, tmp_path / "log")) == 0
     batch(tmp_path / "log", 1)
     assert started(cluster, tmp_path / "log").previous_code_hash == ""
+
+
+def test_what_cannot_be_done_while_the_clusters_state_is_away_is_reported_later_and_the_topology_runs_on(
+    cluster: StormClusterState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {Assignment.DRIVER: NodePort("a", 1)}, {Assignment.DRIVER: 0.0}
+    cluster.replace_assignment(_ID, None, Assignment("", {}, *where, "new", 2))
+    orders, report, tries = Orders(cluster, _ORDER), cluster.report_error, [ClusterUnreachable("no answer")]
+
+    def report_error(storm_id: str, component: str, error: ErrorInfo) -> None:
+        with suppress(IndexError):
+            raise tries.pop()
+        report(storm_id, component, error)
+
+    def activate() -> None:
+        orders.end()
+        raise ConfigError("it cannot go on")
+
+    monkeypatch.setattr(cluster, "report_error", report_error)
+    running = SimpleNamespace(is_active=True, activate=activate)
+    driven: Any = SimpleNamespace(running=running, has_proved=False, await_end=lambda seconds: False)
+    beats = DriverBeats(cluster, _ORDER)
+    inactive = replace(_UPGRADED, status=WantedStatus("inactive", 0.0))
+    assert orders.follow(driven, inactive, beats) == ("ordered", _UPGRADED)
+    until(lambda: bool(cluster.errors(_ID, DRIVER)), "the error is reported")
+    beats.stop(ended=False)
+    assert [each.error for each in cluster.errors(_ID, DRIVER)] == ["it cannot go on"]
+    assert not tries
