@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from trident.cli.cluster_output import print_list, print_topology
+from trident.cli.cluster_commands import print_list, print_topology
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.topology_overviews import TopologyOverview
 

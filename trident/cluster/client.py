@@ -20,7 +20,7 @@ from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.state.cluster_address import STATE_FILE, find_token, folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_overviews import TopologyOverview, find_topology, overview, overviews, with_last_error
+from trident.cluster.topology_overviews import TopologyOverview, overview, overviews, with_last_error
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed
 from trident.coordination.log_reader import exists
 from trident.errors import TridentError
@@ -119,7 +119,7 @@ class ClusterClient(Closes):
 
     def package_of(self, topology: str) -> bytes:
         """Return the package of code that a topology runs."""
-        _, base = find_topology(self.cluster.all_bases(), topology)
+        _, base = self.cluster.find_storm(topology)
         return self._http.ask("GET", f"{_CODE}/{base.code_hash}").content
 
     def activate(self, topology: str) -> None:
@@ -158,11 +158,11 @@ class ClusterClient(Closes):
 
     def show(self, topology: str) -> TopologyOverview:
         """Return one topology, by its id or its name."""
-        return with_last_error(self.cluster, overview(self.cluster, topology))
+        return with_last_error(self.cluster, overview(self.cluster, *self.cluster.find_storm(topology)))
 
     def errors(self, topology: str) -> list[dict[str, Any]]:
         """Return the last errors of a topology, newest first: `component`, `time`, `host`, `port`, `error`."""
-        storm_id, _ = find_topology(self.cluster.all_bases(), topology)
+        storm_id, _ = self.cluster.find_storm(topology)
         found = [
             {"component": name, "time": each.time_secs, "host": each.host, "port": each.port, "error": each.error}
             for name, errors in self.cluster.all_errors(storm_id).items()
@@ -182,7 +182,7 @@ class ClusterClient(Closes):
         self.cluster.disconnect()
 
     def _path(self, topology: str) -> str:
-        storm_id, _ = find_topology(self.cluster.all_bases(), topology)
+        storm_id, _ = self.cluster.find_storm(topology)
         return f"/api/v1/topology/{quote(storm_id, safe='')}"
 
     def _send(self, package: TopologyPackage, progress: Progress | None) -> None:

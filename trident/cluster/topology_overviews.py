@@ -9,7 +9,6 @@ from typing import Any
 
 from trident.cluster.state.cluster_records import DRIVER, Assignment, ErrorInfo, StormBase, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import NoSuchTopology
 from trident.observe.topology_status import pretty_seconds
 from trident.observe.verdict import verdict
 from trident.redaction import shown_configuration
@@ -160,12 +159,8 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     return found
 
 
-def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
-    """Return one topology, see `find_topology`."""
-    return overview_of(cluster, *find_topology(cluster.all_bases(), topology))
-
-
-def overview_of(cluster: StormClusterState, storm_id: str, base: StormBase) -> TopologyOverview:
+def overview(cluster: StormClusterState, storm_id: str, base: StormBase) -> TopologyOverview:
+    """Return one topology."""
     assigned, leader = cluster.assignment_info(storm_id), cluster.leader()
     beat = None if assigned is None else cluster.get_worker_heartbeat(storm_id, *assigned.slot)
     read = TopologyOverview(storm_id, base, assigned, beat)
@@ -199,20 +194,6 @@ def with_last_error(cluster: StormClusterState, seen: TopologyOverview) -> Topol
         return seen
     errors = [each for errors in cluster.all_errors(seen.storm_id).values() for each in errors]
     return replace(seen, last_error=max(errors, key=lambda each: each.time_secs, default=None))
-
-
-def find_topology(bases: Mapping[str, StormBase], topology: str) -> tuple[str, StormBase]:
-    """Return the id and the record of a topology, by its id or its name; of several of one name, the one that does not end.
-
-    Raises `NoSuchTopology`: there is none; the message names those that there are.
-    """
-    if topology in bases:
-        return topology, bases[topology]
-    matches = [(storm_id, base) for storm_id, base in bases.items() if base.storm_name == topology]
-    if not matches:
-        names = ", ".join(sorted(base.storm_name for base in bases.values())) or "none"
-        raise NoSuchTopology(f"there is no topology {topology!r} in this cluster; its topologies are: {names}")
-    return max(matches, key=lambda each: (each[1].status.kind != "killed", each[1].launch_time_secs))
 
 
 def first_line(error: str) -> str:

@@ -94,8 +94,8 @@ _WRITER = """
 import sys
 from pathlib import Path
 from trident.cluster.code.code_store import CodeStore
-with CodeStore(Path(sys.argv[1])).incoming("0" * 64) as package:
-    package.write(b"half" * 100_000)
+with CodeStore(Path(sys.argv[1])).incoming("0" * 64) as take:
+    take(b"half" * 100_000)
     print("half", flush=True)
     sys.stdin.read()
 """

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.code.packed_topologies import COUNTS_OF_WORDS, archive_by_hand, package_of, write_files
+from trident.cluster.code.code_store import CodeCache
 from trident.cluster.code.package_archive import MANIFEST, check_package
 from trident.cluster.code.topology_package import load_package, make_package
-from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster_errors import BadPackage, RequirementsFailed
 from trident.topology import TridentTopology
 
@@ -43,6 +43,7 @@ def test_a_package_is_fetched_and_unpacked_once(tmp_path: Path) -> None:
     assert again.python_path == (str(again.folder),)
     assert fetching.fetched <= 8
     assert sorted(path.name for path in (tmp_path / "code").iterdir()) == [sha256, f"{sha256}.lock"]
+    assert (tmp_path / "code" / sha256).stat().st_mode & 0o777 == 0o755
 
 
 def test_a_file_that_was_lost_or_changed_is_fetched_again(tmp_path: Path) -> None:
@@ -185,5 +186,5 @@ def test_requirements_are_installed_once_and_importable(tmp_path: Path, monkeypa
         RequirementsFailed, match=r"cannot be installed \(words_of_a_wheel==2.0\); pip said:\n(.*\n)*.*No matching"
     ):
         CodeCache(tmp_path / "cache", lambda _: data).unpacked(sha256)
-    left = [path.name for path in (tmp_path / "cache" / "requirements").iterdir() if path.name.startswith("installing")]
+    left = [path.name for path in (tmp_path / "cache" / "requirements").iterdir() if path.name.startswith("unfinished")]
     assert left == []

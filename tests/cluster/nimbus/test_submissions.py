@@ -73,7 +73,7 @@ def test_a_topology_is_submitted_with_what_its_package_says(submissions: Submiss
     assert base is not None
     assert (base.storm_name, base.kind, base.num_workers, base.code_hash) == ("mine", "bolts", 3, sha256)
     assert (base.status.kind, base.component_executors, base.generation) == ("active", {"spout": 1, "count": 2}, 1)
-    assert submissions.find("mine") == submissions.find(storm_id) == (storm_id, base)
+    assert submissions.cluster.find_storm("mine") == submissions.cluster.find_storm(storm_id) == (storm_id, base)
 
 
 @pytest.mark.parametrize("content", [{"a/b": b"x", "a": b"y"}, {"a.py": b"x", "../b.py": b"y"}])
@@ -205,7 +205,7 @@ def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submiss
     said = [each.communicate(timeout=60)[0].split() for each in running]
     for name in range(20):
         won = [lines[name] for lines in said if lines[name] != "taken"]
-        assert won == [submissions.find(f"n{name}")[0]]
+        assert won == [submissions.cluster.find_storm(f"n{name}")[0]]
     assert len(submissions.cluster.active_storms()) == 20
     assert len({storm_id.rsplit("-", 2)[1] for storm_id in submissions.cluster.active_storms()}) == 20
 
@@ -238,7 +238,7 @@ def test_submitters_that_are_killed_leave_names_and_topologies_that_belong_toget
         submissions.cluster.state.get_children("/names")
     )
     for storm_id, base in bases.items():
-        assert submissions.find(base.storm_name) == (storm_id, base)
+        assert submissions.cluster.find_storm(base.storm_name) == (storm_id, base)
         assert submissions.submit(sha256, base.storm_name, base.submission) == storm_id
 
 
@@ -282,7 +282,7 @@ def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submission
     again = submissions.submit(packed(submissions), submission="s2")
     assert again.rsplit("-", 2)[1] == "2"
     submissions.cluster.remove_storm(storm_id)  # of the earlier one: the name is not its any more
-    assert submissions.find("mine")[0] == again
+    assert submissions.cluster.find_storm("mine")[0] == again
 
 
 def test_what_is_not_there_is_told_with_what_is(submissions: Submissions) -> None:
@@ -305,7 +305,7 @@ def test_a_topology_is_paused_and_goes_on(submissions: Submissions) -> None:
 
 
 def _fail(submissions: Submissions, reason: str) -> None:
-    storm_id, _ = submissions.find("mine")
+    storm_id, _ = submissions.cluster.find_storm("mine")
     status = WantedStatus("failed", 1.0, reason=reason)
     submissions.cluster.update_storm(storm_id, lambda base: replace(base, status=status))
 
@@ -355,7 +355,7 @@ def test_bolts_are_rebalanced_within_their_tasks(submissions: Submissions) -> No
             submissions.rebalance("mine", executors=executors)
     with pytest.raises(ClusterError, match="from 1 to 10,000"):
         submissions.rebalance("mine", workers=0)
-    assert submissions.find("mine")[1] == base
+    assert submissions.cluster.find_storm("mine")[1] == base
 
 
 def test_of_trident_the_workers_are_rebalanced_and_executors_refused(submissions: Submissions) -> None:
@@ -409,13 +409,13 @@ def test_an_upgrade_that_does_not_fit_the_log_is_refused_before_anything_changes
     log = FileLog.open(tmp_path / "logs" / "mine", "mine")
     log.append(TopologyRecord({"count": COUNT, "old": COUNT}, {}))
     submissions.submit(packed(submissions), "mine")
-    _, before = submissions.find("mine")
+    _, before = submissions.cluster.find_storm("mine")
     wrong = packed(submissions, "2", meaning={"states": {"count": {**COUNT, "by": "Sum"}}, "streams": {}})
     with pytest.raises(
         UpgradeRefused, match=r"state 'count': by Count\(.* -> Sum\(.*\n +To do: count again .*\nNothing was changed"
     ):
         submissions.upgrade("mine", wrong)
-    assert submissions.find("mine")[1] == before
+    assert submissions.cluster.find_storm("mine")[1] == before
     right = packed(submissions, "3", meaning={"states": {"count": {**COUNT, "streams": ["a", "b"]}}, "streams": {}})
     base, check = submissions.upgrade("mine", right)
     assert (base.code_hash, check.compared) == (right, True)
@@ -448,7 +448,7 @@ def test_changes_side_by_side_are_all_made(submissions: Submissions) -> None:
     submissions.submit(packed(submissions), "mine")
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: submissions.rebalance("mine", workers=n), range(1, 33)))
-    assert submissions.find("mine")[1].generation == 33
+    assert submissions.cluster.find_storm("mine")[1].generation == 33
 
 
 def test_code_is_kept_while_a_topology_runs_it_or_may_return_to_it(submissions: Submissions) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import psutil
 
-from trident.cluster.code.unpacked_code import CodeCache, UnpackedCode
+from trident.cluster.code.code_store import CodeCache, UnpackedCode
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
 from trident.cluster.state.cluster_records import Assignment, DriverDeath
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from trident import __version__
-from trident.cluster.code.unpacked_code import CodeCache
+from trident.cluster.code.code_store import CodeCache
 from trident.cluster.machine.driver_slot import DriverSlot, Wanted
 from trident.cluster.machine.machine_folder import MachineFolder, read_log
 from trident.cluster.state.cluster_address import TOKEN_VARIABLE, folder_of, is_embedded, open_cluster_state

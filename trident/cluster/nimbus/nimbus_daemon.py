@@ -139,9 +139,9 @@ class NimbusDaemon(Closes):
     async def _put_code(self, request: Request) -> Response:
         sha256 = request.path_params["sha256"]
         try:
-            with self.submissions.code.incoming(sha256) as package:
+            with self.submissions.code.incoming(sha256) as take:
                 async for chunk in request.stream():
-                    package.write(chunk)
+                    take(chunk)
         except ClientDisconnect:  # nothing was stored
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
@@ -167,11 +167,11 @@ class NimbusDaemon(Closes):
     def _submit(self, request: Request, body: Mapping[str, Any]) -> Page:
         sha256, name, submission = _text(body, "sha256"), _text(body, "name", ""), _text(body, "submission", "")
         storm_id = self.submissions.submit(sha256, name, submission, _conf(body), body.get("workers"))
-        _, base = self.submissions.find(storm_id)
+        _, base = self._cluster.find_storm(storm_id)
         return {"id": storm_id, "name": base.storm_name, "kind": base.kind, "generation": base.generation}
 
     def _upgrade(self, request: Request, body: Mapping[str, Any]) -> Page:
-        storm_id, before = self.submissions.find(unquote(request.path_params["topology"]))
+        storm_id, before = self._cluster.find_storm(unquote(request.path_params["topology"]))
         base, check = self.submissions.upgrade(storm_id, _text(body, "sha256"), _conf(body))
         return {
             "id": storm_id,

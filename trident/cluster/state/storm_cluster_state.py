@@ -24,7 +24,7 @@ from trident.cluster.state.cluster_records import (
     WorkerHeartbeat,
 )
 from trident.cluster.state.cluster_state import ClusterState, above
-from trident.cluster_errors import ClusterError
+from trident.cluster_errors import ClusterError, NoSuchTopology
 from trident.redaction import redacted
 
 _ASSIGNMENTS, _STORMS, _SUPERVISORS = "/assignments", "/storms", "/supervisors"
@@ -100,6 +100,20 @@ class StormClusterState:
         if watch:
             self._children(_STORMS, watch)
         return self._records(StormBase, _STORMS)
+
+    def find_storm(self, topology: str) -> tuple[str, StormBase]:
+        """Return the id and the record of a topology, by its id or its name; of several of one name, the one that does not end.
+
+        Raises `NoSuchTopology`: there is none; the message names those that there are.
+        """
+        bases = self.all_bases()
+        if topology in bases:
+            return topology, bases[topology]
+        matches = [(storm_id, base) for storm_id, base in bases.items() if base.storm_name == topology]
+        if not matches:
+            names = ", ".join(sorted(base.storm_name for base in bases.values())) or "none"
+            raise NoSuchTopology(f"there is no topology {topology!r} in this cluster; its topologies are: {names}")
+        return max(matches, key=lambda each: (each[1].status.kind != "killed", each[1].launch_time_secs))
 
     def activate_storm(self, storm_id: str, storm_base: StormBase) -> bool:
         """Add a topology under its name; False, and nothing is done, if there is one of this name or id."""
