@@ -105,7 +105,6 @@ def tell(value: Any, as_json: bool, show: Callable[[], object]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print plain data as one line of JSON."""
     typer.echo(json.dumps(value, ensure_ascii=False))
 
 
@@ -209,8 +208,6 @@ class _JsonLines(logging.StreamHandler[TextIO]):
 
 
 class _Plain(logging.Handler):
-    """Prints progress, as plain lines."""
-
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console

@@ -124,7 +124,6 @@ class _Bar:
             self._progress.stop()
 
     def update(self, running: RunningTopology) -> None:
-        """Show the progress of a topology in this process."""
         status = running.status
         self._set(status["txid"], self._before + status["tuples"])
 
@@ -185,7 +184,6 @@ class DemoJob:
 
     @property
     def pid(self) -> int:
-        """The process id, which is the session's as well."""
         return self._process.pid
 
     def ended(self) -> bool:
@@ -200,7 +198,6 @@ class DemoJob:
         return True
 
     def kill(self) -> None:
-        """SIGKILL every process of the session and wait until they are gone."""
         kill_job(self._process)
 
 

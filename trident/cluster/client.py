@@ -118,7 +118,6 @@ class ClusterClient(Closes):
         return done
 
     def package_of(self, topology: str) -> bytes:
-        """Return the package of code that a topology runs."""
         _, base = self.cluster.find_storm(topology)
         return self._http.ask("GET", f"{_CODE}/{base.code_hash}").content
 
@@ -177,7 +176,6 @@ class ClusterClient(Closes):
         return page
 
     def close(self) -> None:
-        """End the session and close the connections."""
         self._http.close()
         self.cluster.disconnect()
 

@@ -63,7 +63,6 @@ class TopologyOverview:
 
     @property
     def stats(self) -> Page:
-        """What its last heartbeat says; nothing without one."""
         return {} if self.heartbeat is None else dict(self.heartbeat.stats)
 
     @property
@@ -160,7 +159,6 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
 
 
 def overview(cluster: StormClusterState, storm_id: str, base: StormBase) -> TopologyOverview:
-    """Return one topology."""
     assigned, leader = cluster.assignment_info(storm_id), cluster.leader()
     beat = None if assigned is None else cluster.get_worker_heartbeat(storm_id, *assigned.slot)
     read = TopologyOverview(storm_id, base, assigned, beat)
@@ -189,7 +187,6 @@ def _overview(
 
 
 def with_last_error(cluster: StormClusterState, seen: TopologyOverview) -> TopologyOverview:
-    """Return a topology with its last error, while no driver of it runs."""
     if seen.driver in ("active", "inactive", "ending"):
         return seen
     errors = [each for errors in cluster.all_errors(seen.storm_id).values() for each in errors]

@@ -63,7 +63,6 @@ class CrashReport:
 
     @property
     def kills(self) -> int:
-        """How many kills were made."""
         return sum(trial.outcome is not TrialOutcome.missed for trial in self.trials)
 
 

@@ -99,7 +99,6 @@ class CodeStore:
             part.unlink(missing_ok=True)
 
     def path(self, sha256: str) -> Path:
-        """Return the file of a package, whether it is there or not."""
         _check_name(sha256)
         return self.folder / f"{sha256}.zip"
 

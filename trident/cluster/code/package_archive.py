@@ -165,7 +165,6 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
 
 
 def find_module(folder: Path, name: str) -> Path | None:
-    """Return the file or the folder of a top-level module in `folder`, None if there is none."""
     package = folder / name
     if (package / "__init__.py").is_file():
         return package

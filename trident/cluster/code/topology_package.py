@@ -182,7 +182,6 @@ def describe_package(folder: Path, target: str, answer: Path) -> dict[str, Any]:
 
 
 def description_of(topology: TridentTopology | StormTopology) -> dict[str, Any]:
-    """Return the facts of a topology for a manifest, as plain data."""
     if isinstance(topology, TridentTopology):
         meaning = meaning_of(topology.graph())
         log_dir = topology.settings().log_dir

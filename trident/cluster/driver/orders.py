@@ -89,7 +89,6 @@ class TopologyHandle:
         return not isinstance(running, RunningTopology) or has_committed_since(running.log_state, self._epoch_before)
 
     def await_end(self, timeout: float) -> bool:
-        """Wait until it has ended; whether it has."""
         try:
             return self.running.await_termination(timeout)
         except Exception:  # noqa: BLE001  exception() has it
@@ -139,13 +138,11 @@ def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_ad
 
 
 def has_committed_since(log: LogState, epoch: int) -> bool:
-    """Whether the last committed batch is of a later epoch."""
     winner = log.winners.winner(log.txid) if log.txid else None
     return winner is not None and winner >> RETRY_BITS > epoch
 
 
 def proved(base: StormBase) -> StormBase:
-    """Return the record of a topology whose new code runs."""
     return replace(base, previous_code_hash="", previous={})
 
 
@@ -196,7 +193,6 @@ class DriverBeats:
         threading.Thread(target=self._count, name="trident-driver-figures", daemon=True).start()
 
     def say(self, state: str) -> None:
-        """Say at once that it is in another state."""
         self.state = state
         self._now.set()
 
@@ -367,7 +363,6 @@ class Orders:
         )
 
     def _wait(self, driven: TopologyHandle) -> None:
-        """Wait for a change, at most a second, and not longer than the topology runs."""
         ends = time.monotonic() + _READ_EVERY_S
         while time.monotonic() < ends and not self._changed.is_set():
             self._record_proof(driven)

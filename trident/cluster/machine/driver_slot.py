@@ -79,7 +79,6 @@ class DriverProcess:
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it and all that it started."""
         for each in [self.pid, *self._left()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
@@ -169,7 +168,6 @@ class Wanted(NamedTuple):
     assignment: Assignment
 
     def is_of(self, order: DriverOrder) -> bool:
-        """Whether a driver with this order is the one that is wanted."""
         mine = (self.storm_id, self.assignment.start_time_secs, self.assignment.generation)
         return mine == (order.storm_id, order.start_time_secs, order.generation)
 
@@ -230,7 +228,6 @@ class DriverSlot:
         self._note(now, ended.order.storm_id, death)
 
     def want(self, now: float, wanted: Wanted | None) -> None:
-        """Take a step towards what should run here, None for nothing."""
         if wanted != self._last:
             self._last, self._fetched = wanted, None
             self._pause_s = self._not_before = 0.0

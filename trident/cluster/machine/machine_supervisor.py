@@ -74,7 +74,6 @@ class MachineSupervisor:
         self._thread = threading.Thread(target=self._run, name="trident-supervisor", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
         self._thread.start()
 
     def stop(self, end_drivers: bool = False) -> None:
@@ -221,7 +220,6 @@ class SupervisorDaemon:
         self.supervisor.start()
 
     def close(self, end_drivers: bool = False) -> None:
-        """Stop; drivers go on unless they are to end."""
         self.supervisor.stop(end_drivers)
         self._open.close()
 

@@ -104,7 +104,6 @@ class NimbusDaemon(Closes):
             time.sleep(0.02)
 
     def close(self) -> None:
-        """Stop; harmless if it has been."""
         self._open.close()
 
     def _check_leads(self) -> None:

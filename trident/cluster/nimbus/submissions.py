@@ -370,7 +370,6 @@ def rolled_back(base: StormBase) -> StormBase:
 
 
 def _possible(what: str, count: int) -> int:
-    """Return a number of workers or executors that is possible."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MOST:
         raise ClusterError(f"{what}: expected a whole number from 1 to {_MOST:,}, not {count!r}")
     return count
@@ -410,7 +409,6 @@ def _executors_after(base: StormBase, manifest: PackageManifest, before: Compone
 
 
 def _replaced(base: StormBase) -> dict[str, Any]:
-    """Return what an upgrade replaces beside the package."""
     executors = dict(base.component_executors)
     return {"target": base.target, "conf": dict(base.conf), "component->executors": executors}
 

@@ -47,7 +47,6 @@ class WantedStatus:
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> Self:
-        """Return the status that `as_json` gave."""
         return cls(data["type"], data["since-secs"], data.get("wait-secs", 0.0), data.get("reason", ""))
 
 
@@ -211,7 +210,6 @@ class Assignment(ClusterRecord):
 
     @property
     def start_time_secs(self) -> float:
-        """Since when the driver is assigned to its slot."""
         return self.executor_start_time_secs[self.DRIVER]
 
     @classmethod

@@ -140,7 +140,6 @@ class ClusterState:
             self.create_all({path: b""})
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        """Return a node's data, None if there is no node."""
         node = self.get_node(path, watch)
         return None if node is None else node.data
 
@@ -150,7 +149,6 @@ class ClusterState:
         return [None if node is None else node.data for node in nodes]
 
     def get_node(self, path: str, watch: bool = False) -> StoredNode | None:
-        """Return a node's data, version and owner, None if there is no node."""
         return self._nodes.read([checked_path(path)], watch)[0]
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
@@ -229,7 +227,6 @@ def checked_way(path: str) -> str:
 
 
 def checked_data(path: str, data: bytes) -> bytes:
-    """Return the data of a node; too much is an error."""
     if len(data) > MAX_DATA_BYTES:
         raise ClusterError(f"{len(data):,} bytes are too many for the node {path!r}, which holds {MAX_DATA_BYTES:,}")
     return data

@@ -56,11 +56,9 @@ class StormClusterState:
     # ---- assignments -------------------------------------------------------------------------------------------------
 
     def assignments(self, watch: bool = False) -> list[str]:
-        """Return the ids of the topologies that are assigned."""
         return self._children(_ASSIGNMENTS, watch)
 
     def assignment_info(self, storm_id: str, watch: bool = False) -> Assignment | None:
-        """Return where a topology runs, None if it is not assigned."""
         return self._record(Assignment, node_at(_ASSIGNMENTS, storm_id), watch)
 
     def all_assignments(self) -> dict[str, Assignment]:
@@ -82,17 +80,14 @@ class StormClusterState:
         return None if leader is None else json.loads(leader)
 
     def nimbuses(self) -> list[dict[str, Any]]:
-        """Return what every Nimbus says about itself, including the leader."""
         return [json.loads(data) for _, data in sorted(self.state.get_data_below(NIMBUSES).items())]
 
     # ---- topologies ---------------------------------------------------------------------------------------------------
 
     def active_storms(self) -> list[str]:
-        """Return the ids of all topologies that were submitted and not removed."""
         return self._children(_STORMS)
 
     def storm_base(self, storm_id: str, watch: bool = False) -> StormBase | None:
-        """Return a topology's record, None if there is none."""
         return self._record(StormBase, node_at(_STORMS, storm_id), watch)
 
     def all_bases(self, watch: bool = False) -> dict[str, StormBase]:
@@ -121,7 +116,6 @@ class StormClusterState:
         return self.state.create_all({name: storm_id.encode(), record: storm_base.to_bytes()})
 
     def storm_of_name(self, name: str) -> str | None:
-        """Return the id of the topology that has a name, None if it is free."""
         data = self.state.get_data(node_at(_NAMES, name))
         return None if data is None else data.decode()
 
@@ -150,7 +144,6 @@ class StormClusterState:
         return self._children(_SUPERVISORS, watch)
 
     def supervisor_info(self, supervisor_id: str) -> SupervisorInfo | None:
-        """Return what a supervisor says about itself, None if it is not there."""
         return self._record(SupervisorInfo, node_at(_SUPERVISORS, supervisor_id))
 
     def all_supervisor_info(self) -> dict[str, SupervisorInfo]:
@@ -163,7 +156,6 @@ class StormClusterState:
     # ---- heartbeats -----------------------------------------------------------------------------------------------------
 
     def get_worker_heartbeat(self, storm_id: str, node: str, port: int) -> WorkerHeartbeat | None:
-        """Return the last heartbeat of a topology from a slot, None if there was none."""
         return self._record(WorkerHeartbeat, _beat(storm_id, node, port))
 
     def heartbeats_at(self, slots: Mapping[str, NodePort]) -> dict[str, WorkerHeartbeat]:
@@ -190,15 +182,12 @@ class StormClusterState:
         return {paths[path]: _read_all(WorkerHeartbeat, path, below) for path, below in beats.items()}
 
     def setup_heartbeats(self, storm_id: str) -> None:
-        """Make room for the heartbeats of a topology."""
         self.state.mkdirs(node_at(_WORKERBEATS, storm_id))
 
     def heartbeat_storms(self) -> list[str]:
-        """Return the ids of the topologies that have room for heartbeats."""
         return self._children(_WORKERBEATS)
 
     def worker_heartbeat(self, storm_id: str, node: str, port: int, info: WorkerHeartbeat) -> None:
-        """Tell that the driver of a topology in a slot is well."""
         self.state.set_data(_beat(storm_id, node, port), info.to_bytes())
 
     def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:
@@ -216,7 +205,6 @@ class StormClusterState:
         return _newest_first(self._records(ErrorInfo, node_at(_ERRORS, storm_id, component)))
 
     def all_errors(self, storm_id: str) -> dict[str, list[ErrorInfo]]:
-        """Return the last errors of a topology by component."""
         parent = node_at(_ERRORS, storm_id)
         paths = {f"{parent}/{name}": text_of(name) for name in self.state.get_children(parent)}
         errors = self.state.get_data_below_each(list(paths))

@@ -307,12 +307,10 @@ class _Loader:
         self._loader, self._test = loader, test
 
     def create_module(self, spec: Any) -> ModuleType | None:
-        """Make the module as its own loader makes it."""
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module's code."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
