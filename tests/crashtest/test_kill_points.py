@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trident.crashtest import USUAL, KillMoment
-from trident.crashtest.kill_points import FunctionCall, KillPoint, choose
+from trident.crashtest.job_run import FunctionCall, KillPoint, choose
 
 CALLS = [
     FunctionCall(0, batch, 2.0, ("job.py:4", "job.py:5", *["job.py:6", "job.py:7"] * 50, "job.py:8"))

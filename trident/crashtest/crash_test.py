@@ -12,8 +12,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from trident.crashtest.job_run import JobCopy, JobRun, TimeLimits, copy_folder
-from trident.crashtest.kill_points import USUAL, FunctionCall, KillMoment, KillPoint, choose
+from trident.crashtest.job_run import (
+    USUAL,
+    FunctionCall,
+    JobCopy,
+    JobRun,
+    KillMoment,
+    KillPoint,
+    TimeLimits,
+    choose,
+    copy_folder,
+)
 from trident.crashtest.table_rows import Comparison, Row, RowDifference, Table
 from trident.errors import ConfigError, TridentError
 from trident.naming import counted

@@ -8,7 +8,7 @@ file, a line of JSON each; where to die is in the environment variable `TRIDENT_
 `folder`       the copy that the job runs in: its checkpoints must be in it, and lines of code in it are counted
 `parent`       `[descriptor, inode]` of a pipe that ends when `trident crashtest` ends; the job ends with it
 `measure`      whether to tell which lines each call of a function runs
-`kill`         where to die, see `KillPoint` in `trident/crashtest/kill_points.py`; null: nowhere
+`kill`         where to die, see `KillPoint` in `trident/crashtest/job_run.py`; null: nowhere
 =============  ============================================================================================================
 """
 
