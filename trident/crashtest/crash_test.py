@@ -222,7 +222,7 @@ class _Runs:
             if again.problem is not None:
                 outcome = TrialOutcome.refused if point.moment is KillMoment.older else TrialOutcome.stopped
                 return Trial(number, point, outcome, where, problem=again.problem)
-            differences = test.comparison.differences(self._rows, test.table.read(job.folder))
+            differences = self._differences(job.folder)
             return Trial(number, point, TrialOutcome.wrong if differences else TrialOutcome.exact, where, differences)
 
     @contextmanager
@@ -264,7 +264,16 @@ class _Runs:
                    if query in run.told.checkpoints]  # fmt: skip
         if len(commits) < len(self._last) or not all(commit.exists() for commit in commits):
             return False
-        return not self._test.comparison.differences(self._rows, self._test.table.read(folder))
+        return not self._differences(folder)
+
+    def _differences(self, folder: Path) -> list[RowDifference]:
+        """Return how a table differs from that of the undisturbed run; what no reader can read any more differs as a whole."""
+        try:
+            return self._test.comparison.differences(self._rows, self._test.table.read(folder))
+        except TridentError as error:
+            if self._test.table.database is not None:  # a server may be away
+                raise
+            return [RowDifference("the whole table", counted(len(self._rows), "row"), str(error))]
 
 
 def _left_by_earlier_runs(folder: Path) -> list[Path]:
