@@ -205,7 +205,6 @@ class _Runs:
 
     def trial(self, number: int, point: KillPoint) -> Trial:
         """Run the job, kill it, start it again and look at its table."""
-        test = self._test
         with self._copy() as job:
             self._check_before(job.folder)
             copy = job.folder.with_name("older")

@@ -332,6 +332,21 @@ def test_errors(cluster: StormClusterState) -> None:
     assert cluster.all_errors("b") == {}
 
 
+# ---- deaths of drivers ---------------------------------------------------------------------------------------------------
+
+
+def test_deaths_are_read_in_order_and_once_without_what_another_version_wrote(cluster: StormClusterState) -> None:
+    first, second = (DriverDeath(at, "node", 6700, 1, 0.0, 1.0, False, "it broke") for at in (10.0, 20.0))
+    for _ in range(2):  # the answer to the first was lost
+        cluster.report_death("x", first)
+    for strange in (b"", b"[]", b'{"version": 1, "time_secs": 1}', b'{"version": 2}'):
+        cluster.state.create_sequential("/deaths/x/d", strange)
+    cluster.report_death("x", second)
+    assert cluster.all_deaths() == {"x": [first, second]}
+    cluster.remove_storm("x")
+    assert cluster.all_deaths() == {}
+
+
 # ---- the session, watches, names ---------------------------------------------------------------------------------------
 
 

@@ -224,7 +224,9 @@ class StormClusterState:
             deaths = found[paths[path]] = []
             for data in below.values():
                 with suppress(ClusterError):
-                    deaths.append(DriverDeath.of_bytes(data))
+                    death = DriverDeath.of_bytes(data)
+                    if death not in deaths[-1:]:  # else it was reported again, because an answer was lost
+                        deaths.append(death)
         return found
 
     # ---- the session --------------------------------------------------------------------------------------------------
