@@ -153,18 +153,18 @@ def supervisor_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin(host)
-    from trident.cluster.machine.machine_supervisor import SupervisorDaemon
+    from trident.cluster.machine.machine_supervisor import MachineSupervisor
 
     place = folder or (own.folder / "supervisor" if own.folder else Path("trident-supervisor"))
     ports = range(_FIRST_PORT, _FIRST_PORT + slots)
     goes_on = "ending its drivers after their commits" if end_drivers else "its drivers go on"
     with ending_signals(f"stopping; {goes_on}", "ended at once; its drivers go on", own.as_json) as signals:
-        daemon = SupervisorDaemon(own.address, own.token, place, host, ports, session_timeout_s=session_timeout)
+        daemon = MachineSupervisor(own.address, own.token, place, host, ports, session_timeout_s=session_timeout)
         try:
-            own.say(f"supervisor {daemon.supervisor.id} of {own.address}: {slots} slots, files in {place}")
+            own.say(f"supervisor {daemon.id} of {own.address}: {slots} slots, files in {place}")
             exit_code = signals.wait()
         finally:
-            left = sum(slot.is_busy for slot in daemon.supervisor.slots.values())
+            left = sum(slot.is_busy for slot in daemon.slots.values())
             daemon.close(end_drivers)
         if left and not end_drivers:
             own.say(f"{left} drivers go on; the next supervisor with {place} adopts them")
@@ -180,7 +180,7 @@ def up_command(of: DaemonOptions, port: Port = 8080, slots: Slots = 4) -> int:
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin()
-    from trident.cluster.machine.machine_supervisor import SupervisorDaemon
+    from trident.cluster.machine.machine_supervisor import MachineSupervisor
     from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 
     own.report_remains()
@@ -190,7 +190,7 @@ def up_command(of: DaemonOptions, port: Port = 8080, slots: Slots = 4) -> int:
         ending_signals(stopping, "ended at once; drivers go on", own.as_json) as signals,
         NimbusDaemon(own.address, own.token, place / "code", _LOCAL, port) as nimbus,
     ):
-        daemon = SupervisorDaemon(own.address, own.token, place / "supervisor", ports=ports)
+        daemon = MachineSupervisor(own.address, own.token, place / "supervisor", ports=ports)
         try:
             nimbus.wait_until_known()
             own.say(f"cluster in {own.address}: {slots} slots, page at {nimbus.url}")

@@ -78,21 +78,18 @@ class NimbusDaemon(Closes):
         session_timeout_s: float = 10.0,
         **times: Any,
     ) -> None:
-        self._open = ExitStack()
-        try:
+        with ExitStack() as opened:
             cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
-            self._open.callback(cluster.disconnect)
+            opened.callback(cluster.disconnect)
             code = CodeStore(code_dir)
             self.submissions = Submissions(cluster, code, lambda name: log_of(address, name))
             overview = ClusterOverview(cluster, token, self._act)
-            self.server = self._open.enter_context(UIServer(overview, host, port, token, extra_routes=self._routes()))
+            self.server = opened.enter_context(UIServer(overview, host, port, token, extra_routes=self._routes()))
             tidy = self.submissions.remove_unused_code
             self.nimbus = Nimbus(cluster, self.server.url, str(code_dir.absolute()), tidy, **times)
-            self._open.callback(self.nimbus.stop)
+            opened.callback(self.nimbus.stop)
             self.nimbus.start()
-        except BaseException:
-            self._open.close()
-            raise
+            self._open = opened.pop_all()
         self.url, self._cluster = self.server.url, cluster
 
     def wait_until_known(self) -> None:
