@@ -83,11 +83,12 @@ class Demo:
             with bar:
                 made = _run_with_kills(folder, topology, self, bar, text.size // batch_bytes)
         else:
-            outcome = drive(topology, Config.of(engine=self.engine, log_dir=str(folder.log_dir)), True, bar)
-            seconds = outcome.seconds
-            if outcome.exit_code:
+            config = Config.of(engine=self.engine, log_dir=str(folder.log_dir))
+            running, stopped = drive(lambda: topology.start(config), True, bar)
+            if stopped:
                 say("stopped; run it again to continue from there")
-                return outcome.exit_code
+                return stopped
+            seconds = running.seconds
         after = folder.log()
         assert after is not None, "a topology that ran has a log"
         with open_state(topology, "count", log_dir=str(folder.log_dir)) as state:  # whole, as any process can
