@@ -253,10 +253,10 @@ def demo_command(
 
     Exit codes: 0 exact, 1 not exact, killed less often than asked for, or failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
-    from trident.cli.demo import Demo
+    from trident.cli.demo import demo
 
     folder = state_dir or Path("trident-demo-crash" if crash else "trident-demo")
-    return Demo(paths or [], folder, engine, crashes if crash else 0, fresh).run()
+    return demo(paths or [], folder, engine, crashes if crash else 0, fresh)
 
 
 @command(app, "doctor", "`trident doctor`, or `trident doctor --json`")
