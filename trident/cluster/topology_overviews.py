@@ -115,25 +115,19 @@ class TopologyOverview:
         }
 
     def as_json(self) -> dict[str, Any]:
-        base, assigned, beat = self.base, self.assignment, self.heartbeat
+        base, assigned, beat, facts = self.base, self.assignment, self.heartbeat, self.facts()
+        alike = ("id", "name", "kind", "target", "conf", "generation", "supervisor", "host")
         return {
-            "id": self.storm_id,
-            "name": base.storm_name,
-            "kind": base.kind,
+            **{name: facts[name] for name in alike},
             "status": base.status.kind,
             "reason": base.status.reason or self.why_waiting,
             "submitted": base.launch_time_secs,
             "statusSince": base.status.since_secs,
             "workers": base.num_workers,
             "executors": dict(base.component_executors),
-            "target": base.target,
-            "conf": shown_configuration(base.conf),
             "codeHash": base.code_hash,
             "previousCodeHash": base.previous_code_hash,
-            "generation": base.generation,
             "driver": self.driver,
-            "supervisor": None if assigned is None else assigned.slot.node,
-            "host": None if assigned is None else assigned.machine,
             "port": None if assigned is None else assigned.slot.port,
             "pid": None if beat is None else beat.pid,
             "driverUptime": None if beat is None else beat.uptime_secs,

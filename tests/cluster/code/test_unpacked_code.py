@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.code.packed_topologies import COUNTS_OF_WORDS, archive_by_hand, package_of, write_files
 from trident.cluster.code.code_store import CodeCache
-from trident.cluster.code.package_archive import MANIFEST, check_package
+from trident.cluster.code.package_archive import MANIFEST, read_package
 from trident.cluster.code.topology_package import load_package, make_package
 from trident.cluster_errors import BadPackage, RequirementsFailed
 from trident.topology import TridentTopology
@@ -101,7 +101,7 @@ def test_a_package_that_was_made_to_do_harm_is_not_unpacked(tmp_path: Path, name
         cache.unpacked(hashlib.sha256(data).hexdigest())
     assert [path for path in tmp_path.rglob("*") if path.suffix not in ("", ".lock")] == []
     with pytest.raises(BadPackage, match="which no package of `trident submit` does"):
-        check_package(io.BytesIO(data))
+        read_package(io.BytesIO(data))
 
 
 def test_files_that_the_manifest_does_not_name_and_those_of_other_bytes_are_refused(tmp_path: Path) -> None:

@@ -31,9 +31,8 @@ from trident.cluster.code.package_archive import (
     MAX_ARCHIVE_BYTES,
     PYTHON,
     PackageManifest,
-    check_package,
     read_manifest,
-    unpack_into,
+    read_package,
 )
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 from trident.extras import pyspark_version
@@ -145,7 +144,7 @@ class CodeStore:
     def check(self, sha256: str) -> PackageManifest:
         """Return the manifest of a package whose every file a supervisor will take."""
         with self.open(sha256) as source:
-            return check_package(source)
+            return read_package(source)
 
     def hashes(self) -> list[str]:
         return sorted(path.stem for path in self.folder.glob("*.zip") if _SHA256.fullmatch(path.stem))
@@ -226,7 +225,7 @@ class CodeCache:
         manifest = read_manifest(io.BytesIO(data))
 
         def unpack(aside: Path) -> None:
-            unpack_into(io.BytesIO(data), aside)
+            read_package(io.BytesIO(data), aside)
             aside.chmod(0o755)
 
         _made_once(folder, unpack, lambda place: _found(place) is not None)
