@@ -170,7 +170,7 @@ def _log_to(console: Console, level: int) -> None:
         handler, text = logging.StreamHandler(console.file), "%(asctime)s %(levelname)-8s %(name)s: %(message)s"
     handler.addFilter(_is_no_repetition)
     logging.basicConfig(level=level, format=text, datefmt=_TIME, handlers=[handler], force=True)
-    starting.handlers, starting.propagate = [_Plain(console)], False
+    starting.handlers, starting.propagate = [logging.StreamHandler(console.file)], False
     _quiet()
 
 
@@ -205,15 +205,6 @@ class _JsonLines(logging.StreamHandler[TextIO]):
         if isinstance(event, TopologyTerminated):
             self.last_error = event.exception
         super().emit(record)
-
-
-class _Plain(logging.Handler):
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-
-    def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage(), console=self._console)
 
 
 def _is_no_repetition(record: logging.LogRecord) -> bool:

@@ -64,7 +64,7 @@ def demo(paths: Sequence[Path], state_dir: Path, engine: str, kills: int, fresh:
     before = folder.log()
     topology = load_topology(f"{folder.module}:topology")
     begun = time.monotonic()
-    bar = _Bar(text.lines, _tuples(before))
+    bar = _Bar(folder, text.lines, _tuples(before))
     made, seconds = 0, None
     if kills:
         with bar:
@@ -93,8 +93,10 @@ def demo(paths: Sequence[Path], state_dir: Path, engine: str, kills: int, fresh:
 class _Bar:
     """A bar over the lines of the text; where there is no terminal, a plain line every few seconds."""
 
-    def __init__(self, lines: int, before: int) -> None:
+    def __init__(self, folder: DemoFolder, lines: int, before: int) -> None:
         self._lines, self._before = lines, before
+        self.folder, self._log = folder, LogReader(folder.log_dir)
+        self.txid = 0
         self._console = results()
         self._has_bar = self._console.is_terminal
         columns = (TextColumn("batch {task.fields[txid]}"), BarColumn(), MofNCompleteColumn(), TextColumn("lines"))
@@ -113,8 +115,13 @@ class _Bar:
         status = running.status
         self._set(status["txid"], self._before + status["tuples"])
 
-    def show(self, log: LogState) -> None:
-        self._set(log.txid, _tuples(log))
+    def look(self) -> int:
+        """Show the progress of a topology in another process, by its log; return the last batch there."""
+        if exists(self.folder.log_dir):
+            log = self._log.refresh()
+            self.txid = log.txid
+            self._set(log.txid, _tuples(log))
+        return self.txid
 
     def _set(self, txid: int, lines: int) -> None:
         self._progress.update(self._task, completed=lines, txid=txid)
@@ -211,51 +218,34 @@ def _run_with_kills(
     ):
         while True:
             with DemoJob(folder, engine, Path(scratch)) as job:
-                look = _Look(folder, bar)
-                wanted = chance.randint(1, max(1, min(3, (batches - look.txid) // (kills - made + 1))))
-                if made == kills or not _moment(job, look, look.txid + wanted, made % 2 == 0, chance):
+                bar.look()
+                wanted = chance.randint(1, max(1, min(3, (batches - bar.txid) // (kills - made + 1))))
+                if made == kills or not _moment(job, bar, bar.txid + wanted, made % 2 == 0, chance):
                     while not job.ended():
-                        look.again()
+                        bar.look()
                         time.sleep(_LOOK_S)
-                    look.again()
+                    bar.look()
                     return made
-            look.again()
+            bar.look()
             made += 1
-            say(kill_line(made, look.txid, _stored(folder, topology)), "yellow")
+            say(kill_line(made, bar.txid, _stored(folder, topology)), "yellow")
 
 
-class _Look:
-    """What the log says, looked at again and again."""
-
-    def __init__(self, folder: DemoFolder, bar: _Bar) -> None:
-        self.folder, self._bar = folder, bar
-        self._reader = LogReader(folder.log_dir)
-        self.txid = 0
-        self.again()
-
-    def again(self) -> int:
-        if exists(self.folder.log_dir):
-            state = self._reader.refresh()
-            self.txid = state.txid
-            self._bar.show(state)
-        return self.txid
-
-
-def _moment(job: DemoJob, look: _Look, txid: int, in_commit: bool, chance: random.Random) -> bool:
+def _moment(job: DemoJob, bar: _Bar, txid: int, in_commit: bool, chance: random.Random) -> bool:
     """Wait until batch `txid` is recorded and then for the moment to kill; False if the job came to its end before.
 
     The moment is the one at which the store commits the next batch (`in_commit`), or any within a batch's time.
     """
-    start, begun = look.txid, time.monotonic()
-    while look.again() < txid:
+    start, begun = bar.txid, time.monotonic()
+    while bar.look() < txid:
         if job.ended():
             return False
-        if look.txid == start:
+        if bar.txid == start:
             begun = time.monotonic()  # nothing is committed yet
         time.sleep(_LOOK_S)
     if in_commit:
-        newest = _newest(look.folder.delta_log)
-        while _newest(look.folder.delta_log) == newest:
+        newest = _newest(bar.folder.delta_log)
+        while _newest(bar.folder.delta_log) == newest:
             if job.ended():
                 return False
         return True

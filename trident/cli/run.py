@@ -135,14 +135,9 @@ def run_command(of: RunOptions) -> int:
     from trident.storm import StormTopology
 
     as_json = of.log_format == "json"
-    served = {"master": of.master, "metrics_port": of.metrics_port, "metrics_host": of.metrics_host}
-    given = {
-        **served,
-        "engine": of.engine,
-        "takeover": of.takeover or None,
-        "state_recovery": of.state_recovery,
-        "log_dir": of.log_dir,
-    }
+    served = {name: vars(of)[name] for name in ("master", "metrics_port", "metrics_host")}
+    of_batches = {name: vars(of)[name] for name in ("engine", "state_recovery", "log_dir")}
+    given = {**served, **of_batches, "takeover": of.takeover or None}
     with ExitStack() as opened:
         settings([], given)  # what is wrong here is reported before the module is imported
         beside = [_page(opened, of.ui_host, of.ui_port, of.ui_token)] if of.ui else []
