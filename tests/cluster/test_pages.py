@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -249,13 +248,6 @@ def test_what_is_not_of_the_topology_is_not_shown_after_it_has_ended(cluster: St
     cluster.remove_storm(storm_id)
     with pytest.raises(NoSuchTopology, match="has ended"):
         pages.topology()
-
-
-def test_a_base_changes_only_as_a_whole(cluster: StormClusterState) -> None:
-    storm_id = submitted(cluster)
-    changed = cluster.update_storm(storm_id, lambda base: replace(base, generation=base.generation + 1))
-    assert changed is not None
-    assert ClusterOverview(cluster, TOKEN).of_topology(storm_id).topology()["generation"] == 2
 
 
 # ---- what an operator sees first -------------------------------------------------------------------------------------

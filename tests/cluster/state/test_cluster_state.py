@@ -36,13 +36,6 @@ def test_a_node_that_is_not_there_is_none_and_has_nothing_below(opened: Opened) 
     state.delete_node("/none")
 
 
-def test_children_are_sorted(opened: Opened) -> None:
-    for name in ("b", "Z", "a", "é", "10", "9"):
-        opened.state.set_data(f"/all/{name}", name.encode())
-    assert opened.state.get_children("/all") == ["10", "9", "Z", "a", "b", "é"]
-    assert list(opened.state.get_data_below("/all")) == ["10", "9", "Z", "a", "b", "é"]
-
-
 @pytest.mark.sample(1)
 def test_many_nodes_are_read_at_once_in_the_order_asked(opened: Opened) -> None:
     state = opened.state
@@ -81,13 +74,6 @@ def test_sequential_names_have_ten_digits_and_only_grow(opened: Opened) -> None:
     assert numbers == sorted(set(numbers))
     assert [path[:-10] for path in made] == ["/all/e", "/all/e", "/all/f"]
     assert state.get_data_below("/all") == {made[1][5:]: b"2", made[2][5:]: b"3"}
-
-
-def test_a_name_that_is_only_a_number(opened: Opened) -> None:
-    made = opened.state.create_sequential("/all/", b"1")
-    assert made[:5] == "/all/"
-    assert made[5:].isdecimal()
-    assert opened.state.get_data(made) == b"1"
 
 
 NO_PATHS = ("", "a", "a/b", "//", "/a/", "/a//b", "/a/./b", "/..", "/a\0b", "/a\nb", "/a\ud800", "/🙂")
@@ -154,43 +140,6 @@ def test_a_data_watch_tells_once(opening: Opening) -> None:
     one.until(bool)
     assert one.settled() == [("changed", "/a")]
     assert other.settled() == []
-
-
-def test_a_watch_of_a_missing_node_tells_of_its_creation(opening: Opening) -> None:
-    one, other = opening(), opening()
-    assert one.state.get_data("/a/b", watch=True) is None
-    assert one.state.get_children("/c", watch=True) == []
-    other.state.set_data("/a/b", b"")
-    other.state.mkdirs("/c/d")
-    one.told(("changed", "/a/b"), ("changed", "/c"))
-
-
-def test_a_watch_of_data_and_of_children_tells_of_a_delete(opening: Opening) -> None:
-    one, other = opening(), opening()
-    one.state.set_data("/a/b", b"")
-    one.state.get_data("/a", watch=True)
-    one.state.get_children("/a", watch=True)
-    one.state.get_data("/a/b", watch=True)
-    other.state.delete_node("/a")
-    one.until(lambda told: ("changed", "/a") in told)
-    told = one.settled()
-    assert set(told) == {("changed", "/a/b"), ("changed", "/a")}
-    assert len(told) <= 3  # the names below first, then the node itself, where they are seen one after the other
-
-
-def test_a_child_watch_tells_of_creations_and_deletes_not_of_data(opening: Opening) -> None:
-    one, other = opening(), opening()
-    one.state.set_data("/a/b", b"")
-    assert one.state.get_children("/a", watch=True) == ["b"]
-    other.state.set_data("/a/b", b"changed")
-    other.state.set_data("/a", b"changed")
-    other.state.set_data("/a/b/below", b"")
-    assert one.settled() == []
-    other.state.set_data("/a/c", b"")
-    one.told(("changed", "/a"))
-    assert one.state.get_children("/a", watch=True) == ["b", "c"]
-    other.state.delete_node("/a/c")
-    one.told(("changed", "/a"))
 
 
 def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:

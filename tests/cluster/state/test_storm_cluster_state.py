@@ -90,7 +90,9 @@ def test_assignments(cluster: StormClusterState, raw: Opened) -> None:
     told.wait(1)
     set_assignment(cluster, "a", ASSIGNMENT)
     assert cluster.assignments() == ["a", "b"]
-    assert cluster.all_assignments() == {"a": ASSIGNMENT, "b": ASSIGNMENT}
+    set_assignment(cluster, "a", replace(ASSIGNMENT, generation=4))
+    assert cluster.all_assignments() == {"a": replace(ASSIGNMENT, generation=4), "b": ASSIGNMENT}
+    assert (str(ASSIGNMENT.slot), ASSIGNMENT.start_time_secs) == ("node-a:6700", 1700000001.0)
     assert told.calls == 1
 
 
@@ -105,25 +107,7 @@ def test_assignment_info(cluster: StormClusterState, raw: Opened) -> None:
     assert cluster.assignment_info("a") is None
 
 
-def test_set_assignment(cluster: StormClusterState) -> None:
-    set_assignment(cluster, "a", ASSIGNMENT)
-    set_assignment(cluster, "a", replace(ASSIGNMENT, generation=4))
-    found = cluster.assignment_info("a")
-    assert found == replace(ASSIGNMENT, generation=4)
-    assert found is not None
-    assert found.slot == NodePort("node-a", 6700)
-    assert str(found.slot) == "node-a:6700"
-    assert found.start_time_secs == 1700000001.0
-
-
 # ---- topologies ----------------------------------------------------------------------------------------------------------
-
-
-def test_active_storms(cluster: StormClusterState) -> None:
-    assert cluster.active_storms() == []
-    cluster.activate_storm("b", replace(BASE, storm_name="other"))
-    cluster.activate_storm("a", BASE)
-    assert cluster.active_storms() == ["a", "b"]
 
 
 def test_storm_base(cluster: StormClusterState, raw: Opened) -> None:
@@ -246,13 +230,6 @@ def test_get_worker_heartbeat(cluster: StormClusterState) -> None:
     cluster.worker_heartbeat("words-1-17", "node-a", 6700, BEAT)
     assert cluster.get_worker_heartbeat("words-1-17", "node-a", 6700) == BEAT
     assert cluster.get_worker_heartbeat("words-1-17", "node-a", 6701) is None
-
-
-def test_heartbeat_storms(cluster: StormClusterState) -> None:
-    assert cluster.heartbeat_storms() == []
-    cluster.setup_heartbeats("b")
-    cluster.worker_heartbeat("a", "node-a", 6700, BEAT)
-    assert cluster.heartbeat_storms() == ["a", "b"]
 
 
 def test_remove_worker_heartbeat(cluster: StormClusterState) -> None:
