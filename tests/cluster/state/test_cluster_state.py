@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -268,6 +270,30 @@ def test_a_closed_state_says_so_and_can_be_closed_again(opened: Opened) -> None:
         opened.state.get_data("/a")
     with pytest.raises(ClusterError, match="is closed"):
         opened.state.set_data("/a", b"")
+
+
+def test_a_closed_state_leaves_no_thread(opening: Opening) -> None:
+    before = set(threading.enumerate())
+    for one in [opening() for _ in range(3)]:
+        assert any(thread.name.startswith("trident-cluster") for thread in threading.enumerate())
+        one.state.close()
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(opened: Opened) -> None:
+    opened.state.set_ephemeral_node("/a", b"1")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            opened.state.get_data("/a")
+        except ClusterError as error:
+            status = 0 if "was opened before this process was forked; open it again here" in str(error) else 2
+        opened.state.close()
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    opened.state.set_data("/b", b"2")
+    assert opened.state.get_children("/") == ["a", "b"]
 
 
 def test_what_is_persistent_outlasts_all_sessions(opening: Opening) -> None:
