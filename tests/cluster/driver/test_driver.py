@@ -1,6 +1,7 @@
-"""What a driver makes of its orders, whatever does not answer.
+"""What a driver makes of its orders and of errors, whatever does not answer.
 
-A batch that new code has committed keeps it from being rolled back, also if its driver dies in the same moment.
+A batch that new code has committed keeps it from being rolled back, also if its driver dies in the same moment. A driver says
+of its end whether another one would end in the same way.
 """
 
 from __future__ import annotations
@@ -17,16 +18,30 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
-from trident import TridentTopology
+from trident import Config, TridentTopology
+from trident.cluster.driver.driver_main import _Driver
 from trident.cluster.driver.orders import DriverBeats, Orders, epoch_before
 from trident.cluster.machine.machine_folder import DriverOrder
 from trident.cluster.nimbus.submissions import rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import DRIVER, Assignment, ErrorInfo, NodePort, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterUnreachable
-from trident.errors import ConfigError
+from trident.cluster_errors import BadPackage, ClusterUnreachable
+from trident.errors import (
+    BackendError,
+    BatchFailedError,
+    ConfigError,
+    EnvironmentProblem,
+    FencedError,
+    StateMismatchError,
+    StoreAwayError,
+    TopologyError,
+)
 from trident.operations import Count
+from trident.runtime.loop.retrying import pause_after
+from trident.runtime.steps.failures import failure_of
+from trident.spark.job_errors import jvm_gone
+from trident.spout.interfaces import TransactionAttempt
 
 _ID = "words-1-1"
 _ORDER = DriverOrder("", _ID, "a", 1, "host", 0.0, 2, "new", "", "", "", "")
@@ -116,3 +131,60 @@ def test_what_cannot_be_done_while_the_clusters_state_is_away_is_reported_later_
     beats.stop(ended=False)
     assert [each.error for each in cluster.errors(_ID, DRIVER)] == ["it cannot go on"]
     assert not tries
+
+
+def is_fatal(error: Exception, has_run: bool = False) -> bool:
+    driver = _Driver(_ORDER)
+    driver._running_since = 1.0 if has_run else None
+    return driver._is_fatal(error)
+
+
+def batch_failed(error: Exception, retry: bool = True) -> BatchFailedError:
+    """Return what ends a topology whose batch fails each time of this."""
+    with pytest.raises(BatchFailedError) as raised:
+        pause_after(Config(), TransactionAttempt(1, 1), failure_of("step", error, retry=retry), 3, True)
+    return raised.value
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadPackage("damaged"),
+        ConfigError("no such setting"),
+        TopologyError("no such field"),
+        EnvironmentProblem("pip install it"),
+        StateMismatchError("count", 0, "batch 2", "nothing"),
+        BackendError("wrong password", retryable=False),
+        batch_failed(ZeroDivisionError()),
+        batch_failed(BackendError("no such table", retryable=False)),
+        batch_failed(EnvironmentProblem("the executor lacks pyarrow"), retry=False),
+    ],
+    ids=repr,
+)
+def test_what_no_second_try_can_mend_is_fatal(error: Exception, has_run: bool) -> None:
+    assert is_fatal(error, has_run)
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreAwayError("no answer", "Redis at localhost:6379"),
+        ClusterUnreachable("no answer"),
+        FencedError("log", "one", "another"),
+        EnvironmentProblem.of_now("no Spark master answers"),
+        ConnectionResetError(),
+        batch_failed(ConnectionResetError()),
+        batch_failed(StoreAwayError("no answer", "Redis at localhost:6379")),
+        batch_failed(jvm_gone(ConnectionRefusedError()), retry=False),
+    ],
+    ids=repr,
+)
+def test_what_may_pass_is_tried_again(error: Exception, has_run: bool) -> None:
+    assert not is_fatal(error, has_run)
+
+
+def test_a_mistake_of_python_is_fatal_only_before_the_topology_ran() -> None:
+    assert is_fatal(AttributeError("'NoneType' object has no attribute 'sc'"))
+    assert not is_fatal(AttributeError("'NoneType' object has no attribute 'sc'"), has_run=True)
