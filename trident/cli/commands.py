@@ -96,6 +96,7 @@ def number(help: str, least: int = 1, **more: Any) -> Any:
 
 
 def seconds(help: str, least: float, *names: str) -> Any:
+    """Return an option that is a time."""
     return typer.Option(*names, metavar="SECONDS", min=least, help=help)
 
 

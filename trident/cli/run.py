@@ -36,6 +36,7 @@ from trident.servers.log_addresses import is_log_address
 if TYPE_CHECKING:
     from trident.config import Config
     from trident.drpc import DRPCServer, LocalDRPC
+    from trident.runtime.running import RunningTopology
     from trident.storm import StormConfig, StormTopology
     from trident.topology import TridentTopology
 
@@ -225,8 +226,14 @@ def _run(
     """
     from trident.cli.live_lines import LineDisplay
 
+    def start() -> RunningTopology:
+        running = topology.start(config)
+        if running.ui_url is not None:
+            say(f"{topology.name}: page at {running.ui_url}")
+        return running
+
     display = None if as_json else LineDisplay(problems(), topology.name)
-    running, code = drive(lambda: topology.start(config), once, display, beside, as_json)
+    running, code = drive(start, once, display, beside, as_json)
     if running is None:
         say("stopped before it had started; nothing was changed")
         return code
@@ -294,9 +301,8 @@ def _until_ended(
     """Show a topology until `wait` returns or a signal comes, and stop it; returns the error that ended it."""
     from concurrent.futures import ThreadPoolExecutor
 
-    for what, url in (("page", getattr(running, "ui_url", None)), ("metrics", running.metrics_url)):
-        if url is not None:
-            say(f"{running.name}: {what} at {url}")
+    if running.metrics_url is not None:
+        say(f"{running.name}: metrics at {running.metrics_url}")
     done = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="trident-wait") as waiter:
         ended = waiter.submit(wait)

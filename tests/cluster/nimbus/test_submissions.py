@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -208,38 +207,6 @@ def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submiss
         assert won == [submissions.cluster.find_storm(f"n{name}")[0]]
     assert len(submissions.cluster.active_storms()) == 20
     assert len({storm_id.rsplit("-", 2)[1] for storm_id in submissions.cluster.active_storms()}) == 20
-
-
-_ENDLESS = _SUBMITTER.replace("for name in range(20):", "import itertools\nfor name in itertools.count():")
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_submitters_that_are_killed_leave_names_and_topologies_that_belong_together(
-    submissions: Submissions, address: str
-) -> None:
-    sha256 = packed(submissions)
-    command = [sys.executable, "-c", _ENDLESS, address, str(submissions.code.folder), sha256]
-    for seed in range(4):
-        with subprocess.Popen(
-            [*command, str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as running:
-            assert running.stdout is not None
-            assert running.stdin is not None
-            assert running.stdout.readline() == "ready\n"
-            running.stdin.write("go\n")
-            running.stdin.flush()
-            for _ in range(10 * seed + random.Random(seed).randrange(10) + 5):
-                running.stdout.readline()
-            running.kill()
-    bases = submissions.cluster.all_bases()
-    assert len(bases) >= 35
-    assert sorted(base.storm_name for base in bases.values()) == sorted(
-        submissions.cluster.state.get_children("/names")
-    )
-    for storm_id, base in bases.items():
-        assert submissions.cluster.find_storm(base.storm_name) == (storm_id, base)
-        assert submissions.submit(sha256, base.storm_name, base.submission) == storm_id
 
 
 def test_a_name_without_a_record_is_told(submissions: Submissions) -> None:
