@@ -9,8 +9,6 @@ import pytest
 
 from tests.harness.commands import COUNTS, trident, write_module
 
-pytestmark = pytest.mark.slow
-
 JOB = """
     from spouts import FixedBatchSpout
     from states.delta import DeltaState

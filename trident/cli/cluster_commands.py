@@ -103,7 +103,7 @@ def upgrade_command(
     code = Code(target, include or [], requirements, conf_of(conf or []))
     with of.client() as client:
         if rehearsed is not None:
-            from trident.cli.proof_commands import print_rehearsed
+            from trident.cli.state_commands import print_rehearsed
 
             return print_rehearsed(rehearse(client, topology, code, conf is None, rehearsed), as_json)
         upgrade(client, topology, code, conf is None, timeout if wait else None, as_json)
