@@ -9,6 +9,8 @@ import pytest
 
 from tests.harness.commands import COUNTS, trident, write_module
 
+pytestmark = pytest.mark.slow
+
 JOB = """
     from spouts import FixedBatchSpout
     from states.delta import DeltaState
