@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -162,51 +160,26 @@ def test_a_package_that_is_missing_damaged_or_of_other_versions_is_refused(submi
         submissions.submit(sha256)
 
 
-_SUBMITTER = """
-import sys
-from pathlib import Path
-from typing import Any
-from trident.cluster_errors import NameTaken
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.nimbus.submissions import Submissions
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.storm_cluster_state import StormClusterState
-address, folder, sha256, number = sys.argv[1:]
-cluster = StormClusterState(open_cluster_state(address))
-submissions = Submissions(cluster, CodeStore(Path(folder)))
-print("ready", flush=True)
-sys.stdin.readline()
-for name in range(20):
-    try:
-        print(submissions.submit(sha256, f"n{name}", number), flush=True)
-    except NameTaken:
-        print("taken", flush=True)
-cluster.disconnect()
-"""
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submissions, address: str) -> None:
+def test_of_several_nimbuses_that_add_one_name_one_wins(submissions: Submissions, address: str) -> None:
     sha256 = packed(submissions)
-    command = [sys.executable, "-c", _SUBMITTER, address, str(submissions.code.folder), sha256]
-    running = [
-        subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for number in range(4)
-    ]
-    for each in running:
-        assert each.stdout is not None
-        assert each.stdout.readline() == "ready\n"
-    for each in running:
-        assert each.stdin is not None
-        each.stdin.write("go\n")
-        each.stdin.flush()
-    said = [each.communicate(timeout=60)[0].split() for each in running]
-    for name in range(20):
-        won = [lines[name] for lines in said if lines[name] != "taken"]
+
+    def submit(number: int) -> list[str]:
+        session = StormClusterState(open_cluster_state(address))
+        said = []
+        for name in range(10):
+            try:
+                said.append(Submissions(session, submissions.code).submit(sha256, f"n{name}", str(number)))
+            except NameTaken:
+                said.append("taken")
+        session.disconnect()
+        return said
+
+    with ThreadPoolExecutor(4) as threads:
+        said = list(threads.map(submit, range(4)))
+    for name in range(10):
+        won = [each[name] for each in said if each[name] != "taken"]
         assert won == [submissions.cluster.find_storm(f"n{name}")[0]]
-    assert len(submissions.cluster.active_storms()) == 20
-    assert len({storm_id.rsplit("-", 2)[1] for storm_id in submissions.cluster.active_storms()}) == 20
+    assert len({storm_id.rsplit("-", 2)[1] for storm_id in submissions.cluster.active_storms()}) == 10
 
 
 def test_a_name_without_a_record_is_told(submissions: Submissions) -> None:
