@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 import typer
 
@@ -216,8 +216,8 @@ def _is_no_repetition(record: logging.LogRecord) -> bool:
     return not (is_last_failure or (isinstance(event, TopologyTerminated) and event.exception is not None))
 
 
-class Signals:
-    """Notices SIGINT and SIGTERM. The handler only notes the first: it may run in the middle of anything.
+class EndingSignals:
+    """Notices SIGINT and SIGTERM in its block. The handler only notes the first: it may run in the middle of anything.
 
     `first`, `second`: what is said at the first signal, and at the second.
     """
@@ -226,7 +226,16 @@ class Signals:
         self.received: int | None = None
         self._first, self._second, self._as_json = first, second, as_json
 
-    def handle(self, signum: int, frame: FrameType | None) -> None:
+    def __enter__(self) -> Self:
+        self._before = {signum: signal.signal(signum, self._handle) for signum in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self.received is None:  # otherwise the process is about to end, and a second signal must end it at once
+            for signum, handler in self._before.items():
+                signal.signal(signum, handler)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.received is not None:
             self._say(self._second)
             os._exit(128 + signum)  # a crash like any other: what is promised does not depend on a clean end
@@ -244,19 +253,6 @@ class Signals:
         # Past the log, whose lock the interrupted code may hold. The line break ends what a terminal shows of Ctrl-C.
         line = json_line(text) if self._as_json else f"\n{text}"
         os.write(2, f"{line}\n".encode())
-
-
-@contextmanager
-def ending_signals(first: str, second: str, as_json: bool) -> Iterator[Signals]:
-    """Notice signals in the block, see `Signals`."""
-    signals = Signals(first, second, as_json)
-    before = {signum: signal.signal(signum, signals.handle) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield signals
-    finally:
-        if signals.received is None:  # otherwise the process is about to end, and a second signal must end it at once
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from trident.cli.commands import (
     seconds,
     secret,
 )
-from trident.cli.console import Signals, ending_signals, problems, say, say_page
+from trident.cli.console import EndingSignals, problems, say, say_page
 from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
@@ -280,7 +280,7 @@ def drive(
     """
     from trident.runtime.loop.retrying import giving_up_if  # after the messages of a declaration that is wrong
 
-    with ending_signals(*said, as_json) as signals:
+    with EndingSignals(*said, as_json) as signals:
         try:
             with giving_up_if(lambda: signals.received is not None, awaits_batch=once):
                 running = start()
@@ -296,7 +296,7 @@ def drive(
 
 
 def _until_ended(
-    running: Any, wait: Callable[[], object], signals: Signals, display: Display | None, beside: Sequence[Beside]
+    running: Any, wait: Callable[[], object], signals: EndingSignals, display: Display | None, beside: Sequence[Beside]
 ) -> BaseException | None:
     """Show a topology until `wait` returns or a signal comes, and stop it; returns the error that ended it."""
     from concurrent.futures import ThreadPoolExecutor
@@ -372,7 +372,7 @@ def drpc_command(
     more = {"token": token, "timeout_s": timeout, "max_connections": max_connections, **limits}
     stopping = "stopping after the requests in flight (a second signal ends it at once)"
     with (
-        ending_signals(stopping, "ended at once", as_json=False) as signals,
+        EndingSignals(stopping, "ended at once", as_json=False) as signals,
         LocalDRPC(topology, config, threads=threads) as drpc,
         serving(drpc, host, port, **more),
     ):
