@@ -77,6 +77,13 @@ def test_csv_has_a_header_only_if_it_is_said(tmp_path: Path) -> None:
     assert table_named("one.csv").read(tmp_path) == [{"_c0": "word", "_c1": "n"}, {"_c0": "cow", "_c1": "1"}]
 
 
+def test_a_line_of_csv_with_more_values_than_the_header_is_another_row(tmp_path: Path) -> None:
+    (tmp_path / "cut.csv").write_text("word,n\ncow,moon,2\n")  # `cow,` was cut by a kill
+    rows = table_named("cut.csv?header=true").read(tmp_path)
+    (cow,) = Comparison(["word"]).differences([{"word": "cow", "n": "1"}], rows)
+    assert (cow.expected, cow.found) == ("n=1", 'beyond the header=["2"], n=moon')
+
+
 def test_a_list_has_its_rows(tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text(json.dumps(ROWS, indent=1))
     (tmp_path / "pairs.json").write_text(json.dumps([["cow", 1], 7]))

@@ -15,7 +15,7 @@ import pytest
 
 from tests.ui.page_servers import get, until
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
-from trident.cli.cluster_output import print_topology
+from trident.cli.cluster_commands import print_topology
 from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
@@ -147,7 +147,7 @@ def test_a_cluster_says_so_of_a_stuck_topology(
         assert_said(warnings(get(server, f"{T}/{storm_id}")), stuck)
         (row,) = get(server, f"{T}/summary")["topologies"]
         assert_said(warnings(row), stuck)
-        found = overview(cluster, stuck.name)
+        found = overview(cluster, *cluster.find_storm(stuck.name))
         assert_said(warnings(found.as_json()), stuck)
         print_topology(found)
         told = capsys.readouterr().out

@@ -20,7 +20,7 @@ from typing import Any
 
 import typer
 
-from trident.cli.console import ending_signals, say
+from trident.cli.console import EndingSignals, say
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
 from trident.http.plain_json import json_answer, to_json
@@ -53,7 +53,7 @@ def serve_changes(
 
     with (
         opened(None),
-        ending_signals("stopping", "ended at once", as_json=False) as signals,
+        EndingSignals("stopping", "ended at once", as_json=False) as signals,
         ChangeServer(opened, host, port, token) as server,
     ):
         url = server.url

@@ -88,7 +88,6 @@ def port(help: str, show_default: bool | str = True) -> Any:
 
 
 def flag(name: str, help: str, *short: str) -> Any:
-    """Return an option that is given or not."""
     return typer.Option(name, *short, help=help)
 
 
@@ -253,7 +252,6 @@ class TopologyOptions:
         return load_topology(self.target, self.name), config
 
     def load_both(self, new: str) -> tuple[TridentTopology, TridentTopology, Config]:
-        """Return the topology, its new declaration, and the settings."""
         from trident.cli.target import load_both
 
         config = self.settings()

@@ -52,12 +52,10 @@ class DemoFolder:
 
     @property
     def module(self) -> Path:
-        """The file that holds the topology."""
         return self.path / "word_count.py"
 
     @property
     def target(self) -> str:
-        """The topology, as the command line has it."""
         return f"{_near(self.module)}:topology"
 
     @property
@@ -163,7 +161,6 @@ class DemoText:
 
 
 def standard_library() -> list[Path]:
-    """Return the Python sources of this interpreter's standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     return [path for path in _walk(library) if path.suffix == ".py"]
 

@@ -108,7 +108,13 @@ class LetterBox:
         """Return the letters in a file with their values, and how many others wait no more; all lines are right, or none."""
         letters: dict[str, DeadLetter] = {}
         back = 0
-        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(
+                f"{file} cannot be read: {error}. Nothing is put back", param_hint="--from"
+            ) from error
+        for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
                 continue
             try:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from trident.cli.console import INTERRUPTED, print_json, problems, say, wrong_use
 from trident.cluster.client import ClusterClient
-from trident.cluster.code.package_archive import unpack_into
+from trident.cluster.code.package_archive import read_package
 from trident.cluster.code.topology_package import TopologyPackage, load_package, make_package, settings_of
 from trident.cluster.topology_overviews import TopologyOverview, first_line
 from trident.cluster_errors import ClusterError, NameTaken
@@ -127,7 +127,7 @@ def rehearse(client: ClusterClient, topology: str, code: Code, keep_conf: bool, 
 def _loaded(data: bytes, folder: Path, name: str) -> Any:
     """Load a topology from a package, with the modules of this very package."""
     folder.mkdir()
-    manifest = unpack_into(io.BytesIO(data), folder)
+    manifest = read_package(io.BytesIO(data), folder)
     forget_modules({path.stem for path in folder.iterdir()})
     return load_package(folder, manifest, name)
 

@@ -79,7 +79,6 @@ def settings(conf: Sequence[str], given: Mapping[str, Any], topology: TridentTop
 
 
 def conf_of(given: Sequence[str]) -> dict[str, str]:
-    """Return the settings of `--conf key=value`, names and texts."""
     pairs = [each.partition("=") for each in given]
     for name, equals, value in pairs:
         if not (name and equals):

@@ -156,7 +156,8 @@ def _rows_of_file(file: Path, root: Path, table: Table) -> Iterator[Row]:
 
 def _rows_of_csv(file: Path, header: bool) -> Iterator[Row]:
     with file.open(encoding="utf-8", newline="") as lines:
-        yield from csv.DictReader(lines) if header else map(_as_row, csv.reader(lines))
+        # A line that a kill has cut, and the next one written behind it, have more values than there are names.
+        yield from csv.DictReader(lines, restkey="beyond the header") if header else map(_as_row, csv.reader(lines))
 
 
 def _rows_of_json(file: Path, lines: bool) -> list[Row]:

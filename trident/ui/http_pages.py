@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -91,15 +92,10 @@ class HttpTopologyPages(Closes):
                 else error
             )
             raise ClusterUnreachable(f"the pages at {self.url} cannot be read: {reason}") from error
-        try:
-            read = answer.json()
-        except ValueError as error:
-            raise ClusterError(
-                f"{self.url} does not answer as a server of these pages does (status {answer.status_code})"
-            ) from error
-        if answer.is_success and isinstance(read, dict):
-            return read
-        raise error_of(self.url, answer.status_code, read)
+        if answer.is_success:
+            with suppress(ValueError, TypeError):
+                return dict(answer.json())
+        raise error_of(self.url, answer)
 
 
 def client_of(
@@ -115,9 +111,13 @@ def client_of(
     return httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False, verify=verify)
 
 
-def error_of(url: str, status: int, read: Any) -> Exception:
+def error_of(url: str, answer: httpx.Response) -> Exception:
     """Return the error that an answer tells, as the class that it was there."""
-    problem = read if isinstance(read, dict) else {}
+    status = answer.status_code
+    try:
+        problem = dict(answer.json())
+    except (ValueError, TypeError):
+        return ClusterError(f"{url} does not answer as a server of Trident's pages does (status {status})")
     message = str(problem.get("errorMessage", f"{url} answered {status}"))
     kind = _KINDS.get(str(problem.get("kind")))
     if kind is not None:

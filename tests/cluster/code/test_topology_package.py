@@ -144,7 +144,13 @@ def test_code_that_is_too_large_is_refused_with_its_largest_files(
         make_package("counts.py:topology")
 
 
-@pytest.mark.parametrize("line", ["-r other.txt", "-e .", "./wheels/x.whl", "-c pins.txt", "--requirement=other.txt"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-r other.txt", "-e .", "./wheels/x.whl", "-c pins.txt", "--requirement=other.txt", "x @ file:///home/ann/x.whl",
+        "file:///home/ann/x.whl", "--find-links wheels", "--find-links=file:///home/ann",
+    ],
+)  # fmt: skip
 def test_requirements_that_name_files_of_this_machine_are_refused(folder: Path, line: str) -> None:
     write_files(folder, {"needed.txt": f"requests\n{line}\n"})
     with pytest.raises(BadPackage, match="refers to this machine"):

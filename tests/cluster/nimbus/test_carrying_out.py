@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trident.cluster.driver.driven import proved
+from trident.cluster.driver.orders import proved
 from trident.cluster.nimbus.assigning import MarkFailed, RollBack, decide
 from trident.cluster.nimbus.nimbus import Nimbus
 from trident.cluster.nimbus.submissions import rebalanced

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -9,7 +11,6 @@ import pytest
 
 from tests.harness.cluster_states import Opened, Opening
 from tests.harness.commands import until
-from trident.cluster.state.cluster_state import EventDispatcher
 from trident.cluster_errors import ClusterError
 from trident.servers.nodes import NodeEvent, StoredNode
 
@@ -35,13 +36,6 @@ def test_a_node_that_is_not_there_is_none_and_has_nothing_below(opened: Opened) 
     assert state.get_data_below_each(["/none"]) == {"/none": {}}
     assert state.get_data_each(["/none"]) == [None]
     state.delete_node("/none")
-
-
-def test_children_are_sorted(opened: Opened) -> None:
-    for name in ("b", "Z", "a", "é", "10", "9"):
-        opened.state.set_data(f"/all/{name}", name.encode())
-    assert opened.state.get_children("/all") == ["10", "9", "Z", "a", "b", "é"]
-    assert list(opened.state.get_data_below("/all")) == ["10", "9", "Z", "a", "b", "é"]
 
 
 @pytest.mark.sample(1)
@@ -82,13 +76,6 @@ def test_sequential_names_have_ten_digits_and_only_grow(opened: Opened) -> None:
     assert numbers == sorted(set(numbers))
     assert [path[:-10] for path in made] == ["/all/e", "/all/e", "/all/f"]
     assert state.get_data_below("/all") == {made[1][5:]: b"2", made[2][5:]: b"3"}
-
-
-def test_a_name_that_is_only_a_number(opened: Opened) -> None:
-    made = opened.state.create_sequential("/all/", b"1")
-    assert made[:5] == "/all/"
-    assert made[5:].isdecimal()
-    assert opened.state.get_data(made) == b"1"
 
 
 NO_PATHS = ("", "a", "a/b", "//", "/a/", "/a//b", "/a/./b", "/..", "/a\0b", "/a\nb", "/a\ud800", "/🙂")
@@ -155,43 +142,6 @@ def test_a_data_watch_tells_once(opening: Opening) -> None:
     one.until(bool)
     assert one.settled() == [("changed", "/a")]
     assert other.settled() == []
-
-
-def test_a_watch_of_a_missing_node_tells_of_its_creation(opening: Opening) -> None:
-    one, other = opening(), opening()
-    assert one.state.get_data("/a/b", watch=True) is None
-    assert one.state.get_children("/c", watch=True) == []
-    other.state.set_data("/a/b", b"")
-    other.state.mkdirs("/c/d")
-    one.told(("changed", "/a/b"), ("changed", "/c"))
-
-
-def test_a_watch_of_data_and_of_children_tells_of_a_delete(opening: Opening) -> None:
-    one, other = opening(), opening()
-    one.state.set_data("/a/b", b"")
-    one.state.get_data("/a", watch=True)
-    one.state.get_children("/a", watch=True)
-    one.state.get_data("/a/b", watch=True)
-    other.state.delete_node("/a")
-    one.until(lambda told: ("changed", "/a") in told)
-    told = one.settled()
-    assert set(told) == {("changed", "/a/b"), ("changed", "/a")}
-    assert len(told) <= 3  # the names below first, then the node itself, where they are seen one after the other
-
-
-def test_a_child_watch_tells_of_creations_and_deletes_not_of_data(opening: Opening) -> None:
-    one, other = opening(), opening()
-    one.state.set_data("/a/b", b"")
-    assert one.state.get_children("/a", watch=True) == ["b"]
-    other.state.set_data("/a/b", b"changed")
-    other.state.set_data("/a", b"changed")
-    other.state.set_data("/a/b/below", b"")
-    assert one.settled() == []
-    other.state.set_data("/a/c", b"")
-    one.told(("changed", "/a"))
-    assert one.state.get_children("/a", watch=True) == ["b", "c"]
-    other.state.delete_node("/a/c")
-    one.told(("changed", "/a"))
 
 
 def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:
@@ -322,6 +272,30 @@ def test_a_closed_state_says_so_and_can_be_closed_again(opened: Opened) -> None:
         opened.state.set_data("/a", b"")
 
 
+def test_a_closed_state_leaves_no_thread(opening: Opening) -> None:
+    before = set(threading.enumerate())
+    for one in [opening() for _ in range(3)]:
+        assert any(thread.name.startswith("trident-cluster") for thread in threading.enumerate())
+        one.state.close()
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(opened: Opened) -> None:
+    opened.state.set_ephemeral_node("/a", b"1")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            opened.state.get_data("/a")
+        except ClusterError as error:
+            status = 0 if "was opened before this process was forked; open it again here" in str(error) else 2
+        opened.state.close()
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    opened.state.set_data("/b", b"2")
+    assert opened.state.get_children("/") == ["a", "b"]
+
+
 def test_what_is_persistent_outlasts_all_sessions(opening: Opening) -> None:
     one = opening()
     one.state.set_data("/a", b"1")
@@ -348,19 +322,19 @@ def test_a_session_outlasts_its_timeout_while_its_process_is_well(opening: Openi
 ONE, TWO, THREE = (NodeEvent("changed", f"/{number}") for number in range(3))
 
 
-def test_a_callback_may_close_and_register_others() -> None:
+def test_a_callback_may_close_and_register_others(opened: Opened) -> None:
     received: list[NodeEvent] = []
-    dispatcher = EventDispatcher()
+    state = opened.state
 
     def again(event: NodeEvent) -> None:
-        dispatcher.register(received.append)
+        state.register(received.append)
         if event == TWO:
-            dispatcher.close()
+            state.close()
 
-    registered = dispatcher.register(again)
-    dispatcher.put(ONE)
-    dispatcher.put(TWO)
-    dispatcher._thread.join(10)
-    dispatcher.unregister(registered)
+    registered = state.register(again)
+    state._events.put(ONE)
+    state._events.put(TWO)
+    state._thread.join(10)
+    state.unregister(registered)
     assert received == [TWO]
-    assert not dispatcher._thread.is_alive()
+    assert not state._thread.is_alive()

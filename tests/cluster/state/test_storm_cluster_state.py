@@ -13,6 +13,7 @@ import pytest
 from tests.harness.cluster_states import Opened, Opening, set_assignment
 from trident.cluster.state.cluster_records import (
     Assignment,
+    DriverDeath,
     ErrorInfo,
     NodePort,
     StormBase,
@@ -22,7 +23,6 @@ from trident.cluster.state.cluster_records import (
 )
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
-from trident.servers.nodes import NodeEvent
 
 BASE = StormBase(
     "words", 1700000000.5, WantedStatus("active", 1700000000.5), 2, {"split": 4, "größe": 1}, "trident", "app:words",
@@ -49,25 +49,6 @@ ERROR = ErrorInfo(1700000004.0, "Traceback: Größe 🙂 'x'", "host-a", 6700)
 ODD = ["a/b", "größe", "大小", "🙂", ".", "..", "a%2Fb", "a b", "'; --", "%", "\n", "-1"]
 
 
-class Told:
-    """Counts what a cluster tells of what is watched."""
-
-    def __init__(self, cluster: StormClusterState) -> None:
-        self.calls = 0
-        self._more = threading.Condition()
-        cluster.state.register(self._tell)
-
-    def _tell(self, _event: NodeEvent) -> None:
-        with self._more:
-            self.calls += 1
-            self._more.notify_all()
-
-    def wait(self, calls: int) -> None:
-        with self._more:
-            assert self._more.wait_for(lambda: self.calls >= calls, 20.0)
-        assert self.calls == calls
-
-
 @pytest.fixture
 def cluster(opened: Opened) -> StormClusterState:
     return StormClusterState(opened.state)
@@ -82,67 +63,47 @@ def raw(opening: Opening) -> Opened:
 # ---- assignments ---------------------------------------------------------------------------------------------------------
 
 
-def test_assignments(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
+def test_assignments(cluster: StormClusterState, opened: Opened, raw: Opened) -> None:
     assert cluster.assignments(watch=True) == []
     set_assignment(StormClusterState(raw.state), "b", ASSIGNMENT)
-    told.wait(1)
+    opened.told(("changed", "/assignments"))
     set_assignment(cluster, "a", ASSIGNMENT)
     assert cluster.assignments() == ["a", "b"]
-    assert cluster.all_assignments() == {"a": ASSIGNMENT, "b": ASSIGNMENT}
-    assert told.calls == 1
+    set_assignment(cluster, "a", replace(ASSIGNMENT, generation=4))
+    assert cluster.all_assignments() == {"a": replace(ASSIGNMENT, generation=4), "b": ASSIGNMENT}
+    assert (str(ASSIGNMENT.slot), ASSIGNMENT.start_time_secs) == ("node-a:6700", 1700000001.0)
+    assert opened.settled() == []
 
 
-def test_assignment_info(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
+def test_assignment_info(cluster: StormClusterState, opened: Opened, raw: Opened) -> None:
     assert cluster.assignment_info("a", watch=True) is None
     set_assignment(StormClusterState(raw.state), "a", ASSIGNMENT)
-    told.wait(1)
+    opened.told(("changed", "/assignments/a"))
     assert cluster.assignment_info("a", watch=True) == ASSIGNMENT
     raw.state.delete_node("/assignments/a")
-    told.wait(2)
+    opened.told(("changed", "/assignments/a"))
     assert cluster.assignment_info("a") is None
-
-
-def test_set_assignment(cluster: StormClusterState) -> None:
-    set_assignment(cluster, "a", ASSIGNMENT)
-    set_assignment(cluster, "a", replace(ASSIGNMENT, generation=4))
-    found = cluster.assignment_info("a")
-    assert found == replace(ASSIGNMENT, generation=4)
-    assert found is not None
-    assert found.slot == NodePort("node-a", 6700)
-    assert str(found.slot) == "node-a:6700"
-    assert found.start_time_secs == 1700000001.0
 
 
 # ---- topologies ----------------------------------------------------------------------------------------------------------
 
 
-def test_active_storms(cluster: StormClusterState) -> None:
-    assert cluster.active_storms() == []
-    cluster.activate_storm("b", replace(BASE, storm_name="other"))
-    cluster.activate_storm("a", BASE)
-    assert cluster.active_storms() == ["a", "b"]
-
-
-def test_storm_base(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
+def test_storm_base(cluster: StormClusterState, opened: Opened, raw: Opened) -> None:
     assert cluster.storm_base("a", watch=True) is None
     StormClusterState(raw.state).activate_storm("a", BASE)
-    told.wait(1)
+    opened.told(("changed", "/storms/a"))
     assert cluster.storm_base("a", watch=True) == BASE
     StormClusterState(raw.state).update_storm("a", lambda base: replace(base, generation=4))
-    told.wait(2)
+    opened.told(("changed", "/storms/a"))
     assert cluster.storm_base("a") == replace(BASE, generation=4)
 
 
-def test_all_bases(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
+def test_all_bases(cluster: StormClusterState, opened: Opened, raw: Opened) -> None:
     cluster.activate_storm("a", BASE)
     assert cluster.all_bases(watch=True) == {"a": BASE}
     StormClusterState(raw.state).update_storm("a", lambda base: replace(base, generation=4))
     StormClusterState(raw.state).activate_storm("b", replace(BASE, storm_name="other"))
-    told.wait(1)
+    opened.told(("changed", "/storms"))
     assert set(cluster.all_bases()) == {"a", "b"}
 
 
@@ -190,18 +151,17 @@ def test_remove_storm(cluster: StormClusterState) -> None:
 # ---- supervisors ---------------------------------------------------------------------------------------------------------
 
 
-def test_supervisors(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
+def test_supervisors(cluster: StormClusterState, opened: Opened, raw: Opened) -> None:
     assert cluster.supervisors(watch=True) == []
     StormClusterState(raw.state).supervisor_heartbeat("node-a", SUPERVISOR)
-    told.wait(1)
+    opened.told(("changed", "/supervisors"))
     assert cluster.supervisors(watch=True) == ["node-a"]
     StormClusterState(raw.state).supervisor_heartbeat("node-a", replace(SUPERVISOR, uptime_secs=61.0))
     cluster.supervisor_heartbeat("node-b", SUPERVISOR)
-    told.wait(2)
+    opened.told(("changed", "/supervisors"))
     assert cluster.supervisors(watch=True) == ["node-a", "node-b"]
     raw.state.close()
-    told.wait(3)
+    opened.told(("changed", "/supervisors"))
     assert cluster.supervisors() == ["node-b"]
 
 
@@ -245,13 +205,6 @@ def test_get_worker_heartbeat(cluster: StormClusterState) -> None:
     cluster.worker_heartbeat("words-1-17", "node-a", 6700, BEAT)
     assert cluster.get_worker_heartbeat("words-1-17", "node-a", 6700) == BEAT
     assert cluster.get_worker_heartbeat("words-1-17", "node-a", 6701) is None
-
-
-def test_heartbeat_storms(cluster: StormClusterState) -> None:
-    assert cluster.heartbeat_storms() == []
-    cluster.setup_heartbeats("b")
-    cluster.worker_heartbeat("a", "node-a", 6700, BEAT)
-    assert cluster.heartbeat_storms() == ["a", "b"]
 
 
 def test_remove_worker_heartbeat(cluster: StormClusterState) -> None:
@@ -311,6 +264,17 @@ def test_report_error_takes_any_text(cluster: StormClusterState) -> None:
     assert found.error == "? " + "x" * 49_998
 
 
+def test_what_failed_is_stored_without_secrets(cluster: StormClusterState, raw: Opened) -> None:
+    said = "no answer from redis://ann:hush@host/0"
+    cluster.activate_storm("a", replace(BASE, status=WantedStatus("failed", 0.0, reason=said)))
+    cluster.report_error("a", "split", replace(ERROR, error=said))
+    cluster.report_error("a", "cut", replace(ERROR, error=f"{said:>50006}"))
+    cluster.report_death("a", DriverDeath(1.0, "node-a", 6700, 1, 1.0, 1.0, False, said))
+    stored = raw.state.get_data_below_each(["/storms", "/errors/a/split", "/errors/a/cut", "/deaths/a"])
+    assert [b"hush" in data for below in stored.values() for data in below.values()] == [False] * 4
+    assert cluster.all_deaths()["a"][0].reason == "no answer from redis://***@host/0"
+
+
 def test_errors(cluster: StormClusterState) -> None:
     assert cluster.errors("a", "split") == []
     cluster.report_error("a", "split", ERROR)
@@ -320,17 +284,31 @@ def test_errors(cluster: StormClusterState) -> None:
     assert cluster.all_errors("b") == {}
 
 
+# ---- deaths of drivers ---------------------------------------------------------------------------------------------------
+
+
+def test_deaths_are_read_in_order_and_once_without_what_another_version_wrote(cluster: StormClusterState) -> None:
+    first, second = (DriverDeath(at, "node", 6700, 1, 0.0, 1.0, False, "it broke") for at in (10.0, 20.0))
+    for _ in range(2):  # the answer to the first was lost
+        cluster.report_death("x", first)
+    for strange in (b"", b"[]", b'{"version": 1, "time_secs": 1}', b'{"version": 2}'):
+        cluster.state.create_sequential("/deaths/x/d", strange)
+    cluster.report_death("x", second)
+    assert cluster.all_deaths() == {"x": [first, second]}
+    cluster.remove_storm("x")
+    assert cluster.all_deaths() == {}
+
+
 # ---- the session, watches, names ---------------------------------------------------------------------------------------
 
 
-def test_disconnect(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
+def test_disconnect(cluster: StormClusterState, opened: Opened, raw: Opened) -> None:
     cluster.assignments(watch=True)
     cluster.disconnect()
     cluster.disconnect()
     set_assignment(StormClusterState(raw.state), "a", ASSIGNMENT)
     raw.settled()
-    assert told.calls == 0
+    assert opened.take() == []
     with pytest.raises(ClusterError, match="is closed"):
         cluster.active_storms()
 

@@ -165,7 +165,6 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
 
 
 def find_module(folder: Path, name: str) -> Path | None:
-    """Return the file or the folder of a top-level module in `folder`, None if there is none."""
     package = folder / name
     if (package / "__init__.py").is_file():
         return package
@@ -249,39 +248,25 @@ def read_manifest(source: BinaryIO) -> PackageManifest:
         return manifest
 
 
-def unpack_into(source: BinaryIO, folder: Path) -> PackageManifest:
-    """Write the files of a package into an empty folder and check each; returns its manifest.
+def read_package(source: BinaryIO, into: Path | None = None) -> PackageManifest:
+    """Check each file of a package, and write it into an empty folder if one is given; returns its manifest.
 
     Raises `BadPackage`: it is no package, or one that was made to do harm: paths that lead out of the folder, links, two files
     of one name, more bytes than it has itself.
     """
     with _opened(source) as (archive, manifest):
-        for name, data in _files(archive, manifest):
-            path = folder.joinpath(*PurePosixPath(name).parts)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+        entries = {entry.filename: entry for entry in _checked(archive)}
+        if differs := sorted(set(entries) ^ {MANIFEST, *manifest.files}):
+            raise BadPackage(f"the package and its manifest name other files: {', '.join(differs[:5])}")
+        for name, entry in entries.items():
+            data = archive.read(entry)
+            if name != MANIFEST and hashlib.sha256(data).hexdigest() != manifest.files[name]:
+                raise BadPackage(f"the package is damaged: {name} is not what its manifest says")
+            if into is not None:
+                path = into.joinpath(*PurePosixPath(name).parts)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
     return manifest
-
-
-def check_package(source: BinaryIO) -> PackageManifest:
-    """Refuse what `unpack_into` refuses, without unpacking it; returns the manifest."""
-    with _opened(source) as (archive, manifest):
-        for _ in _files(archive, manifest):
-            pass
-    return manifest
-
-
-def _files(archive: zipfile.ZipFile, manifest: PackageManifest) -> Iterator[tuple[str, bytes]]:
-    """Iterate over the names and the bytes of all files, each checked."""
-    entries = {entry.filename: entry for entry in _checked(archive)}
-    if set(entries) != {MANIFEST, *manifest.files}:
-        differs = sorted(set(entries) ^ {MANIFEST, *manifest.files})
-        raise BadPackage(f"the package and its manifest name other files: {', '.join(differs[:5])}")
-    for name, entry in entries.items():
-        data = archive.read(entry)
-        if name != MANIFEST and hashlib.sha256(data).hexdigest() != manifest.files[name]:
-            raise BadPackage(f"the package is damaged: {name} is not what its manifest says")
-        yield name, data
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ from trident.storm import StormConfig, StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
 
 _KINDS = (TridentTopology, TopologyBuilder, StormTopology)
+_LOCAL = ("-r", "--requirement", "-c", "--constraint", "-e", "--editable")  # of pip's options
 _STDERR = 2  # the answer is a file: a module may print what it likes
 _CLUSTERS = {
     "takeover": "a driver of a cluster always takes the log over",
@@ -152,7 +154,8 @@ def _requirements(file: Path) -> str:
     lines = [line.strip() for line in text.splitlines()]
     for line in lines:
         word = line.partition(" ")[0].partition("=")[0]
-        if word in ("-r", "--requirement", "-c", "--constraint", "-e", "--editable") or word.startswith((".", "/")):
+        is_local = word.startswith((".", "/")) or re.search(r"(^|[\s@=])file:", line) is not None
+        if is_local or word in _LOCAL or (word in ("-f", "--find-links") and "://" not in line):
             raise BadPackage(
                 f"{file}: {line!r} refers to this machine, but supervisors install the requirements on theirs. Name "
                 "packages with versions, or a wheel with a URL"
@@ -182,7 +185,6 @@ def describe_package(folder: Path, target: str, answer: Path) -> dict[str, Any]:
 
 
 def description_of(topology: TridentTopology | StormTopology) -> dict[str, Any]:
-    """Return the facts of a topology for a manifest, as plain data."""
     if isinstance(topology, TridentTopology):
         meaning = meaning_of(topology.graph())
         log_dir = topology.settings().log_dir

@@ -17,8 +17,7 @@ from pathlib import Path
 from trident.cluster.cluster_log import log_of_base
 from trident.cluster.code.package_archive import MANIFEST, PackageManifest
 from trident.cluster.code.topology_package import load_package
-from trident.cluster.driver.driven import TopologyHandle, config_of
-from trident.cluster.driver.orders import DriverBeats, Ending, Orders
+from trident.cluster.driver.orders import DriverBeats, Ending, Orders, TopologyHandle, config_of
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
 from trident.cluster.state.cluster_address import TOKEN_VARIABLE, open_cluster_state
 from trident.cluster.state.cluster_records import StormBase

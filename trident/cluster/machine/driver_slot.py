@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import psutil
 
-from trident.cluster.code.unpacked_code import CodeCache, UnpackedCode
-from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder
+from trident.cluster.code.code_store import CodeCache, UnpackedCode
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
 from trident.cluster.state.cluster_records import Assignment, DriverDeath
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 
@@ -79,7 +79,6 @@ class DriverProcess:
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it and all that it started."""
         for each in [self.pid, *self._left()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
@@ -169,7 +168,6 @@ class Wanted(NamedTuple):
     assignment: Assignment
 
     def is_of(self, order: DriverOrder) -> bool:
-        """Whether a driver with this order is the one that is wanted."""
         mine = (self.storm_id, self.assignment.start_time_secs, self.assignment.generation)
         return mine == (order.storm_id, order.start_time_secs, order.generation)
 
@@ -230,7 +228,6 @@ class DriverSlot:
         self._note(now, ended.order.storm_id, death)
 
     def want(self, now: float, wanted: Wanted | None) -> None:
-        """Take a step towards what should run here, None for nothing."""
         if wanted != self._last:
             self._last, self._fetched = wanted, None
             self._pause_s = self._not_before = 0.0
@@ -291,10 +288,7 @@ class DriverSlot:
     def _death(self, ended: DriverProcess, end: DriverEnd | None, now_secs: float) -> DriverDeath:
         order = ended.order
         if end is None:  # it could not say why
-            said = ""
-            with contextlib.suppress(OSError):
-                printed = self._folder.output_file(order.storm_id).read_bytes()
-                said = printed[-_TAIL_BYTES:].decode(errors="replace").strip()
+            said = read_log(self._folder.output_file(order.storm_id), None, _TAIL_BYTES)["text"].strip()
             reason = ended.how + (f"; it said last: {said}" if said else "")
             end = DriverEnd(False, False, max(0.0, now_secs - order.created_secs), reason)
         where, start = (order.node, order.port, order.generation), order.start_time_secs

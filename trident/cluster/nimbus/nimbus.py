@@ -110,7 +110,6 @@ class Nimbus:
         self._thread = threading.Thread(target=self._run, name="trident-nimbus", daemon=True)
 
     def start(self) -> None:
-        """Begin to campaign, and to lead when it is elected."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -124,7 +123,6 @@ class Nimbus:
         self.leads = False
 
     def wake(self) -> None:
-        """Look at the cluster at once."""
         self._wake.set()
 
     def _run(self) -> None:

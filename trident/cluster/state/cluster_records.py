@@ -9,6 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from trident.cluster_errors import ClusterError
+from trident.redaction import redacted
 
 TopologyKind = Literal["trident", "bolts"]
 StatusKind = Literal["active", "inactive", "killed", "failed"]
@@ -41,17 +42,19 @@ class WantedStatus:
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        return {"type": self.kind, "since-secs": self.since_secs, "wait-secs": self.wait_secs, "reason": self.reason}
+        reason = redacted(self.reason)
+        return {"type": self.kind, "since-secs": self.since_secs, "wait-secs": self.wait_secs, "reason": reason}
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> Self:
-        """Return the status that `as_json` gave."""
         return cls(data["type"], data["since-secs"], data.get("wait-secs", 0.0), data.get("reason", ""))
 
 
 @dataclass(frozen=True)
 class ClusterRecord:
     """A dataclass as bytes: JSON with a version and Storm's names of fields; what cannot be read is an error that says so.
+
+    Errors are without secrets there: any client of the servers may read them.
 
     `WHAT`: what errors call it.
     `KEYS`: the names in JSON of fields that have not their own there, with `-` for `_`.
@@ -62,6 +65,7 @@ class ClusterRecord:
 
     def to_bytes(self) -> bytes:
         values = {"version": _VERSION, **{self._key(name): value for name, value in vars(self).items()}}
+        values |= {name: redacted(values[name]) for name in ("error", "reason") if name in values}
         text = json.dumps(
             values,
             ensure_ascii=False,
@@ -206,7 +210,6 @@ class Assignment(ClusterRecord):
 
     @property
     def start_time_secs(self) -> float:
-        """Since when the driver is assigned to its slot."""
         return self.executor_start_time_secs[self.DRIVER]
 
     @classmethod

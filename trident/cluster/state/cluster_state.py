@@ -17,14 +17,30 @@ _log = logging.getLogger(__name__)
 _JOIN_S = 5.0  # a callback may wait for what the closing thread holds
 
 
-class EventDispatcher:
-    """A queue of events, and the thread that delivers them. A callback may use the cluster state, and may close it."""
+MAX_DATA_BYTES = 1_000_000  # ZooKeeper ends the connection of who sends more than 1,048,575 bytes, names included
+_AT_ONCE = 200  # nodes that are deleted together
 
-    def __init__(self) -> None:
+# What ZooKeeper refuses in names: among others all that UTF-16 writes as a pair, such as emoji.
+_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+
+
+class ClusterState:
+    """A tree of nodes with data, and one session. Threads may share it; a forked child may not use it.
+
+    Paths begin with `/` and are below a root of whoever keeps them. Names are of any language (but without what UTF-16 writes
+    as a pair), data of at most 1,000,000 bytes. All methods raise `ClusterUnreachable` if no server answers within the
+    session's timeout; then it is not known whether a change was made. `watch`: the callbacks are told once when what was
+    returned may have changed; a callback may use the cluster state, and may close it.
+
+    `open_nodes`: opens what keeps them, which tells the events it is given a function for.
+    """
+
+    def __init__(self, open_nodes: Callable[[Tell], Nodes]) -> None:
         self._lock = threading.Lock()
         self._callbacks: dict[str, Tell] = {}
         self._events: SimpleQueue[NodeEvent | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="trident-cluster-events", daemon=True)
+        self._nodes = open_nodes(self._events.put)
+        self._thread = threading.Thread(target=self._deliver, name="trident-cluster-events", daemon=True)
         self._thread.start()
 
     def register(self, callback: Tell) -> str:
@@ -38,53 +54,6 @@ class EventDispatcher:
         """Tell the callback no more; harmless if it is not registered."""
         with self._lock:
             self._callbacks.pop(callback_id, None)
-
-    def put(self, event: NodeEvent) -> None:
-        """Deliver an event after all earlier ones."""
-        self._events.put(event)
-
-    def close(self) -> None:
-        """Tell what was queued, then end. In a callback, return at once."""
-        self._events.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_S)
-
-    def _run(self) -> None:
-        while (event := self._events.get()) is not None:
-            with self._lock:
-                callbacks = list(self._callbacks.values())
-            for callback in callbacks:
-                try:
-                    callback(event)
-                except Exception:  # noqa: BLE001  one that fails must not keep the others from their events
-                    _log.exception("a callback failed at %s", event)
-
-
-MAX_DATA_BYTES = 1_000_000  # ZooKeeper ends the connection of who sends more than 1,048,575 bytes, names included
-_AT_ONCE = 200  # nodes that are deleted together
-
-# What ZooKeeper refuses in names: among others all that UTF-16 writes as a pair, such as emoji.
-_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
-
-
-class ClusterState(EventDispatcher):
-    """A tree of nodes with data, and one session. Threads may share it; a forked child may not use it.
-
-    Paths begin with `/` and are below a root of whoever keeps them. Names are of any language (but without what UTF-16 writes
-    as a pair), data of at most 1,000,000 bytes. All methods raise `ClusterUnreachable` if no server answers within the
-    session's timeout; then it is not known whether a change was made. `watch`: the callbacks are told once when what was
-    returned may have changed.
-
-    `open_nodes`: opens what keeps them, which tells the events it is given a function for.
-    """
-
-    def __init__(self, open_nodes: Callable[[Tell], Nodes]) -> None:
-        super().__init__()
-        try:
-            self._nodes = open_nodes(self.put)
-        except BaseException:
-            super().close()
-            raise
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """Set a node that vanishes with this session; if it is of another session, it becomes one of this session."""
@@ -152,10 +121,6 @@ class ClusterState(EventDispatcher):
         """Delete nodes that have none below, all at once; nothing is done if one of them is not there any more."""
         self._nodes.change(*(Delete(checked_way(path)) for path in paths))
 
-    def compare_and_delete(self, path: str, version: int) -> bool:
-        """Delete a node that has none below it if it has this version. Returns whether it was done."""
-        return self._nodes.change(Delete(checked_way(path), version)) is None
-
     def delete_node(self, path: str) -> None:
         """Delete a node and all below it; harmless if there is none."""
         node = Delete(checked_way(path))
@@ -175,7 +140,6 @@ class ClusterState(EventDispatcher):
             self.create_all({path: b""})
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        """Return a node's data, None if there is no node."""
         node = self.get_node(path, watch)
         return None if node is None else node.data
 
@@ -185,7 +149,6 @@ class ClusterState(EventDispatcher):
         return [None if node is None else node.data for node in nodes]
 
     def get_node(self, path: str, watch: bool = False) -> StoredNode | None:
-        """Return a node's data, version and owner, None if there is no node."""
         return self._nodes.read([checked_path(path)], watch)[0]
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
@@ -208,10 +171,25 @@ class ClusterState(EventDispatcher):
         return found
 
     def close(self) -> None:
-        """End the session: its ephemeral nodes vanish at once. Harmless when it is closed, and in a forked child."""
+        """End the session: its ephemeral nodes vanish at once. Harmless when it is closed, and in a forked child.
+
+        What was told before is delivered first; of a callback that closes it, the others after it returns.
+        """
         if self._nodes.is_ours:
             self._nodes.close()
-            super().close()
+            self._events.put(None)
+            if threading.current_thread() is not self._thread:
+                self._thread.join(_JOIN_S)
+
+    def _deliver(self) -> None:
+        while (event := self._events.get()) is not None:
+            with self._lock:
+                callbacks = list(self._callbacks.values())
+            for callback in callbacks:
+                try:
+                    callback(event)
+                except Exception:  # noqa: BLE001  one that fails must not keep the others from their events
+                    _log.exception("a callback failed at %s", event)
 
     def _create(self, *nodes: Create, durable: bool = True) -> bool:
         while (refusal := self._nodes.change(*nodes, durable=durable)) == "missing":
@@ -249,7 +227,6 @@ def checked_way(path: str) -> str:
 
 
 def checked_data(path: str, data: bytes) -> bytes:
-    """Return the data of a node; too much is an error."""
     if len(data) > MAX_DATA_BYTES:
         raise ClusterError(f"{len(data):,} bytes are too many for the node {path!r}, which holds {MAX_DATA_BYTES:,}")
     return data

@@ -8,7 +8,7 @@ file, a line of JSON each; where to die is in the environment variable `TRIDENT_
 `folder`       the copy that the job runs in: its checkpoints must be in it, and lines of code in it are counted
 `parent`       `[descriptor, inode]` of a pipe that ends when `trident crashtest` ends; the job ends with it
 `measure`      whether to tell which lines each call of a function runs
-`kill`         where to die, see `KillPoint` in `trident/crashtest/kill_points.py`; null: nowhere
+`kill`         where to die, see `KillPoint` in `trident/crashtest/job_run.py`; null: nowhere
 =============  ============================================================================================================
 """
 
@@ -307,12 +307,10 @@ class _Loader:
         self._loader, self._test = loader, test
 
     def create_module(self, spec: Any) -> ModuleType | None:
-        """Make the module as its own loader makes it."""
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module's code."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -1,4 +1,4 @@
-"""The process of a driver: its end is noticed, what it started ends with it, and a later supervisor finds it again."""
+"""The folder of a supervisor, and logs in parts; the processes of drivers: their end is noticed, and ends what they started."""
 
 from __future__ import annotations
 
@@ -6,17 +6,95 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.harness.commands import until
-from trident.cluster.machine.driver_slot import RUN_VARIABLE, DriverProcess, adopt, start_driver
-from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
+from trident.cluster.machine.driver_slot import (
+    _TAIL_BYTES,
+    RUN_VARIABLE,
+    DriverProcess,
+    DriverSlot,
+    adopt,
+    start_driver,
+)
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
+from trident.cluster.state.cluster_records import DriverDeath
+from trident.cluster_errors import ClusterError
+
+
+def test_a_supervisor_keeps_its_id(tmp_path: Path) -> None:
+    first = MachineFolder(tmp_path)
+    first.close()
+    first.close()
+    second = MachineFolder(tmp_path)
+    assert second.id == first.id
+    second.close()
+
+
+def test_two_supervisors_cannot_share_a_folder(tmp_path: Path) -> None:
+    first = MachineFolder(tmp_path)
+    with pytest.raises(ClusterError, match="another supervisor runs in"):
+        MachineFolder(tmp_path)
+    first.close()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClusterError, match=r"cannot use the folder .*file"):
+        MachineFolder(tmp_path / "file")
+
+
+def test_logs_of_topologies_that_are_long_gone_are_removed(tmp_path: Path) -> None:
+    folder = MachineFolder(tmp_path)
+    week = time.time() - 8 * 86400
+    for name in ("gone-1-5", "here-1-5", "new-1-5"):
+        folder.log_file(name).write_text("line")
+        os.utime(folder.log_file(name), (week, week))
+    os.utime(folder.log_file("new-1-5"))
+    folder.remove_old_logs(["here-1-5"])
+    assert [folder.log_file(name).exists() for name in ("gone-1-5", "here-1-5", "new-1-5")] == [False, True, True]
+    folder.close()
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=20), st.integers(4, 40))
+def test_a_log_that_is_followed_is_read_whole_and_once(lines: list[str], limit: int) -> None:
+    written = "".join(f"{line}\n" for line in lines)
+    read, offset = "", 0
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(written.encode())
+        file.flush()
+        while (part := read_log(Path(file.name), offset, limit))["next"] != offset:
+            read, offset = read + str(part["text"]), int(str(part["next"]))
+    assert read == written
+
+
+def test_the_end_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("".join(f"line {number} ö\n" for number in range(100)), encoding="utf-8")
+    part = read_log(file, None, limit=30)
+    assert part["text"] == "line 98 ö\nline 99 ö\n"
+    assert read_log(file, int(str(part["next"])))["text"] == ""
+
+
+def test_a_log_that_was_begun_again_is_read_from_its_begin(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("new\n" * 20)
+    assert read_log(file, 5000, limit=40) == {"text": "new\n" * 10, "offset": 0, "next": 40}
+
+
+def test_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert read_log(tmp_path / "none", 7) == {"text": "", "offset": 0, "next": 0}
 
 
 def order(folder: Path) -> DriverOrder:
@@ -65,6 +143,26 @@ def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProc
     assert parent.how == "it was ended by SIGKILL"
     others: list[int] = parent.others  # type: ignore[attr-defined]
     until(lambda: all(map(gone, others)), "what it had started is gone")
+
+
+def test_what_a_driver_has_said_last_is_told_in_whole_lines_as_half_an_address_may_be_half_a_password(
+    tmp_path: Path, parent: DriverProcess
+) -> None:
+    folder, deaths = MachineFolder(tmp_path / "machine"), list[tuple[str, DriverDeath]]()
+    unused: Any = None
+    slot = DriverSlot(6700, folder, "", "host", unused, unused, deaths)
+    slot.driver = parent
+    rest = "y" * (_TAIL_BYTES - len("sh@host/0\n\n"))
+    folder.output_file("t-1-5").write_text(f"no answer from redis://ann:hush@host/0\n{rest}\n")
+
+    def has_ended() -> bool:
+        slot.look(0.0, 0.0)
+        return not slot.is_busy
+
+    os.kill(parent.pid, signal.SIGKILL)
+    until(has_ended, "its end is noticed")
+    assert [death.reason for _, death in deaths] == [f"it was ended by SIGKILL; it said last: {rest}"]
+    folder.close()
 
 
 def test_a_stopped_driver_is_killed_with_all_that_it_started(parent: DriverProcess) -> None:
