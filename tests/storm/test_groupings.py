@@ -74,6 +74,10 @@ NOON = dt.datetime(2024, 10, 27, 12, tzinfo=dt.UTC)
         ("double", [math.nan, -math.nan, math.inf - math.inf]),
         ("decimal(10,2)", [7, Decimal(7), Decimal("7.00"), Decimal("0.7E+1")]),
         ("timestamp", [NOON, NOON.astimezone(dt.timezone(dt.timedelta(hours=9)))]),
+        ("array<double>", [[0, None], [-0.0, None], (0.0, None)]),
+        ("array<decimal(10,2)>", [[7], [Decimal("7.00")]]),
+        ("struct<a:timestamp,b:float>", [{"a": NOON, "b": 1}, {"b": 1.0, "a": NOON.astimezone(dt.timezone.max)}]),
+        ("map<double,array<float>>", [{0: [1]}, {-0.0: [1.0]}]),
     ],
 )
 @pytest.mark.parametrize("grouping", [BoltDeclarer.fields_grouping, BoltDeclarer.partial_key_grouping])
@@ -88,6 +92,19 @@ def test_a_value_of_a_declared_type_is_emitted_in_one_form(type_: str, forms: li
 def test_values_without_a_declared_type_are_emitted_as_they_are() -> None:
     (got,) = spread(lambda bolt: bolt.fields_grouping("spout", "key"), 1, [1, 1.0, True, -0.0, Decimal("1.00")])
     assert list(map(repr, got)) == ["1", "1.0", "True", "-0.0", "Decimal('1.00')"]
+
+
+@pytest.mark.parametrize(
+    "forms", [[[0.0], [-0.0]], [{"a": 1, "b": [0.0]}, {"b": [-0.0], "a": 1}], [({1: 2, 3: 4},), ({3: 4, 1: 2},)]]
+)
+def test_equal_values_without_a_declared_type_go_to_one_task(forms: list[Any]) -> None:
+    assert sum(map(bool, spread(lambda bolt: bolt.fields_grouping("spout", "key"), 31, forms))) == 1
+
+
+def test_keys_of_a_map_that_are_no_numbers_stay_two() -> None:
+    two = {math.nan: 1.0, -math.nan: 2.0}
+    ((got,),) = spread(lambda bolt: bolt.fields_grouping("spout", "key"), 1, [two], field="key: map<double,double>")
+    assert len(got) == 2
 
 
 def test_all_and_global() -> None:
