@@ -13,7 +13,7 @@ from zlib import crc32
 from trident.errors import CorruptValueError, TopologyError
 from trident.fields import Fields, fields_of_struct, split_commas, struct_fields
 from trident.state.encoding.codec import encode
-from trident.state.encoding.equal_keys import canonical, declared_form
+from trident.state.encoding.equal_keys import canonical, canonical_key, declared_form
 from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_topology import Grouping
 from trident.storm.storm_tuples import Origin, StreamSpec
@@ -233,6 +233,7 @@ def _shown(value: object) -> str:
 Chooser = Callable[[Sequence[Any]], Sequence[int]]
 
 _REMEMBERED = 1 << 16
+_NESTED = frozenset({list, tuple, dict})
 
 
 def chooser_of(
@@ -302,7 +303,9 @@ def _by_hash(positions: Sequence[int], fields: Fields, tasks: Sequence[int]) -> 
 
 def _routed(key: Sequence[Any]) -> bytes:
     """Return the bytes that choose the task of a key: the same for keys that are equal, whatever the order of a dict."""
-    return encode(tuple(map(_in_order, key)))
+    if not _NESTED.isdisjoint(map(type, key)):
+        key = list(map(_in_order, key))
+    return encode(canonical_key(tuple(key)))
 
 
 def _in_order(part: Any) -> Any:
