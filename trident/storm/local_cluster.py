@@ -10,9 +10,9 @@ from typing import Any, Self
 from trident.errors import TopologyError, TridentError
 from trident.observe.events import ReportedError
 from trident.observe.topology_status import TopologyStatus
-from trident.storm.execution.executor import TaskError
+from trident.storm.execution.launch import TaskError
 from trident.storm.execution.messages import Body, Inbox
-from trident.storm.execution.storm_worker import Worker, WorkerSnapshots, inboxes_of
+from trident.storm.execution.storm_worker import Worker, inboxes_of
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 from trident.storm.topology_handle import StormHandle
@@ -30,11 +30,12 @@ class LocalTopology(StormHandle):
         super().__init__(topology, conf)
         self._inboxes = inboxes_of(self._launch.layout.executors, conf.receive_buffer_size)
         self._monitor = self._monitored()
-        self._snapshots: dict[int, WorkerSnapshots] = {}
+        self._workers: dict[int, Worker] = {}
         self._counting = threading.Lock()
         self._counter = threading.Thread(target=self._go_on_counting, name=f"{conf.name}-statistics", daemon=True)
         self._counter.start()
-        self._workers = {number: self._make(number) for number in range(conf.workers)}
+        for number in range(conf.workers):
+            self._make(number)
         for worker in self._workers.values():
             worker.start()
 
@@ -64,20 +65,19 @@ class LocalTopology(StormHandle):
             raise self._error
         return ended
 
-    def _make(self, number: int) -> Worker:
+    def _make(self, number: int) -> None:
         mail = LocalMail(self._inboxes)
         setting = self._launch.setting(mail, self._report)
         mail.worker = worker = Worker(number, setting, self._inboxes, lambda error: self._died(number, error))
         worker.set_active(self._active)
         self._count()  # the last figures of the one that has ended
         with self._counting:
-            self._snapshots[number] = WorkerSnapshots(number, worker.executors, worker.at_work)
-        return worker
+            self._workers[number] = worker
 
     def _count(self) -> None:
         with self._counting:  # a snapshot that is taken later is also handed in later
-            for each in self._snapshots.values():
-                self._monitor.take(each.take())
+            for each in self._workers.values():
+                self._monitor.take(each.snapshots.take())
 
     def _go_on_counting(self) -> None:
         while not self._ended.wait(_COUNT_S):
@@ -107,7 +107,7 @@ class LocalTopology(StormHandle):
             too_many = self._watch.too_many(number, error)
             self._stop_worker(self._workers[number])
             if too_many is None:
-                self._workers[number] = self._make(number)
+                self._make(number)
         if too_many is None:
             self._workers[number].start()
         else:

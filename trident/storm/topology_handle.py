@@ -9,7 +9,7 @@ from time import monotonic
 from trident.errors import TridentError
 from trident.observe.events import ReportedError
 from trident.observe.topology_status import TopologyStatus
-from trident.storm.execution.executor import Launch
+from trident.storm.execution.launch import Launch
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 from trident.storm.topology_monitor import TopologyMonitor
