@@ -41,17 +41,9 @@ _BUSIEST = 2
 class TopologyMonitor:
     """One for each running topology, on the side that its user has.
 
-    Parameters
-    ----------
-    layout, active, errors
-        Return what there is now: a rebalance changes the layout.
-
-    Raises
-    ------
-    ConfigError
-        Metrics cannot be served at the address.
-    EnvironmentProblem
-        Metrics are wanted and the package `prometheus-client` is missing.
+    `layout`, `active`, `errors`: return what there is now: a rebalance changes the layout.
+    Raises `ConfigError`: metrics cannot be served at the address.
+    Raises `EnvironmentProblem`: metrics are wanted and the package `prometheus-client` is missing.
     """
 
     def __init__(

@@ -25,24 +25,15 @@ from trident.runtime.engine.worker import Order, Part, Program, operations_of, r
 from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["AutoRunner", "InProcessRunner", "Part", "Runner", "cores", "pickled", "processed", "unseen"]
-
 
 class Runner(Protocol):
     """Processes the parts of one attempt. Thread-safe: several attempts may run at once.
 
-    Attributes
-    ----------
-    here
-        Whether it works in the caller's thread and never waits.
-    parallelism
-        About how many parts a batch is cut into; also the number of partitions of an exchange that declares none.
-    program
-        The program that runs, with these numbers of partitions.
-    commits
-        The entries that its tasks commit; the others are committed by the driver.
-    operations
-        The user objects that are prepared in this process.
+    `here`: whether it works in the caller's thread and never waits.
+    `parallelism`: about how many parts a batch is cut into; also the number of partitions of an exchange that declares none.
+    `program`: the program that runs, with these numbers of partitions.
+    `commits`: the entries that its tasks commit; the others are committed by the driver.
+    `operations`: the user objects that are prepared in this process.
     """
 
     here: bool = False

@@ -22,13 +22,7 @@ _GENERATIONS = 3
 
 
 class Acker:
-    """One task of the system component `__acker`.
-
-    Parameters
-    ----------
-    send
-        Takes the task of a spout and what became of its trees.
-    """
+    """One task of the system component `__acker`. `send` takes the task of a spout and what became of its trees."""
 
     def __init__(self, send: Callable[[int, Outcomes], None]) -> None:
         self._send = send

@@ -102,10 +102,6 @@ class SpoutTask:
         self.max_pending = max_pending
         self._acks_untracked = False
 
-    def may_emit(self) -> bool:
-        """Whether it has fewer unanswered messages than it may have."""
-        return self.max_pending is None or self.pending.count < self.max_pending
-
     def ack(self, message: PendingMessage, now: float) -> None:
         message_id, stream, emitted_at = message
         counts = self.counts[stream]
@@ -193,7 +189,7 @@ class SpoutExecutor(Executor):
         for _ in range(_CALLS_AT_ONCE):
             emitted = False
             for task, each in self.tasks.items():
-                if not each.may_emit():
+                if each.max_pending is not None and each.pending.count >= each.max_pending:
                     continue
                 collector = each.collector
                 before, self.call_since = collector.emits, now
@@ -386,25 +382,23 @@ class AckerExecutor(Executor):
 
     def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
         super().__init__(place, setting)
-        self.ackers: dict[int, Acker] = {}
         self._handled = self.counts.setdefault(place.tasks[0], TaskCounts[str]())[""]
         self._next_rotation = setting.clock() + setting.conf.message_timeout_s
 
     def open(self) -> None:
         """Begin with no trees: the trees of an acker that died time out at their spouts."""
-        self.ackers = {task: Acker(self._setting.mail.send) for task in self.place.tasks}
-        self.instances = dict(self.ackers)
+        self.instances = {task: Acker(self._setting.mail.send) for task in self.place.tasks}
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
         began = self._setting.clock()
         for task, tracking in deliveries:
-            self.ackers[task].handle(tracking)  # type: ignore[arg-type]
+            self.instances[task].handle(tracking)
         now = self._setting.clock()
         self._handled.executed += len(deliveries)
         self._handled.execute_s += now - began
         if now >= self._next_rotation:
             self._next_rotation = now + self._setting.conf.message_timeout_s
-            for acker in self.ackers.values():
+            for acker in self.instances.values():
                 acker.rotate()
         return self._next_rotation - now
 

@@ -16,14 +16,9 @@ from trident.storm.storm_tuples import SentTuple
 class Tracking:
     """What happened to tuple trees, for one acker.
 
-    Attributes
-    ----------
-    begun
-        root, xor of the edges to the copies, task of the spout; and so on for each new tree, in one flat list.
-    acked
-        root, xor of the edges that left and entered the tree; and so on.
-    failed, extended
-        Roots whose trees failed; roots whose timeout begins again.
+    `begun`: root, xor of the edges to the copies, task of the spout; and so on for each new tree, in one flat list.
+    `acked`: root, xor of the edges that left and entered the tree; and so on.
+    `failed`, `extended`: roots whose trees failed; roots whose timeout begins again.
     """
 
     begun: list[int] = field(default_factory=list)

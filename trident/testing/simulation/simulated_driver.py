@@ -29,8 +29,7 @@ from trident.state.txid import Sentinel
 from trident.state.wrappers.forwarding import MapWrapper, SerializedMap
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
-from trident.testing.topology.stand_ins import GivenSpout, over_maps
-from trident.testing.topology.watched_batches import HandClock, Unheard, WatchedLog
+from trident.testing.topology.stand_ins import GivenSpout, HandClock, Unheard, WatchedLog, over_maps
 
 
 class Died(BaseException):
