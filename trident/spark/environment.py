@@ -172,15 +172,22 @@ def check_master(master: str) -> None:
     problems = []
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S):
-                return
-        except (OSError, ValueError) as error:
-            problems.append(f"{address}: {describe(error)}")
+        if not (problem := unreachable(host.strip("[]"), port)):
+            return
+        problems.append(f"{address}: {problem}")
     raise EnvironmentProblem.of_now(
         f"no Spark master answers at {master} ({'; '.join(problems)}). Is that its address? The master shows it at the top of "
         "its page, as in spark://host:7077"
     )
+
+
+def unreachable(host: str, port: str | int) -> str:
+    """Return why nothing answers at an address; empty: something does."""
+    try:
+        with socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S):
+            return ""
+    except (OSError, ValueError) as error:
+        return describe(error)
 
 
 def _find_java() -> Path:
