@@ -157,7 +157,6 @@ def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -98,7 +98,6 @@ class _DataFrameSource:
         return self._fields
 
     def get_emitter(self, conf: Mapping[str, Any]) -> ChunkEmitter:
-        """Return the worker's side."""
         return ChunkEmitter()
 
     def _open_dataframe(self) -> DataFrame:
@@ -328,7 +327,6 @@ class DataFrameCoordinator(ThrottledCoordinator):
         return {"snapshot": manifest.id, "start": start, "end": end, "of": len(chunks), **counted}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ChunkPart]:
-        """Cut the chunks of a batch into parts."""
         self._begun, manifest = True, self._of(definition)
         chunks = manifest.chunks[definition["start"] : definition["end"]]
         return cut_chunks(manifest.rows_folder(self._folder), chunks, parallelism)

@@ -33,7 +33,6 @@ _DEFAULT_SHUFFLE = 200  # Spark's own, which is far too many tasks for a batch
 
 
 def is_connect(of: Any) -> bool:
-    """Whether a DataFrame or a session is one of Spark Connect."""
     return type(of).__module__.startswith("pyspark.sql.connect")
 
 

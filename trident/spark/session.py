@@ -329,7 +329,6 @@ class JvmOutput:
             _print(b"".join(line for line in held.splitlines(keepends=True) if b" ERROR " in line))
 
     def hold(self) -> None:
-        """Hold output back from now on."""
         with self._lock:
             self._held = bytearray()
 

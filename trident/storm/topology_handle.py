@@ -343,10 +343,8 @@ class LocalMail:
         self._inboxes[task].put((task, body))
 
     def is_open(self, task: int) -> bool:
-        """Whether the queue in front of a task has room."""
         return self._inboxes[task].is_open
 
     def wait_until_open(self, task: int) -> None:
-        """Return when it has, or when the worker stops."""
         while not (self.worker and self.worker.stopping) and not self._inboxes[task].wait_until_open(0.05):
             pass

@@ -71,7 +71,6 @@ class TopologyMonitor:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where metrics are served, None without `metrics_port`."""
         return None if self._server is None else self._server.url
 
     def take(self, snapshot: WorkerSnapshot) -> None:

@@ -271,7 +271,6 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
         return done
 
     def end(self, run: Run) -> None:
-        """Forget an attempt, here and in the workers."""
         with self.changed:
             if self._runs.pop(run.number, None) is None:
                 return

@@ -126,7 +126,6 @@ class ResidentWorker(GroupWorker):
         super().__init__(ticket, _LOOK_S)
 
     def run(self) -> None:
-        """Work until this is to end."""
         commits = threading.Thread(target=self._commit, name="commits", daemon=True)
         commits.start()
         self.mailbox.open()
@@ -134,7 +133,6 @@ class ResidentWorker(GroupWorker):
         commits.join()
 
     def close(self) -> None:
-        """End the operations, and all connections."""
         close_program(self.ticket.program_id)
         self.mailbox.close()
 
@@ -261,7 +259,6 @@ class _Lane:
         self._queue.put((_NONE, 0, None))
 
     def next(self) -> StageWork | None:
-        """Return what is next, once there is something; None at the end."""
         return self._queue.get()[2]
 
 
@@ -273,7 +270,6 @@ _REMEMBERED = 10_000  # attempts that have ended
 
 
 def size_of(frame: RowFrame) -> int:
-    """Return how many bytes the rows of a frame have."""
     return frame.data.nbytes if isinstance(frame.data, pa.Table) else len(frame.data)
 
 
@@ -384,7 +380,6 @@ class Boxes:
             self.end(number)
 
     def is_live(self, number: int) -> bool:
-        """Whether an attempt has not ended, as far as is known."""
         with self._changed:
             return number in self._boxes and not self._closed
 
@@ -394,7 +389,6 @@ class Boxes:
             return self._ended.get(number, 0.0)
 
     def close(self) -> None:
-        """Let no thread wait any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

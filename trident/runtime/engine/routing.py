@@ -192,7 +192,6 @@ def _blamed(exchange: Exchange, frames: Sequence[RowFrame]) -> str:
 
 
 def _keys_of(exchange: Exchange) -> list[tuple[str, ...]]:
-    """Return the names of the key's columns, by port."""
     node = exchange.node
     if isinstance(node, (JoinNode, MultiReduceNode)):
         return [fields.names for fields in node.groups]

@@ -75,14 +75,12 @@ class InProcessRunner(Runner):
         self.operations = self.worker.operations
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
         outputs = run_parts(self.worker, parts, order)
         if self._destinations:
             outputs = self._exchanged(outputs, order)
         return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
 
     def _exchanged(self, outputs: list[TaskOutput], order: Order) -> list[TaskOutput]:
-        """Run level after level of exchanges, with what arrives there."""
         for destinations in self._destinations:
             merged = merge_outputs(outputs)
             if merged.failure is not None:
@@ -161,7 +159,6 @@ class AutoRunner(Runner):
             return None if self._closed else self._opened
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Cancel an attempt, if Spark is open."""
         opened = self._opened  # without the lock, which is held while Spark starts
         if opened is not None:
             opened.cancel(attempt)
@@ -178,7 +175,6 @@ class AutoRunner(Runner):
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -30,7 +30,6 @@ class Acker:
         self._older: list[dict[int, int]] = [{} for _ in range(_GENERATIONS - 1)]
 
     def __len__(self) -> int:
-        """How many trees it tracks."""
         return len(self._young) + sum(map(len, self._older))
 
     def handle(self, tracking: Tracking) -> None:

@@ -65,7 +65,6 @@ class Executor:
         return 0
 
     def open(self) -> None:
-        """Make the tasks' instances and prepare them."""
         raise NotImplementedError
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
@@ -404,7 +403,6 @@ class AckerExecutor(Executor):
 
 
 def make_executor(place: ExecutorPlace, setting: Setting) -> Executor:
-    """Return the executor of a place: of an acker, a spout or a bolt."""
     if place.component == ACKER:
         return AckerExecutor(place, setting)
     kind = SpoutExecutor if place.component in setting.topology.spouts else BoltExecutor

@@ -117,7 +117,6 @@ class Setting(Launch):
         return streams
 
     def conf_of(self, component: str) -> dict[str, Any]:
-        """Return the settings that a component's tasks get."""
         return {**self.conf.as_mapping(), **self.topology.components[component].conf}
 
     def read_by(self, component: str, on_cycle: bool = False) -> frozenset[int]:

@@ -88,7 +88,6 @@ class Inbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
         return not self._box.messages
 
     @property
@@ -96,7 +95,6 @@ class Inbox:
         return self._open.is_set()
 
     def wait_until_open(self, wait_s: float) -> bool:
-        """Wait until there is room; whether there is."""
         return self._open.wait(wait_s)
 
 
@@ -135,7 +133,6 @@ class Outbox:
         self._send(task, self.tuples.pop(task))
 
     def begin(self, root: int, edges: int, spout_task: int) -> None:
-        """Tell of a new tree."""
         self._of(root).begun += (root, edges, spout_task)
 
     def fail(self, roots: Sequence[int]) -> None:
@@ -143,7 +140,6 @@ class Outbox:
             self._of(root).failed.append(root)
 
     def extend(self, roots: Sequence[int]) -> None:
-        """Ask for the whole timeout again for these trees."""
         for root in roots:
             self._of(root).extended.append(root)
 

@@ -53,7 +53,6 @@ class OutStream:
 
     @property
     def transferred(self) -> int:
-        """How many copies were sent."""
         return self.emitted + self.further
 
     def accept(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -80,7 +79,6 @@ class OutStream:
         return self._in_one_form(values) if self._forms else values
 
     def tasks(self, values: tuple[Any, ...]) -> Sequence[int]:
-        """Return the tasks that get a copy."""
         only = self.only
         chosen = only(values) if only else [task for choose in self._choosers for task in choose(values)]
         self.emitted += 1

@@ -95,13 +95,11 @@ class Worker:
                 pass
 
     def set_active(self, active: bool) -> None:
-        """Let spouts be asked for tuples, or not."""
         for each in self.executors:
             each.active = active
 
     @property
     def pending(self) -> int:
-        """How many tracked messages of its spouts are not answered."""
         return sum(each.pending for each in self.executors)
 
     @property

@@ -177,7 +177,6 @@ class SimulatedStore:
         return copy
 
     def set_to(self, other: SimulatedStore) -> None:
-        """Store what another one does."""
         self._first.values.entries = dict(other._first.entries)
         for partition in {*self._data, *other._data}:
             self._data[partition].sentinel = other._data[partition].sentinel

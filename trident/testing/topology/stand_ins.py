@@ -152,7 +152,6 @@ class Captures:
         self._live = {live: rows for live, rows in self._live.items() if live.txid > attempt.txid}
 
     def knows(self, node: str) -> bool:
-        """Whether a node's tuples are captured."""
         return node in self._collected
 
     def by_batch(self, node: str) -> dict[int, list[Row]]:
@@ -211,7 +210,6 @@ class WatchedRunner(Runner):
         self.parallelism, self.program, self.operations = runner.parallelism, runner.program, runner.operations
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Process a batch and keep the tuples of its streams."""
         self._seen[order.attempt] = parts, order
         with self._captures.of(order.attempt):
             output = self._runner.process(parts, order)
@@ -260,11 +258,9 @@ class GivenSpout:
         return self.fields
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> Self:
-        """Return the spout itself as the driver's side."""
         return self
 
     def get_emitter(self, conf: Mapping[str, Any]) -> Any:
-        """Return the worker's side."""
         return GivenEmitter()
 
     def success(self, txid: int, definition: Definition) -> None:
@@ -420,7 +416,6 @@ class MapsInMemory:
         self._data: dict[int, MemoryData] = {}
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
-        """Open one partition, for writing or for reading."""
         from states.memory.state import MemoryBackingMap, MemoryData
 
         if partition_index not in self._data:
