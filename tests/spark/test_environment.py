@@ -18,8 +18,9 @@ from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 
 from trident.errors import ConfigError, EnvironmentProblem
-from trident.spark import environment
+from trident.spark import environment, session
 from trident.spark.environment import check_java, check_master, master_of, pin_worker_python
+from trident.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,8 +146,6 @@ def test_a_local_session_has_our_settings(spark: SparkSession) -> None:
 
 
 def test_the_active_session_is_used(spark: SparkSession) -> None:
-    from trident.spark.session import spark_session
-
     assert spark_session("another") is spark
     assert spark_session("another", "local[2]", {"spark.ui.enabled": "false"}) is spark
 
@@ -154,8 +153,6 @@ def test_the_active_session_is_used(spark: SparkSession) -> None:
 def test_a_local_session_of_the_users_own_runs_the_python_of_the_driver_unless_the_user_says_otherwise(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trident.spark.session import spark_session
-
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "the python3 on PATH")
     assert spark_session("another").sparkContext.pythonExec == "the python3 on PATH"  # PYSPARK_PYTHON is set in tests
     monkeypatch.delenv("PYSPARK_PYTHON")
@@ -163,8 +160,6 @@ def test_a_local_session_of_the_users_own_runs_the_python_of_the_driver_unless_t
 
 
 def test_a_setting_of_run_time_gives_a_session_of_its_own(spark: SparkSession) -> None:
-    from trident.spark.session import spark_session
-
     own = spark_session("another", conf={"spark.sql.shuffle.partitions": "3"})
     assert own.conf.get("spark.sql.shuffle.partitions") == "3"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
@@ -181,8 +176,6 @@ def test_a_setting_of_run_time_gives_a_session_of_its_own(spark: SparkSession) -
 def test_what_a_running_session_cannot_change_is_refused(
     spark: SparkSession, master: str | None, conf: dict[str, str], text: str
 ) -> None:
-    from trident.spark.session import spark_session
-
     assert spark.sparkContext.master == "local[2]"
     with pytest.raises(ConfigError, match=text):
         spark_session("another", master, conf)
@@ -197,15 +190,11 @@ def test_what_a_running_session_cannot_change_is_refused(
     ],
 )
 def test_spark_connect_is_refused_by_name(master: str | None, conf: dict[str, str], asks: str) -> None:
-    from trident.spark.session import spark_session
-
     with pytest.raises(ConfigError, match=f"classic session of Spark is needed.* no RDDs .*; {asks} asks for Spark"):
         spark_session("connect", master, conf)
 
 
 def test_a_session_of_spark_connect_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trident.spark.session import spark_session
-
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # what PySpark goes by once there is such a session
     with pytest.raises(EnvironmentProblem, match="this process has a session of Spark Connect. Stop that"):
         spark_session("connected")
@@ -228,8 +217,6 @@ class Stopping:
 def test_a_session_that_does_not_stop_is_left_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from trident.spark import session
-
     let_go = threading.Event()
     monkeypatch.setattr(session, "_jvm_outputs", [])
     monkeypatch.setattr(session, "_STOP_S", 0.05)
@@ -246,8 +233,6 @@ def test_a_session_that_does_not_stop_is_left_behind(
 def test_a_session_whose_jvm_is_gone_is_stopped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from trident.spark import session
-
     def stop() -> None:
         raise Py4JNetworkError("Answer from Java side is empty")
 

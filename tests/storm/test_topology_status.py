@@ -152,7 +152,7 @@ def test_the_page_of_a_topology_has_the_shape_of_storm_ui(seen: TopologyStatus) 
     assert set(bolts) == {"split", "count"}
     assert bolts["split"]["executeLatency"] == bolts["split"]["processLatency"] == "500.000"
     assert (bolts["count"]["executors"], bolts["count"]["tasks"], bolts["count"]["executed"]) == (2, 3, WORDS)
-    assert page["executorsTotal"], page["tasksTotal"] == (5, 6)
+    assert (page["executorsTotal"], page["tasksTotal"]) == (5, 6)
     assert page["workers"][0]["componentNumTasks"] == {"sentences": 1, "split": 1, "count": 3, "__acker": 1}
 
 
