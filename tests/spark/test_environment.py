@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -21,6 +22,8 @@ from trident.errors import ConfigError, EnvironmentProblem
 from trident.spark import environment, session
 from trident.spark.environment import check_java, check_master, master_of, pin_worker_python
 from trident.spark.session import spark_session
+from trident.storm import StormConfig
+from trident.storm.spark import running_storm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -435,6 +438,15 @@ def test_the_python_that_spark_is_told_of_is_that_of_the_workers(monkeypatch: py
     assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
 
 
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no Spark, and nothing that says which one it is to be."""
+    for name in ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+
+
+@pytest.mark.usefixtures("no_spark")
 @pytest.mark.parametrize(
     ("asked", "variables", "master"),
     [
@@ -445,6 +457,14 @@ def test_the_python_that_spark_is_told_of_is_that_of_the_workers(monkeypatch: py
             "spark://asked:7077",
         ),
         (None, {"PYSPARK_SUBMIT_ARGS": "--name x --master spark://other:7077 pyspark-shell"}, "spark://other:7077"),
+        (None, {"PYSPARK_SUBMIT_ARGS": "--master 'local[3]' pyspark-shell"}, "local[3]"),
+        (None, {"PYSPARK_SUBMIT_ARGS": "--conf spark.master=yarn --conf spark.x=1 pyspark-shell"}, "yarn"),
+        (None, {"PYSPARK_SUBMIT_ARGS": "--conf=spark.master=k8s --master=yarn pyspark-shell"}, "yarn"),
+        (
+            None,
+            {"PYSPARK_SUBMIT_ARGS": "--properties-file other.conf pyspark-shell", "SPARK_CONF_DIR": "conf"},
+            "k8s://it",
+        ),
         (None, {"SPARK_CONF_DIR": "conf"}, "yarn"),
         (None, {"SPARK_HOME": ""}, "local[*]"),
         (None, {"SPARK_HOME": "."}, "yarn"),
@@ -456,13 +476,37 @@ def test_the_master_is_known_before_spark_starts(
     (tmp_path / "conf").mkdir()
     text = "# spark.master local\nspark.executor.memory 2g\nspark.master     yarn\n"
     (tmp_path / "conf" / "spark-defaults.conf").write_text(text, encoding="utf-8")
+    (tmp_path / "other.conf").write_text("spark.master: local\nspark.master: k8s://it\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    for name in ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"):
-        monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     assert master_of(asked) == master
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize(
+    ("settings", "submitted", "master"),
+    [
+        ({}, "", "local[2]"),
+        ({"master": "spark://h:7077"}, "", "spark://h:7077"),
+        ({"spark_conf": {"spark.master": "spark://h:7077"}}, "", "spark://h:7077"),
+        ({}, "--conf spark.master=spark://h:7077 pyspark-shell", None),
+    ],
+)
+def test_bolts_get_a_local_spark_where_nothing_names_another(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], submitted: str, master: str | None
+) -> None:
+    asked: list[str | None] = []
+
+    def start(name: str, master: str | None, conf: Any) -> Any:
+        asked.append(master)
+        return SimpleNamespace(sparkContext=None)
+
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", submitted)
+    monkeypatch.setattr(running_storm, "spark_session", start)
+    monkeypatch.setattr(running_storm, "ship_code", lambda context: None)
+    running_storm.open_spark(StormConfig.of(settings, workers=2))
+    assert asked == [master]
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ def _check(layout: TaskLayout, executors: Mapping[str, int]) -> None:
 
 def open_spark(conf: StormConfig) -> SparkSession:
     """Return the active session, or start Spark, with as many slots as workers if it is a local one; ship our code."""
-    master = conf.master
+    master = conf.master or conf.spark_conf.get("spark.master")
     if not is_spark_on() and master_of(master) == "local[*]":
         master = f"local[{conf.workers}]"  # a worker takes a slot, however many cores there are
     spark = spark_session(f"storm-{conf.name}", master, dict(conf.spark_conf))
