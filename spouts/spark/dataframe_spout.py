@@ -249,8 +249,10 @@ def _checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
 
 
 def _fields_of(df: DataFrame) -> Fields:
-    """Return the columns of a DataFrame as fields; `TopologyError` for a type that tuples do not have."""
+    """Return the columns of a DataFrame as fields; `TopologyError` if it has none, or for a type that tuples do not have."""
     fields = fields_of_schema(df.schema)
+    if not len(fields):
+        raise TopologyError("a DataFrame without columns has no rows that could be written: select one, such as lit(1)")
     schema_of(fields)
     return fields
 
