@@ -124,18 +124,7 @@ def test_the_largest_hint_up_to_the_next_repartition_counts(engine: str, topolog
     assert [sum(n for (n,) in kept.rows) for kept in (four, two)] == [4, 4]
 
 
-def test_a_repartitioned_stream_feeds_a_state(engine: str, topology: TridentTopology) -> None:
-    stream = numbers(topology, 20).shuffle().partition_by("w").parallelism_hint(3)
-    state = stream.group_by("w").persistent_aggregate(MemoryMapState(), "n", Sum(), "sum")
-    whole = stream.broadcast().parallelism_hint(2).persistent_aggregate(MemoryMapState(), Count(), "count")
-    running = run_all(topology, engine)
-    assert running.state(state).multi_get(["w0", "w4"]) == [0 + 5 + 10 + 15, 4 + 9 + 14 + 19]
-    assert running.state(whole).get() == 40
-
-
 def test_only_the_columns_that_are_read_travel(topology: TridentTopology) -> None:
-    from trident.planner import make_plan
-
     keep(numbers(topology, 2).shuffle().partition_by("w").project("n").shuffle().aggregate(Count(), "count"))
     plan = make_plan(topology.graph())
     arriving = [str(exchange.inputs[0]) for exchange in plan.exchanges.values()]
