@@ -66,6 +66,22 @@ def test_rows_that_never_come_fail_the_attempt_and_name_their_sender() -> None:
         boxes.wait(1, {0: 1, 1: 1}, 0.01)
 
 
+def test_a_worker_that_is_to_end_does_not_go_on_without_the_rows_that_it_waits_for() -> None:
+    boxes, failed = Boxes(), threading.Event()
+    boxes.add(Rows(1, 0, [frame(TABLE)]))
+
+    def wait() -> None:
+        with pytest.raises(StepFailed, match="rows of worker 1 have not arrived"):
+            boxes.wait(1, {0: 1, 1: 1}, 30)
+        failed.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    boxes.close()
+    waiting.join(30)
+    assert failed.is_set()
+
+
 def test_what_is_late_is_dropped() -> None:
     boxes = Boxes()
     boxes.begin(1)

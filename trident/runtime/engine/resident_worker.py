@@ -333,10 +333,10 @@ class Boxes:
         """Wait until all is there.
 
         Raises `TooManyRows`: there is more than a worker holds.
-        Raises `StepFailed`: some of it has not come in time, or the attempt has ended.
+        Raises `StepFailed`: some of it has not come in time, or the attempt has ended, or this worker is to end.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._lacks(number, expects), wait_s)
+            self._changed.wait_for(lambda: self._closed or not self._lacks(number, expects), wait_s)
             box = self._boxes.get(number)
             if box is None or (lacking := self._lacks(number, expects)):
                 which = "" if box is None else f" of worker {lacking[0]}"
@@ -350,7 +350,7 @@ class Boxes:
 
     def _lacks(self, number: int, expects: Mapping[int, int]) -> list[int]:
         box = self._boxes.get(number)
-        if box is None or self._closed:
+        if box is None:
             return []
         return [sender for sender, messages in expects.items() if box.messages[sender] < messages]
 
