@@ -89,7 +89,8 @@ def test_what_is_late_is_dropped() -> None:
     boxes.end(1)
     boxes.add(Rows(1, 0, [frame(TABLE)]))
     assert not boxes.is_live(1)
-    assert boxes.taken(1, "exchange", 0) == []
+    with pytest.raises(StepFailed, match="the attempt has ended"):
+        boxes.taken(1, "exchange", 0)
     boxes.add(Rows(3, 0, [frame(TABLE)]))
     boxes.keep(frozenset(), newest=2)  # the driver knows none of them, and does not know of the third yet
     assert [boxes.is_live(number) for number in (1, 2, 3)] == [False, False, True]

@@ -355,10 +355,12 @@ class Boxes:
         return [sender for sender, messages in expects.items() if box.messages[sender] < messages]
 
     def taken(self, number: int, entry: str, partition: int) -> list[RowFrame]:
-        """Return the rows for a partition of an exchange, as tables, and forget them."""
+        """Return the rows for a partition of an exchange, as tables, and forget them; `StepFailed` if the attempt has ended."""
         with self._changed:
             box = self._boxes.get(number)
-            frames = [] if box is None else box.rows.pop((entry, partition), [])
+            if box is None:  # its rows are gone, and no partition may commit as if it had had none
+                raise StepFailed(Failure("spark", None, "the attempt has ended"))
+            frames = box.rows.pop((entry, partition), [])
         return [
             frame if isinstance(frame.data, pa.Table) else frame._replace(data=table_of_ipc(frame.data))
             for frame in frames
