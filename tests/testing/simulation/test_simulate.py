@@ -96,22 +96,13 @@ def test_a_mistake_is_found(name: str) -> None:
         simulate(declared, ROWS, seeds=300, **settings)
 
 
-def rows_for(name: str) -> Any:
-    return {"rows": ROWS, "more": ROWS[:5]} if name == "two streams" else ROWS
-
-
 @pytest.mark.sample(2)
+@pytest.mark.parametrize("seeds", [15, pytest.param(1000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_gives_no_alarm(name: str) -> None:
+def test_what_is_right_gives_no_alarm(name: str, seeds: int) -> None:
     declared, settings = RIGHT[name]
-    assert simulate(declared, rows_for(name), seeds=15, **settings).seeds == 15
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_gives_no_alarm_in_many_runs(name: str) -> None:
-    declared, settings = RIGHT[name]
-    assert simulate(declared, rows_for(name), seeds=1000, **settings).seeds == 1000
+    rows = {"rows": ROWS, "more": ROWS[:5]} if name == "two streams" else ROWS
+    assert simulate(declared, rows, seeds=seeds, **settings).seeds == seeds
 
 
 @pytest.mark.long
