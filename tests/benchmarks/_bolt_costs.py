@@ -11,9 +11,9 @@ from statistics import quantiles
 from typing import Any
 
 from tests.benchmarks._bolt_words import WORDS, words
-from trident.storm.execution.executor import Executor, Launch
+from trident.storm.execution.executors import Executor, make_executor
+from trident.storm.execution.launch import Launch
 from trident.storm.execution.messages import Body, Delivery
-from trident.storm.execution.storm_worker import make_executor
 from trident.storm.spark.linked_mail import Decoder, Encoder
 from trident.storm.spark.worker_task import seldom_collected
 from trident.storm.storm_config import StormConfig

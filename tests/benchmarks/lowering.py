@@ -32,9 +32,8 @@ from tests.benchmarks.side_by_side import counted
 from trident import TridentTopology
 from trident.operations import Count, Split
 from trident.planner import make_plan
-from trident.runtime.engine.runners import Part
 from trident.runtime.engine.spark_runner import SparkRunner
-from trident.runtime.engine.worker import Order, Program, WorkerProgram, run_part
+from trident.runtime.engine.worker import Order, Part, Program, WorkerProgram, run_part
 from trident.spark.session import spark_session
 from trident.spout.interfaces import TransactionAttempt
 

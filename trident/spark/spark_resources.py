@@ -90,7 +90,6 @@ def most_per_task(heap: int, tasks: int) -> int:
 
 
 def _needed_mb(memory_mb: float, cores: int) -> int:
-    """Return the MiB that an executor's concurrent tasks need."""
     return round(memory_mb * max(1, cores))
 
 

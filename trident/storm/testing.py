@@ -16,9 +16,9 @@ from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.observe.events import ReportedError
 from trident.roles import Closes
-from trident.storm.execution.executor import Executor, Launch, TaskError
+from trident.storm.execution.executors import Executor, make_executor
+from trident.storm.execution.launch import Launch, TaskError
 from trident.storm.execution.messages import Body
-from trident.storm.execution.storm_worker import make_executor
 from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector, TopologyContext
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import SpoutSpec, StormTopology

@@ -26,7 +26,7 @@ from trident.testing.simulation.simulating import SimulationFailed, SimulationRe
 from trident.testing.spout.source_under_test import SpoutSource
 from trident.testing.spout.spout_contract import SpoutContract, SpoutReport, spout_suite, spout_table
 from trident.testing.topology.driver import TopologyTestDriver
-from trident.testing.topology.watched_batches import BatchResult, HandClock
+from trident.testing.topology.stand_ins import BatchResult, HandClock
 
 __all__ = [
     "Add", "Append", "BackingMapContract", "BatchResult", "Faults", "FaultyMap", "FencedMapContract", "Finding",

@@ -22,8 +22,8 @@ from trident.ui.cluster_pages import Action, Page
 
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
-    from trident.storm.local_cluster import LocalTopology
     from trident.storm.spark.running_storm import RunningStormTopology
+    from trident.storm.topology_handle import LocalTopology
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class StormPages(RunningPages):
 
     def __init__(self, running: RunningStormTopology | LocalTopology, topology_id: str | None = None) -> None:
         super().__init__(running, running.conf.as_mapping(), StormConfig().as_mapping(), topology_id)
-        from trident.storm.local_cluster import LocalTopology
+        from trident.storm.topology_handle import LocalTopology
 
         self._topology = running
         self._on_spark = None if isinstance(running, LocalTopology) else running

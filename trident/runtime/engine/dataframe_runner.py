@@ -98,7 +98,6 @@ class DataFrameRunner(Runner):
 
     @contextmanager
     def _tagged(self, attempt: TransactionAttempt) -> Iterator[None]:
-        """Tag what this thread evaluates, so that it can be interrupted."""
         if self._session is not None:
             self._session.addTag(tag_of(self._id, attempt))
         try:
@@ -130,7 +129,6 @@ class DataFrameRunner(Runner):
         return [f"{one} AS c{at}" for at, one in enumerate(casts)]
 
     def _collected(self, job: Job, routes: Routes, rows: DataFrame) -> list[bytes | Sent]:
-        """Add a stage for each level of exchanges, and run all of it."""
         for stage, level in enumerate(routes.levels, 1):
             rows = rows.repartition(len(level), "at").mapInArrow(partial(_level_task, job, routes, stage), _SCHEMA)
         return [pickle.loads(item) for item in _evaluated(rows).column("item").to_pylist()]
@@ -145,7 +143,6 @@ class DataFrameRunner(Runner):
             self._session.interruptTag(tag_of(self._id, attempt))
 
     def close(self) -> None:
-        """End the operations of this process, and the session."""
         if self._empty is not None:
             self._empty.close()
         if self._stop is not None:
@@ -177,7 +174,6 @@ def _query_task(
 
 
 def _parts_task(job: Job, routes: Routes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the parts that are rows of this partition."""
     for batch in batches:
         for number, part in zip(batch.column("number").to_pylist(), batch.column("part").to_pylist(), strict=True):
             yield from _first_rows(job, routes, number, cloudpickle.loads(part))

@@ -164,7 +164,6 @@ class PutBack:
 
     @property
     def count(self) -> int:
-        """How many letters these are."""
         tables = (*self.tables.values(), *(frame.data for frame in self.frames))
         rows: int = sum(table.num_rows for table in tables)
         return rows + len(self.lost)

@@ -33,9 +33,17 @@ from trident.operations.several import Several
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.fragment_runs import PutBack, entry_input, run_step, send, whole
 from trident.runtime.engine.routing import RowFrame, apply_exchange
-from trident.runtime.engine.runners import InProcessRunner, Part, pickled, processed, unseen
+from trident.runtime.engine.runners import InProcessRunner, pickled, processed, unseen
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.worker import Order, Program, aggregators_of, operations_of, read_part, with_empty_parts
+from trident.runtime.engine.worker import (
+    Order,
+    Part,
+    Program,
+    aggregators_of,
+    operations_of,
+    read_part,
+    with_empty_parts,
+)
 from trident.runtime.steps.aggregates import merge_partials, merged
 from trident.runtime.steps.failures import TupleErrors, failing_at, failure_of
 from trident.runtime.steps.key_columns import are_removals

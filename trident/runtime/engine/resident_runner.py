@@ -145,7 +145,6 @@ def _dealt(parts: Sequence[Part], run: Run) -> dict[int, list[tuple[int, Part]]]
 class CrewMember(NamedTuple):
     """A worker that was there when an attempt began."""
 
-    place: int
     run: str
     peer: MailboxPeer
 
@@ -220,7 +219,7 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
                 self.changed.wait(LOOK_S)
             self._newest += 1
             crew = {
-                each.number: CrewMember(each.number, each.run, each.peer)
+                each.number: CrewMember(each.run, each.peer)
                 for each in self.places
                 if each.peer is not None and each.is_ready
             }
@@ -272,7 +271,6 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
         return done
 
     def end(self, run: Run) -> None:
-        """Forget an attempt, here and in the workers."""
         with self.changed:
             if self._runs.pop(run.number, None) is None:
                 return

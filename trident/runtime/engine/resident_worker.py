@@ -126,7 +126,6 @@ class ResidentWorker(GroupWorker):
         super().__init__(ticket, _LOOK_S)
 
     def run(self) -> None:
-        """Work until this is to end."""
         commits = threading.Thread(target=self._commit, name="commits", daemon=True)
         commits.start()
         self.mailbox.open()
@@ -134,7 +133,6 @@ class ResidentWorker(GroupWorker):
         commits.join()
 
     def close(self) -> None:
-        """End the operations, and all connections."""
         close_program(self.ticket.program_id)
         self.mailbox.close()
 
@@ -261,7 +259,6 @@ class _Lane:
         self._queue.put((_NONE, 0, None))
 
     def next(self) -> StageWork | None:
-        """Return what is next, once there is something; None at the end."""
         return self._queue.get()[2]
 
 
@@ -273,7 +270,6 @@ _REMEMBERED = 10_000  # attempts that have ended
 
 
 def size_of(frame: RowFrame) -> int:
-    """Return how many bytes the rows of a frame have."""
     return frame.data.nbytes if isinstance(frame.data, pa.Table) else len(frame.data)
 
 
@@ -337,10 +333,10 @@ class Boxes:
         """Wait until all is there.
 
         Raises `TooManyRows`: there is more than a worker holds.
-        Raises `StepFailed`: some of it has not come in time, or the attempt has ended.
+        Raises `StepFailed`: some of it has not come in time, or the attempt has ended, or this worker is to end.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._lacks(number, expects), wait_s)
+            self._changed.wait_for(lambda: self._closed or not self._lacks(number, expects), wait_s)
             box = self._boxes.get(number)
             if box is None or (lacking := self._lacks(number, expects)):
                 which = "" if box is None else f" of worker {lacking[0]}"
@@ -354,15 +350,17 @@ class Boxes:
 
     def _lacks(self, number: int, expects: Mapping[int, int]) -> list[int]:
         box = self._boxes.get(number)
-        if box is None or self._closed:
+        if box is None:
             return []
         return [sender for sender, messages in expects.items() if box.messages[sender] < messages]
 
     def taken(self, number: int, entry: str, partition: int) -> list[RowFrame]:
-        """Return the rows for a partition of an exchange, as tables, and forget them."""
+        """Return the rows for a partition of an exchange, as tables, and forget them; `StepFailed` if the attempt has ended."""
         with self._changed:
             box = self._boxes.get(number)
-            frames = [] if box is None else box.rows.pop((entry, partition), [])
+            if box is None:  # its rows are gone, and no partition may commit as if it had had none
+                raise StepFailed(Failure("spark", None, "the attempt has ended"))
+            frames = box.rows.pop((entry, partition), [])
         return [
             frame if isinstance(frame.data, pa.Table) else frame._replace(data=table_of_ipc(frame.data))
             for frame in frames
@@ -384,7 +382,6 @@ class Boxes:
             self.end(number)
 
     def is_live(self, number: int) -> bool:
-        """Whether an attempt has not ended, as far as is known."""
         with self._changed:
             return number in self._boxes and not self._closed
 
@@ -394,7 +391,6 @@ class Boxes:
             return self._ended.get(number, 0.0)
 
     def close(self) -> None:
-        """Let no thread wait any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

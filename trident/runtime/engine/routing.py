@@ -23,6 +23,7 @@ from trident.runtime.steps.in_batch import join, multi_reduce
 from trident.runtime.steps.key_columns import Ints, group_ids, partitions_of, places_of
 from trident.runtime.steps.rows import StepRun, iterate
 from trident.runtime.windows.shares import pieces_of
+from trident.types import plain_number
 
 _KEYS_AT_ONCE = 1 << 17  # keys as Python objects take ten times the memory of the columns
 
@@ -127,7 +128,8 @@ def _custom(
 
     def visit(at: int, row: Any) -> None:
         chosen = routing.function(row, partitions)
-        for partition in chosen if isinstance(chosen, (list, tuple, set, frozenset, range)) else (chosen,):
+        for given in chosen if isinstance(chosen, (list, tuple, set, frozenset, range)) else (chosen,):
+            partition = given if isinstance(given, int) else plain_number(given)  # NumPy's are numbers too
             if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition < partitions:
                 cause = (
                     f"the function of partition returned {chosen!r} for {partitions} partitions; it must return a number "
@@ -192,7 +194,6 @@ def _blamed(exchange: Exchange, frames: Sequence[RowFrame]) -> str:
 
 
 def _keys_of(exchange: Exchange) -> list[tuple[str, ...]]:
-    """Return the names of the key's columns, by port."""
     node = exchange.node
     if isinstance(node, (JoinNode, MultiReduceNode)):
         return [fields.names for fields in node.groups]

@@ -72,7 +72,6 @@ class ExecutorRunner(Runner):
         return output if kept is None or output.failure is not None else replace(output, kept=kept)
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        """Run the levels that commit; return the output of both."""
         return merge_outputs([replace(output, kept=None), self._committed(output.kept, order)])
 
     def _run(self, parts: Sequence[Part], order: Order, last: int, keeps: bool) -> tuple[TaskOutput, Any]:
@@ -80,7 +79,6 @@ class ExecutorRunner(Runner):
         raise NotImplementedError
 
     def _committed(self, kept: Any, order: Order) -> TaskOutput:
-        """Run the stages behind what is kept."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -104,14 +104,9 @@ class Routes:
 def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Routes:
     """Return the routes of a job.
 
-    Parameters
-    ----------
-    any_way
-        Whether rows may take other ways than those of the plan: dead letters, to the driver or put back.
-    apart
-        Whether a later job commits, so that the driver must be told before the last stage.
-    width
-        How many numbers the driver has, if it gets rows.
+    `any_way`: whether rows may take other ways than those of the plan: dead letters, to the driver or put back.
+    `apart`: whether a later job commits, so that the driver must be told before the last stage.
+    `width`: how many numbers the driver has, if it gets rows.
     """
     entries, levels = _numbered(program)
     stages = [tuple(program.emitters), *program.levels]

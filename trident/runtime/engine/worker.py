@@ -127,12 +127,8 @@ class Order:
 class WorkerProgram:
     """A program, prepared once in this process.
 
-    Parameters
-    ----------
-    more
-        Further operations to prepare.
-    prepared
-        Operations that are prepared (and cleaned up) elsewhere in this process.
+    `more`: further operations to prepare.
+    `prepared`: operations that are prepared (and cleaned up) elsewhere in this process.
     """
 
     def __init__(self, program: Program, more: Sequence[Any] = (), prepared: Sequence[Any] = ()) -> None:

@@ -20,9 +20,9 @@ from trident.coordination.log_state import LogState
 from trident.errors import FencedError, describe
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import ReplayCheck
-from trident.runtime.engine.runners import AutoRunner, Part, Runner
+from trident.runtime.engine.runners import AutoRunner, Runner
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.worker import Order
+from trident.runtime.engine.worker import Order, Part
 from trident.runtime.loop.batch import LOOP, Batch, Lane, LoopMessage, Observer, Result
 from trident.runtime.loop.hanging import Begun
 from trident.runtime.loop.sources import Sources

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from trident.coordination.records import LETTERS, TIME, DefineRecord
 from trident.errors import describe
 from trident.runtime.commit.replays import Replays
-from trident.runtime.engine.runners import Part
+from trident.runtime.engine.worker import Part
 from trident.runtime.loop.batch import Batch, BatchTime, Clock, Definitions, Undecided
 from trident.runtime.loop.hanging import ASKED, Begun
 from trident.runtime.loop.retrying import Waiting, moment_text

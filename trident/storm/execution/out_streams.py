@@ -53,7 +53,6 @@ class OutStream:
 
     @property
     def transferred(self) -> int:
-        """How many copies were sent."""
         return self.emitted + self.further
 
     def accept(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -80,7 +79,6 @@ class OutStream:
         return self._in_one_form(values) if self._forms else values
 
     def tasks(self, values: tuple[Any, ...]) -> Sequence[int]:
-        """Return the tasks that get a copy."""
         only = self.only
         chosen = only(values) if only else [task for choose in self._choosers for task in choose(values)]
         self.emitted += 1
@@ -190,6 +188,9 @@ def _parts(head: str, inner: str, value: Any) -> Iterator[tuple[str, Any, str]]:
 @lru_cache(maxsize=1024)
 def _form(type_: str | None) -> Form | None:
     """Return what gives a value of its type's classes the one form, `NO_VALUE` if the type has it not; None for any value."""
+    head, _, rest = (type_ or "").partition("<")
+    if rest:
+        return _form_of_parts(head, rest[:-1])
     declared = declared_form(type_)
     if type_ == "float":  # not cut to 32 bits here, where no column holds it
         return lambda value: NO_VALUE if declared(value) is NO_VALUE else canonical(float(value))
@@ -200,6 +201,28 @@ def _form(type_: str | None) -> Form | None:
     return declared if class_of(type_) in (int, float, Decimal) else None
 
 
+def _form_of_parts(head: str, inner: str) -> Form:
+    """Return what gives each part of an array, map or struct its one form; the parts are of their types."""
+    if head == "array":
+        one = _form_or_null(inner)
+        return lambda value: list(map(one, value))
+    if head == "map":
+        key, item = (_form_or_null(each.strip()) for each in split_commas(inner))
+
+        def form(value: dict[Any, Any]) -> dict[Any, Any]:
+            formed = {key(each): item(of) for each, of in value.items()}
+            return formed if len(formed) == len(value) else value  # two keys that are NaN stay two
+
+        return form
+    parts = {name: _form_or_null(of) for name, of in struct_fields(f"struct<{inner}>")}
+    return lambda value: {name: form(value[name]) for name, form in parts.items()}
+
+
+def _form_or_null(type_: str) -> Form:
+    form = _form(type_)
+    return lambda value: value if value is None or form is None else form(value)
+
+
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
@@ -208,6 +231,7 @@ def _shown(value: object) -> str:
 Chooser = Callable[[Sequence[Any]], Sequence[int]]
 
 _REMEMBERED = 1 << 16
+_NESTED = frozenset({list, tuple, dict})
 
 
 def chooser_of(
@@ -257,7 +281,7 @@ def _by_hash(positions: Sequence[int], fields: Fields, tasks: Sequence[int]) -> 
         return lambda values: only
 
     def hashed(key: Sequence[Any]) -> tuple[int]:
-        return choices[crc32(encode(canonical_key(tuple(key)))) % count]
+        return choices[crc32(_routed(key)) % count]
 
     if len(positions) > 1:
         return lambda values: hashed([values[at] for at in positions])
@@ -273,6 +297,21 @@ def _by_hash(positions: Sequence[int], fields: Fields, tasks: Sequence[int]) -> 
         return hashed([value]) if known is None else known[value]
 
     return of_any
+
+
+def _routed(key: Sequence[Any]) -> bytes:
+    """Return the bytes that choose the task of a key: the same for keys that are equal, whatever the order of a dict."""
+    if not _NESTED.isdisjoint(map(type, key)):
+        key = list(map(_in_order, key))
+    return encode(canonical_key(tuple(key)))
+
+
+def _in_order(part: Any) -> Any:
+    if isinstance(part, list | tuple):
+        return type(part)(map(_in_order, part))
+    if isinstance(part, dict):
+        return sorted(([_in_order(key), _in_order(of)] for key, of in part.items()), key=lambda pair: encode(pair[0]))
+    return canonical(part)
 
 
 class _Remembered(dict[Any, tuple[int]]):
@@ -293,7 +332,7 @@ def _lesser_of_two(positions: Sequence[int], tasks: Sequence[int]) -> Chooser:
     sent, count = dict.fromkeys(tasks, 0), len(tasks)
 
     def choose(values: Sequence[Any]) -> tuple[int]:
-        data = encode(canonical_key(tuple([values[at] for at in positions])))
+        data = _routed([values[at] for at in positions])
         first = crc32(data) % count
         second = (first + 1 + crc32(data[::-1]) % (count - 1)) % count if count > 1 else first  # never the same one
         chosen = min(tasks[first], tasks[second], key=sent.__getitem__)

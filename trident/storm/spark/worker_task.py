@@ -23,8 +23,8 @@ from trident.spark.job_errors import cannot_import
 from trident.spark.mailbox import Codec
 from trident.spark.worker_group import LOOK_S, GroupWorker, Leave, Letter, WorkerTicket
 from trident.state.encoding.extensions import pack, unpack
-from trident.storm.execution.executor import Launch, TaskError
-from trident.storm.execution.storm_worker import Worker, WorkerSnapshots, lines_of
+from trident.storm.execution.launch import Launch, TaskError
+from trident.storm.execution.storm_worker import Worker, lines_of
 from trident.storm.spark.linked_mail import LinkedMail
 
 logger = logging.getLogger("trident.storm")
@@ -113,10 +113,8 @@ class BoltWorker(GroupWorker):
         capacity = launch.conf.receive_buffer_size
         mail = LinkedMail(ticket.place, launch.topology, launch.layout, ticket.keys, capacity, self.host)
         self._mail = mail
-        self._worker = Worker(ticket.place, launch.setting(mail, self._report), mail.inboxes, self._died)
-        self._snapshots = WorkerSnapshots(
-            ticket.place, self._worker.executors, self._worker.at_work, int(mail.address.rpartition(":")[2])
-        )
+        port = int(mail.address.rpartition(":")[2])
+        self._worker = Worker(ticket.place, launch.setting(mail, self._report), mail.inboxes, self._died, port)
         self._opened = True
 
     def heed(self, orders: WorkerOrders) -> bool:
@@ -148,7 +146,7 @@ class BoltWorker(GroupWorker):
             "ready": self._ready,
             "pending": worker.pending,
             "at_rest": self._ready and worker.at_rest,
-            "snapshot": self._snapshots.take(),
+            "snapshot": worker.snapshots.take(),
             "links": {"dropped": mail.dropped, "corrupt": mail.corrupt, "astray": mail.unknown},
             "errors": self._take_errors(),
         }

@@ -105,7 +105,6 @@ class OutsideValues:
                 self._found[id(value)] = (name, value, deepcopy(value), compared)
 
     def restore(self) -> None:
-        """Let all of them be what they were at first."""
         for _, value, first, _ in self._found.values():
             if value != first:
                 value.clear()

@@ -29,8 +29,7 @@ from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Sentinel
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
-from trident.testing.topology.stand_ins import GivenSpout, over_maps
-from trident.testing.topology.watched_batches import HandClock, Unheard, WatchedLog
+from trident.testing.topology.stand_ins import GivenSpout, HandClock, Unheard, WatchedLog, over_maps
 
 
 class Died(BaseException):
@@ -178,7 +177,6 @@ class SimulatedStore:
         return copy
 
     def set_to(self, other: SimulatedStore) -> None:
-        """Store what another one does."""
         self._first.values.entries = dict(other._first.entries)
         for partition in {*self._data, *other._data}:
             self._data[partition].sentinel = other._data[partition].sentinel

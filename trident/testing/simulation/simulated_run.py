@@ -86,7 +86,6 @@ class SimulatedRun:
 
     @property
     def txid(self) -> int:
-        """The last committed batch."""
         return self.log.state.txid
 
     @property

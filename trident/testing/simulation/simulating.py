@@ -224,7 +224,6 @@ class JudgedRuns:
         return SimulationReport(len(seeds), batches, attempts, dict(met), took, self._notes(), shown)
 
     def _notes(self) -> tuple[str, ...]:
-        """Return what could not be simulated."""
         if not self._unfenced or "pause" not in self._kinds:
             return ()
         names = ", ".join(map(repr, self._unfenced))

@@ -32,16 +32,17 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.stream import Stream, TridentState
 from trident.testing.backend.faulty_map import InjectedFault
-from trident.testing.topology.stand_ins import FedSpout, with_states_in_memory
-from trident.testing.topology.watched_batches import (
+from trident.testing.topology.stand_ins import (
     BatchResult,
     Captures,
     FailurePoints,
+    FedSpout,
     HandClock,
     Row,
     Unheard,
     WatchedLog,
     WatchedRunner,
+    with_states_in_memory,
 )
 from trident.topology import TridentTopology
 

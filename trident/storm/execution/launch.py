@@ -1,4 +1,4 @@
-"""What every executor is, and what it is given."""
+"""What all workers of a topology run (`Launch`), and what the executors of one worker are given (`Setting`)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import Any
 import cloudpickle
 
 from trident.errors import TopologyError
-from trident.storm.execution.collectors import TaskCounts
-from trident.storm.execution.messages import Carrier, Delivery, Outbox
+from trident.storm.execution.messages import Carrier
 from trident.storm.execution.out_streams import OutStream, chooser_of
 from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import ACKER, ExecutorPlace, SpoutSpec, StormTopology, TaskLayout, lay_out
+from trident.storm.storm_topology import ExecutorPlace, SpoutSpec, StormTopology, TaskLayout, lay_out
 from trident.storm.storm_tuples import Origin
 
 Report = Callable[[str, int, BaseException], None]
@@ -32,63 +31,6 @@ class TaskError(Exception):
 
     def __str__(self) -> str:
         return f"component {self.component!r}, task {self.task}: {self.doing}: {self.__cause__!r}"
-
-
-class Executor:
-    """One thread's work: one or more tasks of one component. `open`, `step` and `close` are called by that thread.
-
-    `active`: whether spouts are asked for tuples.
-    `instances`: the objects of its tasks, once it is open; `collectors`, `counts`: what those emit with, what they did.
-    `call_since`: when the last call of a task's code began, on the clock of its worker; 0 before the first. Other threads read
-    it.
-    `uncounted_since`: since when it has worked without having added that to its totals; 0 if it has. Other threads read it.
-    """
-
-    def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
-        self.place, self.active, self._setting = place, True, setting
-        uncontrolled = setting.read_by(place.component, on_cycle=True)
-        self._outbox = Outbox(setting.mail, setting.layout.tasks.get(ACKER, ()), uncontrolled)
-        self.instances: dict[int, Any] = {}
-        self.collectors: dict[int, Any] = {}
-        self.counts: dict[int, TaskCounts[Any]] = {}
-        self._ends: dict[int, Callable[[], None]] = {}
-        self.call_since = self.uncounted_since = 0.0
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether it will send nothing more unless something arrives; what waits for it is in its inbox."""
-        return True
-
-    @property
-    def pending(self) -> int:
-        """How many tracked messages of its spouts are not answered."""
-        return 0
-
-    def open(self) -> None:
-        """Make the tasks' instances and prepare them."""
-        raise NotImplementedError
-
-    def step(self, deliveries: Sequence[Delivery]) -> float:
-        """Process deliveries; return for how many seconds there is nothing to do unless others come."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Clean up the instances. The unanswered messages of spouts go back to where they came from."""
-        for task, end in self._ends.items():
-            try:
-                end()
-            except Exception as error:  # noqa: BLE001  the other instances are cleaned up too
-                self._setting.report(self.place.component, task, error)
-            self.collectors[task].close()
-        self._outbox.flush()
-
-    def _given(self, task: int) -> tuple[Any, ...]:
-        """Return what a task's collector is made of, its context first."""
-        setting, component = self._setting, self.place.component
-        random, context = setting.random(), setting.context(self.place, task)
-        report = partial(setting.report, component, task)
-        debug = setting.conf_of(component)["debug"]
-        return context, setting.streams(context, random), self._outbox, random, setting.clock, report, debug
 
 
 @dataclass(frozen=True)
@@ -175,7 +117,6 @@ class Setting(Launch):
         return streams
 
     def conf_of(self, component: str) -> dict[str, Any]:
-        """Return the settings that a component's tasks get."""
         return {**self.conf.as_mapping(), **self.topology.components[component].conf}
 
     def read_by(self, component: str, on_cycle: bool = False) -> frozenset[int]:
