@@ -23,6 +23,7 @@ from tests.harness.topology_runs import GATES, start
 from trident import TridentTopology
 from trident.drpc import DRPCClient, DRPCServer, LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, EnvironmentProblem
+from trident.observe.open_metrics import Metrics, MetricsServer
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 
@@ -155,6 +156,12 @@ def test_a_request_that_is_too_long_is_refused(chunked: bool) -> None:
         assert ask(server, "POST", "/drpc/echo", b"a" * 100)[:2] == (200, [["a" * 100]])
 
 
+def test_a_token_may_be_any_text() -> None:
+    token = "schlüssel ключ"
+    with served(echo(), token=token) as (_, server), DRPCClient(server.url, token) as client:
+        assert client.execute("echo", "a") == [["a"]]
+
+
 def test_only_who_has_the_token_may_ask() -> None:
     with served(echo(), token="geheim") as (_, server):
         assert DRPCClient(server.url, token="geheim").execute("echo", "a") == [["a"]]
@@ -266,6 +273,17 @@ def test_an_address_in_use_is_refused() -> None:
             DRPCServer(drpc, port=port)
 
 
+@pytest.mark.parametrize(
+    ("host", "port", "cause"),
+    [("127.0.0.1", 65_536 + 4464, "a port is a number"), ("127.0.0.1", -1, "a port is a number"), ("a..b", 0, "idna")],
+)
+def test_an_address_that_cannot_be_one_is_refused(host: str, port: int, cause: str) -> None:
+    with LocalDRPC(failing()) as drpc, pytest.raises(ConfigError, match=f"cannot listen on {host}:{port}: .*{cause}"):
+        DRPCServer(drpc, host, port)
+    with pytest.raises(ConfigError, match=f"metrics cannot be served at {host}:{port}: .*{cause}"):
+        MetricsServer("t", Metrics("t"), host, port)
+
+
 LIMITS = [
     *({name: 0} for name in ("timeout_s", "max_request_bytes", "max_concurrency", "max_connections")),
     {"token": ""},
@@ -284,7 +302,9 @@ def test_without_its_packages_the_server_says_what_to_install(monkeypatch: pytes
         DRPCServer(drpc, port=0)
 
 
-@pytest.mark.parametrize("url", ["localhost:3774", "ftp://x", "http://"])
+@pytest.mark.parametrize(
+    "url", ["localhost:3774", "ftp://x", "http://", "http://x:65536", "http://x:http", "http://[::1"]
+)
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a DRPC server"):
         DRPCClient(url)

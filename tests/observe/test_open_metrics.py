@@ -13,8 +13,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from prometheus_client import parser
+from prometheus_client import CollectorRegistry, parser
+from prometheus_client import generate_latest as prometheus_text
 from prometheus_client.openmetrics import parser as openmetrics_parser
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
@@ -327,6 +329,14 @@ def test_counters_with_ever_new_names_do_not_become_ever_more_metrics() -> None:
     found = [key for key in told(metrics) if key[0] == "trident_operation_count_total"]
     assert len(found) == 201
     assert told(metrics)["trident_operation_count_total", OTHER] == 800
+
+
+def test_a_name_that_has_no_form_in_utf_8_does_not_end_the_scrape() -> None:
+    metrics, registry = Metrics("t"), CollectorRegistry()
+    metrics.take(batch(1, 0.1, {"Parse/caf\udce9": 1}))
+    registry.register(metrics)
+    for text in (openmetrics_text(registry), prometheus_text(registry)):
+        assert b'counter="Parse/caf?"' in text
 
 
 def test_a_scrape_tells_what_each_operation_did() -> None:

@@ -489,7 +489,7 @@ def test_hostile_names_come_as_they_are() -> None:
 
 def test_a_port_that_is_taken_is_told(server: UIServer) -> None:
     with pytest.raises(
-        ConfigError, match=f"cannot be served at 127.0.0.1:{server.port}: .*another program has the port"
+        ConfigError, match=f"cannot be served at 127.0.0.1:{server.port}: .*another program or topology has the port"
     ):
         UIServer(Nothing(KeyError()), port=server.port)
     with pytest.raises(ConfigError, match="must not be empty"):

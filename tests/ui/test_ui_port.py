@@ -95,9 +95,7 @@ def test_two_topologies_of_a_process_have_a_page_each() -> None:
 def test_a_port_that_is_taken_is_refused_before_anything_is_opened(taken: int, tmp_path: Path) -> None:
     factory = Asked(taken)
     topology = word_topology("late", 1, "a", factory)
-    text = (
-        f"the page cannot be served at 127.0.0.1:{taken}: Address already in use; another program has the port, choose"
-    )
+    text = f"the page cannot be served at 127.0.0.1:{taken}: Address already in use; another program or topology has the port"
     with pytest.raises(ConfigError, match=text):
         started(topology, ui_port=taken, metrics_port=0, log_dir=tmp_path / "log")
     assert (factory.requests, list(tmp_path.iterdir()), threads_of("late")) == ([], [], [])

@@ -32,16 +32,19 @@ class DRPCClient(Closes):
     """
 
     def __init__(self, url: str, token: str | None = None, timeout: float = 30.0) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:  # half an IPv6 address, or no port
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
                 f"{redacted(url)!r} is not the address of a DRPC server; expected one like http://localhost:3774"
             )
         self.url = url.rstrip("/")
         self._shown = redacted(self.url)
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
-        self._path, self._timeout = parts.path.rstrip("/"), timeout
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._secure, self._path, self._timeout = parts.scheme == "https", parts.path.rstrip("/"), timeout
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}".encode()}
         self._own = _Own()
         self._connections: weakref.WeakSet[http.client.HTTPConnection] = weakref.WeakSet()
 

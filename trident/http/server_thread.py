@@ -12,7 +12,8 @@ import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -94,9 +95,22 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def listening(cannot: str, host: str, port: int) -> socket.socket:
-    """Return a socket that listens; `ConfigError`, which begins with `cannot`, if the address cannot be had."""
+@contextmanager
+def listens_at(cannot: str, host: str, port: int) -> Iterator[None]:
+    """Run what makes a server listen; `ConfigError`, which begins with `cannot`, if the address cannot be had."""
     try:
+        if not 0 <= port <= 65_535:  # getaddrinfo would take its last 16 bits
+            raise OSError("a port is a number from 0 to 65535")
+        yield
+    except (OSError, UnicodeError) as error:  # a name of a host that cannot be one has no form in DNS
+        hint = "; another program or topology has the port, choose another one, or 0 for a free one"
+        in_use = hint if isinstance(error, OSError) and error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"{cannot} {host}:{port}: {getattr(error, 'strerror', None) or error}{in_use}") from error
+
+
+def listening(cannot: str, host: str, port: int) -> socket.socket:
+    """Return a socket that listens, as of `listens_at`."""
+    with listens_at(cannot, host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         try:
@@ -106,9 +120,6 @@ def listening(cannot: str, host: str, port: int) -> socket.socket:
         except BaseException:
             listener.close()
             raise
-    except OSError as error:
-        hint = "; another program has the port, choose another one" if error.errno == errno.EADDRINUSE else ""
-        raise ConfigError(f"{cannot} {host}:{port}: {error.strerror or error}{hint}") from error
     return listener
 
 

@@ -292,7 +292,7 @@ def _commits(writer: ComponentStatistics | None) -> Entry:
 
 def pretty_seconds(seconds: float) -> str:
     """Return a duration as Storm UI writes it: "1d 2h 3m 4s", without the leading units that are 0."""
-    minutes, s = divmod(int(seconds), 60)
+    minutes, s = divmod(int(max(seconds, 0)), 60)  # below 0 where another machine's clock is ahead
     hours, m = divmod(minutes, 60)
     d, h = divmod(hours, 24)
     parts = [(d, "d"), (h, "h"), (m, "m"), (s, "s")]
@@ -379,4 +379,5 @@ def _short(value: Any) -> Any:
 
 
 def _size(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode(errors="replace"))  # an error may say a lone surrogate

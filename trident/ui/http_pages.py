@@ -108,7 +108,7 @@ def client_of(
     """Return a client for processes of a cluster; `what` needs the packages of `extra`."""
     with needs_package(what, extra):
         import httpx
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    headers = {} if token is None else {b"Authorization": f"Bearer {token}".encode()}
     # Only https needs the system's certificates, and reading them takes as long as the rest of a command.
     verify = True if url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Without the environment: the user's proxy is not for processes of the cluster.

@@ -282,7 +282,9 @@ class MachinePages(ClusterPages):
 
 def _without_secrets(page: Page) -> Page:
     """Return a page of what was printed without secrets, in whole lines: half of an address does not show what it is."""
-    whole, end, rest = page["text"].rpartition("\n")
-    if not end or "\ufffd" in rest:  # its length is not known
-        return {**page, "text": redacted(page["text"])}
-    return {**page, "text": redacted(whole + end), "next": page["next"] - len(rest.encode())}
+    whole, end, _ = page["text"].rpartition("\n")
+    return (
+        {**page, "text": redacted(whole + end), "next": page["lineEnd"]}
+        if end
+        else {**page, "text": redacted(page["text"])}
+    )
