@@ -67,7 +67,7 @@ def test_requests_that_wait_for_one_another_are_answered_in_order() -> None:
         connection.sendall(b"".join(requests) + b"GET /drpc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answers = [part for part in rest_of(connection).split(b"HTTP/1.1 200 OK") if part]
         assert [part[-7:-1] for part in answers[:5]] == [b'[["%d"]' % number for number in range(5)]
-        assert answers[5].endswith(b'"functions": ["echo"]}')
+        assert answers[5].endswith(b'"functions":["echo"]}')
 
 
 def test_while_too_many_connections_are_open_requests_are_refused() -> None:

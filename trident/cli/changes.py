@@ -24,7 +24,7 @@ from trident.cli.console import ending_signals, say
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
 from trident.http.plain_json import json_answer, to_json
-from trident.http.server_thread import ServerThread, is_loopback
+from trident.http.server_thread import Guard, ServerThread, is_loopback
 from trident.reading import changes
 from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
 from trident.topology import TridentTopology
@@ -82,8 +82,6 @@ def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
     from starlette.requests import Request
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
-
-    from trident.http.guard import Guard
 
     def problem(status: int, error: object) -> Response:
         return json_answer({"error": str(error), "kind": type(error).__name__}, status)

@@ -114,7 +114,7 @@ class DRPCClient(Closes):
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
     ) -> tuple[int, bytes]:
-        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        headers = self._headers if body is None else {**self._headers, "Content-Type": b"application/json"}
         try:
             connection.request(method, path, body, headers)
         except (BrokenPipeError, ConnectionResetError):
