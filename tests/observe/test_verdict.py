@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trident.naming import duration
-from trident.observe.at_work import AtWork, RunningBatch, RunningCall, StallLog, is_stalled, stalls
+from trident.observe.at_work import AtWork, RunningBatch, RunningCall, StallLog, is_stalled, stalls, verdict
 from trident.observe.topology_status import heartbeat_of
-from trident.observe.verdict import verdict
 
 _OF_CLUSTER = ("statusReason", "heardSecondsAgo", "driverDied")
 CALL = RunningCall("count", (4,), 0, 40.0, "execute (bolts.py, line 9): wait()")

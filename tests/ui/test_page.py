@@ -26,7 +26,7 @@ from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.observe import at_work
-from trident.observe.verdict import verdict
+from trident.observe.at_work import verdict
 from trident.runtime.running import RunningTopology
 from trident.storm import StormTopology, TopologyBuilder, Tuple
 from trident.storm.testing import MockedSpout

@@ -27,8 +27,7 @@ from trident.runtime.commit.dead_letters import DeadLetters, state_of
 from trident.runtime.running import RunningTopology
 from trident.storm import LocalCluster, TopologyBuilder
 from trident.storm.testing import MockedSpout
-from trident.ui.cluster_pages import OneTopology
-from trident.ui.http_pages import HttpTopologyPages
+from trident.ui.cluster_pages import HttpTopologyPages, OneTopology
 from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
 

@@ -108,10 +108,12 @@ def listens_at(cannot: str, host: str, port: int) -> Iterator[None]:
         if not 0 <= port <= 65_535:  # getaddrinfo would take its last 16 bits
             raise OSError("a port is a number from 0 to 65535")
         yield
-    except (OSError, UnicodeError) as error:  # a name of a host that cannot be one has no form in DNS
+    except UnicodeError as error:  # a host's name that cannot be one
+        raise ConfigError(f"{cannot} {host}:{port}: {error}") from error
+    except OSError as error:
         hint = "; another program or topology has the port, choose another one, or 0 for a free one"
-        in_use = hint if isinstance(error, OSError) and error.errno == errno.EADDRINUSE else ""
-        raise ConfigError(f"{cannot} {host}:{port}: {getattr(error, 'strerror', None) or error}{in_use}") from error
+        in_use = hint if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"{cannot} {host}:{port}: {error.strerror or error}{in_use}") from error
 
 
 def listening(cannot: str, host: str, port: int) -> socket.socket:

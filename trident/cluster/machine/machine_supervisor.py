@@ -26,8 +26,7 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology
 from trident.redaction import redacted
 from trident.servers.nodes import NodeEvent
-from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages
-from trident.ui.http_pages import client_of
+from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of
 from trident.ui.ui_server import UIServer
 
 logger = logging.getLogger(__name__)
