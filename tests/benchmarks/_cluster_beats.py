@@ -16,8 +16,6 @@ from trident.cluster.state.cluster_records import (
 )
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
-__all__ = ["beat_all", "beat_bytes", "killed_topology", "write_topologies"]
-
 _START, _SLOTS = 1000.0, 100
 _STATISTICS = {
     "rates": {f"operation-{number}": [number * 1.5, number * 2.5, number * 3.5] for number in range(56)},

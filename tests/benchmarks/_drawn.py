@@ -15,8 +15,6 @@ import pyarrow as pa
 from trident.fields import Fields
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 
-__all__ = ["DrawnKeys"]
-
 _STRIDE = 2_654_435_761  # a prime, so that neighbouring rows have distant keys, and a cycle meets every key once
 
 

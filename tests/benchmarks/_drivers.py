@@ -17,8 +17,6 @@ import pyspark
 from tests.benchmarks._processes import Memory
 from tests.harness.servers import start_redis
 
-__all__ = ["LOCAL_CLUSTER", "DriverFailed", "flat_run", "on_redis", "scale_run", "wordcount"]
-
 ROOT = Path(__file__).parents[2]
 LOCAL_CLUSTER = "local-cluster[2,1,2048]"
 

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 from tests.benchmarks._drivers import flat_run, on_redis
 
-__all__ = ["change_of", "drawn", "flat", "flat_resident"]
-
 _SAMPLES = 200
 _WITHIN = 1.05
 _WIDTH, _HEIGHT = 80, 6

@@ -9,8 +9,6 @@ from types import TracebackType
 
 import psutil
 
-__all__ = ["Memory", "processor_seconds"]
-
 _LOOK_S = 0.1
 
 

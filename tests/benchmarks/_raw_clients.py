@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-__all__ = ["RawClient", "raw_cassandra", "raw_memcached", "raw_postgres", "raw_redis"]
-
 
 class RawClient(Protocol):
     """Reads and writes the same keys over and over."""

@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 
 from trident.state import Key
 
-__all__ = ["Merge", "rust_merge", "spark_merge"]
-
 ROOT = Path(__file__).parent.parent.parent
 _ON = "t.word = s.word"
 

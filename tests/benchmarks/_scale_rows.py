@@ -11,20 +11,6 @@ from typing import Any
 
 from tests.benchmarks._drivers import LOCAL_CLUSTER, on_redis, scale_run, wordcount
 
-__all__ = [
-    "NotAsked",
-    "Sizes",
-    "backlog",
-    "base",
-    "delta",
-    "distinct",
-    "driver",
-    "huge",
-    "persist",
-    "skewed",
-    "smallest",
-]
-
 Figures = dict[str, Any]
 
 

@@ -13,8 +13,6 @@ from tests.harness.servers import Server, start_cassandra, start_memcached, star
 from tests.states.redis.redis_cluster import cluster_in
 from trident.state import StateSpec
 
-__all__ = ["MEASURED", "MeasuredStore"]
-
 
 class RedisCluster:
     """Three primaries.

@@ -25,8 +25,6 @@ from trident.state import (
     Winners,
 )
 
-__all__ = ["FIRST_ATTEMPT", "Writer", "keys_of", "milliseconds", "peak_rss_growth_mb", "status_mb", "stored_bytes"]
-
 FIRST_ATTEMPT = 1 << 20
 
 

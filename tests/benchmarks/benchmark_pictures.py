@@ -23,8 +23,6 @@ from tests.benchmarks import scaling_costs, storms_own
 from tests.benchmarks._drivers import flat_run
 from tests.benchmarks.line_chart import Chart, Point, drawn
 
-__all__ = ["FIGURES", "from_csv", "main"]
-
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "docs" / "benchmarks"
 

@@ -31,8 +31,6 @@ from trident.storm import LocalCluster
 from trident.storm.execution.acker import Acker
 from trident.storm.execution.messages import Tracking
 
-__all__ = ["ROWS", "main", "per_root"]
-
 _PENDING = 2_000  # of each spout
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["WORDS_PER_SENTENCE", "Corpus"]
-
 WORDS_PER_SENTENCE = 10
 _SMALLEST_FILE = 1_000  # sentences: a folder with a file for each batch of one sentence would measure the listing
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Chart", "drawn"]
-
 Point = tuple[str, float, float]
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BESIDE = 760, 380, 80, 50, 190

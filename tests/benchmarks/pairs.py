@@ -21,8 +21,6 @@ from pathlib import Path
 
 from tests.benchmarks._stores import MEASURED
 
-__all__ = ["main"]
-
 HERE = Path(__file__).parents[2]
 WARM_UP = 2
 ENGINES = ("in_process", "jobs", "resident", "default")

@@ -21,8 +21,6 @@ from tests.benchmarks._drivers import DriverFailed
 from tests.benchmarks._flatness import flat, flat_resident
 from tests.benchmarks._stores import MEASURED
 
-__all__ = ["ROWS", "Row", "main"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -25,8 +25,6 @@ from tests.benchmarks._drawn import DrawnKeys
 from trident import TridentTopology
 from trident.operations import Count
 
-__all__ = ["ROWS", "Measured", "fitted", "main"]
-
 SIZES = (1, 10, 100, 1_000)
 
 Measured = list[tuple[int, float]]

@@ -14,8 +14,6 @@ from pyspark.sql import functions as fn
 
 from tests.benchmarks.corpus import WORDS_PER_SENTENCE, Corpus
 
-__all__ = ["bare_spark", "counted", "foreach_batch"]
-
 
 def bare_spark(corpus: Corpus, overlapping: int) -> dict[str, float]:
     """Count each batch's words in native Spark and collect them, `overlapping` batches at a time; no state."""

@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 
 from tests.harness.servers import start_redis
 
-__all__ = ["JARS", "WARM", "Settings", "tracked", "words_per_s"]
-
 JARS = Path(__file__).parents[2] / "build" / "services" / "storm"
 """Where `make build/services/storm` puts Storm's jars."""
 

@@ -23,8 +23,6 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.coordination.log_address import open_reader
 from trident.coordination.memory_log import TransactionLogReader
 
-__all__ = ["COUNTING", "DaemonProcess", "Machine", "MachineCluster"]
-
 TOKEN = "a-token-of-tests"
 MOVED_AFTER_S = 4.0
 """How long a driver may be silent in tests that wait for it to be moved. A busy machine may take longer to start one."""

@@ -12,8 +12,6 @@ from typing import Any, Self
 
 from tests.harness.commands import environment
 
-__all__ = ["SessionProcess"]
-
 
 class SessionProcess:
     """Evaluates expressions over `state`, a `ClusterState`, and `events`, what it has told, and returns their values."""

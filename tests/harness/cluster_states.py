@@ -12,8 +12,6 @@ from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.servers.nodes import NodeEvent
 
-__all__ = ["Opened", "Opening"]
-
 _LIMIT_S = 60.0
 
 

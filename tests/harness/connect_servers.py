@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["ConnectServer", "start_connect", "started"]
-
 _WITHOUT = """
 import sys
 from pathlib import Path

@@ -17,8 +17,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-__all__ = ["Environment", "build_wheel", "needed", "unpack"]
-
 _ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 200.0
 

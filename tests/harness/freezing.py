@@ -14,8 +14,6 @@ import psutil
 from trident.cluster.state.cluster_address import folder_of, is_embedded
 from trident.cluster.state.sqlite_nodes import writers_of
 
-__all__ = ["freeze"]
-
 
 def freeze(processes: Sequence[psutil.Process], address: str) -> None:
     """Stop them; `address` is that of their cluster."""

@@ -17,8 +17,6 @@ from confluent_kafka.admin import AdminClient
 
 from tests.harness.servers import CONFIGURATION, JARS, Server, free_ports, program
 
-__all__ = ["KafkaCluster", "KafkaNode", "start_kafka"]
-
 KAFKA_JARS = JARS / "kafka"
 _CONTROLLER = 100  # its node id where it is a process of its own
 _MEMORY = ("-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-XX:-UsePerfData")

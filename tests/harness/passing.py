@@ -9,8 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 
-__all__ = ["BUFFER", "Passing", "Pump"]
-
 BUFFER = 1 << 18
 Pump = Callable[[], None]
 

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["Watch", "mark", "refuse_in_quick_tests"]
-
 _OTHERS = ("spark", "server", "slow", "long", "soak")
 _NAME = "TRIDENT_QUICK_TEST"
 _JAVA = """#!/bin/sh

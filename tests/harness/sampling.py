@@ -10,8 +10,6 @@ from collections import defaultdict
 
 import pytest
 
-__all__ = ["chosen", "mark"]
-
 
 def mark(items: list[pytest.Item]) -> None:
     """Mark as long the cases of each test with `sample(n)` that are not among its n."""

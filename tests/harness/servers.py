@@ -32,20 +32,6 @@ import psutil
 from tests.harness import leftovers
 from tests.harness.quick import refuse_in_quick_tests
 
-__all__ = [
-    "CONFIGURATION",
-    "JARS",
-    "Server",
-    "free_ports",
-    "program",
-    "start_azurite",
-    "start_cassandra",
-    "start_memcached",
-    "start_postgres",
-    "start_redis",
-    "start_s3",
-]
-
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "tests" / "services"
 JARS = ROOT / "build" / "services"

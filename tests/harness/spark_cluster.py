@@ -21,8 +21,6 @@ import pyspark
 from tests.harness.quick_java import QUICK_JVM
 from tests.harness.servers import Server, free_ports, program
 
-__all__ = ["SparkCluster", "SparkNode", "start_spark_cluster"]
-
 _MEMORY = "1g"  # of a worker: of the one executor that a program gets there
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["Walk", "Walker", "shortest"]
-
 ROOT = Path(__file__).parents[2]
 _PRODUCT = tuple(f"{ROOT / name}/" for name in ("trident", "states", "spouts"))
 

@@ -11,8 +11,6 @@ from typing import Literal
 
 from tests.harness.passing import BUFFER, Passing, Pump
 
-__all__ = ["HOW", "How", "Withheld", "WithheldApart"]
-
 How = Literal["never", "late", "unasked", "dropped", "error"]
 HOW: tuple[How, ...] = ("never", "late", "unasked", "dropped", "error")
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tests.harness.servers import CONFIGURATION, JARS, Server, free_ports, program
 
-__all__ = ["ZooKeeperEnsemble", "start_zookeeper"]
-
 ZOOKEEPER_JARS = JARS / "zookeeper"
 _MEMORY = ("-Xms16m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-XX:-UsePerfData")
 _COMMIT_LOG = "-Dzookeeper.commitLogCount=50"  # it keeps so many transactions in memory, each of up to a megabyte

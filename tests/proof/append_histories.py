@@ -21,8 +21,6 @@ from tests.proof.proof_row import Trial
 from tests.proof.proof_servers import RowServers
 from trident.coordination.log_address import open_reader
 
-__all__ = ["histories"]
-
 _READERS, _ROWS = 2, 600
 
 

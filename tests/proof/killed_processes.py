@@ -32,8 +32,6 @@ from tests.spouts.redis import test_redis_stream_crashes
 from tests.stores.campaigns import CAMPAIGNS
 from tests.stores.catalog import STORES, Home
 
-__all__ = ["killed", "servers_killed"]
-
 _HOMES = ("files", "files", "postgres", "s3", "zookeeper")
 _FAULTS = 4
 _KILLS = 5

@@ -12,8 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Txn", "anomalies", "edn"]
-
 
 @dataclass(frozen=True)
 class Txn:

@@ -21,8 +21,6 @@ from tests.harness.commands import until
 from tests.proof.proof_row import Trial
 from tests.proof.proof_servers import RowServers
 
-__all__ = ["grown", "long_run"]
-
 _BATCHES = 100
 _HOUR_S = 3600.0
 _FLAT = 1.05

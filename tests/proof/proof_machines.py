@@ -37,8 +37,6 @@ from trident.spout import SpoutType
 from trident.state import Snapshot, StateType
 from trident.storm.execution.messages import Tracking
 
-__all__ = ["Ackers", "Drivers", "Maps", "Partitions", "Readers", "machines"]
-
 _STEPS = 30
 _EXAMPLES = {
     "maps": 175,

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Record", "Row", "Trial", "run_row"]
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -13,8 +13,6 @@ from tests.harness.kafka_servers import start_kafka
 from tests.harness.servers import Server, start_postgres, start_redis, start_s3
 from tests.harness.zookeeper_servers import start_zookeeper
 
-__all__ = ["RowServers"]
-
 
 def _redis_that_keeps(work: Path) -> Server:
     return start_redis(work, "--appendonly", "yes", "--appendfsync", "always", "--save", "")

@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.proof.proof_row import Record
 
-__all__ = ["picture", "save", "table"]
-
 _HEAD = ("row", "what", "wanted", "done", "wrong", "seconds", "again")
 _WIDTH, _HEIGHT, _ACROSS = 340, 130, 2
 

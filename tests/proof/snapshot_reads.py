@@ -20,8 +20,6 @@ from tests.proof.proof_servers import RowServers
 from tests.runtime.reading.test_joint_reader import SHOPS, Orders
 from trident.state import StateSpec
 
-__all__ = ["reads"]
-
 _READERS, _READS = 4, 8_000
 _PACE_MS = 50
 """Between two batches: where commits follow each other at once they overtake most reads, which are then made again."""
