@@ -11,7 +11,6 @@ heartbeats with their statistics; `written_s` how many were written in a second.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -19,8 +18,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
+from tests.benchmarks._measuring import tell
 from tests.harness.zookeeper_servers import start_zookeeper
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import NodePort, WorkerHeartbeat
@@ -39,15 +40,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.kind or ("sqlite", "zookeeper"):
-            server = start_zookeeper(Path(folder)) if kind == "zookeeper" else None
-            address = f"zookeeper://{server.hosts}/storm" if server is not None else f"{folder}/cluster"
-            try:
+            with start_zookeeper(Path(folder)) if kind == "zookeeper" else nullcontext() as server:
+                address = f"{folder}/cluster" if server is None else f"zookeeper://{server.hosts}/storm"
                 figures = {"kind": kind, "beats": options.beats, "bytes": options.bytes, **_measure(address, options)}
-            finally:
-                if server is not None:
-                    server.stop()
-            sys.stdout.write(json.dumps(figures) + "\n")
-            sys.stdout.flush()
+            tell(**figures)
     return 0
 
 
@@ -158,18 +154,8 @@ def _write_beats(options: argparse.Namespace) -> None:
     """Write all heartbeats once a second, until standard input ends; say how many a second there were."""
     state = open_cluster_state(options.write)
     cluster = StormClusterState(state)
-    beat = WorkerHeartbeat(
-        time.time(),
-        1.0,
-        "storm-0",
-        "host",
-        1,
-        1,
-        1.0,
-        "active",
-        "",
-        {f"figure-{n}": 0.5 for n in range(options.bytes // 18)},
-    )
+    figures = {f"figure-{n}": 0.5 for n in range(options.bytes // 18)}
+    beat = WorkerHeartbeat(time.time(), 1.0, "storm-0", "host", 1, 1, 1.0, "active", "", figures)
     ended = threading.Event()
 
     def await_end() -> None:
@@ -182,8 +168,7 @@ def _write_beats(options: argparse.Namespace) -> None:
         for number in range(options.beats):
             cluster.worker_heartbeat(f"storm-{number}", f"node-{number % 50}", 6700, beat)
         if not written:
-            sys.stdout.write("written\n")
-            sys.stdout.flush()
+            print("written", flush=True)
             begin = time.monotonic()
         written += options.beats
         ended.wait(max(0.0, begin + written / options.beats - time.monotonic()))

@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 import redis
 
-from tests.benchmarks._flat_run import _sizes
-from tests.benchmarks._flatness import change_of
+from tests.benchmarks._flatness import _sizes, change_of
 from tests.cluster.daemons.campaign import Campaign
 from tests.cluster.daemons.counted import committed
 from tests.cluster.daemons.ledgers import LEDGERS, check_ledger, submit_ledger, write_ledgers
