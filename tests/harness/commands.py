@@ -153,7 +153,7 @@ def last_txid(log_dir: Path) -> int:
     return LogReader(log_dir).refresh().txid if exists(log_dir) else 0
 
 
-def until(true: Callable[[], object], what: str) -> None:
+def until(true: Callable[[], object], what: str = "what is waited for") -> None:
     """Look again and again until something is so; fail if it never is."""
     deadline = time.monotonic() + _TIMEOUT_S
     while not true():

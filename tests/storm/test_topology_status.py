@@ -10,13 +10,13 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import msgpack
 import pytest
 from prometheus_client.openmetrics import parser
 
+from tests.harness.commands import until
 from tests.storm.components import SENTENCES, Count, word_count
 from trident.errors import ConfigError
 from trident.observe.topology_status import TopologyStatus, pretty_seconds
@@ -180,13 +180,6 @@ def test_durations_are_written_as_in_storm_ui(seconds: float, text: str) -> None
 def running(topology: StormTopology, **conf: Any) -> Iterator[LocalTopology]:
     with LocalCluster() as cluster:
         yield cluster.submit_topology("words", conf, topology)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    ends = monotonic() + 20
-    while not holds():
-        assert monotonic() < ends, "it did not come about"
-        sleep(0.005)
 
 
 def test_status_of_a_running_topology() -> None:

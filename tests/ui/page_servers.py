@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -100,14 +99,6 @@ def ask(server: UIServer, method: str, path: str, body: Any = None, **headers: s
 def allowed(token: str = TOKEN) -> dict[str, str]:
     """The header with the token."""
     return {"Authorization": f"Bearer {token}"}
-
-
-def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait until something holds."""
-    ends = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < ends, "it does not hold in time"
-        threading.Event().wait(0.02)
 
 
 _CITIES = ("Bergen", "Lyon", "Porto", "Graz", "Turku")

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.ui.page_servers import get, until
+from tests.harness.commands import until
+from tests.ui.page_servers import get
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
 from trident.cli.cluster_output import print_topology
 from trident.cluster.nimbus.submissions import add_topology
