@@ -28,14 +28,9 @@ class _Part(NamedTuple):
 class DrawnKeys:
     """Batches of `rows` words out of `distinct`.
 
-    Attributes
-    ----------
-    batches
-        How many there are.
-    per_table
-        How many rows a part gives at once; parts are cut at multiples of it.
-    skew
-        Which share of the rows has the first key.
+    `batches`: how many there are.
+    `per_table`: how many rows a part gives at once; parts are cut at multiples of it.
+    `skew`: which share of the rows has the first key.
     """
 
     batches: int

@@ -105,11 +105,8 @@ def on_redis() -> Iterator[str]:
 class Memory:
     """Watches a driver's process and all below it; a context manager.
 
-    Attributes
-    ----------
-    peaks
-        MB by role, of the largest process that had the role: `driver_python`, `driver_jvm`, `executor_python`, `executor_jvm`,
-        and the name of any other program.
+    `peaks`: MB by role, of the largest process that had the role: `driver_python`, `driver_jvm`, `executor_python`,
+    `executor_jvm`, and the name of any other program.
     """
 
     def __init__(self, pid: int) -> None:

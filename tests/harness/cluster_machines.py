@@ -152,14 +152,9 @@ class Machine(DaemonProcess):
 class MachineCluster:
     """A cluster on one address. A context manager: leaving it kills every process of it.
 
-    Parameters
-    ----------
-    address
-        Of the cluster's state.
-    driver_timeout_s
-        After which a silent driver is moved.
-    variables
-        More of the environment of all processes.
+    `address`: of the cluster's state.
+    `driver_timeout_s`: after which a silent driver is moved.
+    `variables`: more of the environment of all processes.
     """
 
     def __init__(

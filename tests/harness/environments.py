@@ -24,12 +24,8 @@ _TIMEOUT_S = 200.0
 class Environment:
     """A virtual environment.
 
-    Parameters
-    ----------
-    home
-        Its folder, which it makes.
-    variables
-        The environment variables of its commands, but for `PYTHONPATH` and what names its Python.
+    `home`: its folder, which it makes.
+    `variables`: the environment variables of its commands, but for `PYTHONPATH` and what names its Python.
     """
 
     def __init__(self, home: Path, variables: Mapping[str, str], with_pip: bool = False) -> None:

@@ -31,10 +31,7 @@ class Record(NamedTuple):
 class Topics:
     """Does to the topics of a Kafka what a test needs, and waits until it is done.
 
-    Parameters
-    ----------
-    bootstrap
-        Addresses of brokers, as in `bootstrap.servers`.
+    `bootstrap`: addresses of brokers, as in `bootstrap.servers`.
     """
 
     def __init__(self, bootstrap: str) -> None:

@@ -17,12 +17,8 @@ from dataclasses import dataclass, field
 class Txn:
     """One transaction.
 
-    Attributes
-    ----------
-    appends
-        Keys and values, in their order.
-    reads
-        By key, the whole list.
+    `appends`: keys and values, in their order.
+    `reads`: by key, the whole list.
     """
 
     process: int

@@ -132,14 +132,9 @@ def run(
 ) -> list[Verdict]:
     """Let mutants live, at most `limit` of those whose names have one of the texts `only`; return what became of each.
 
-    Parameters
-    ----------
-    seed
-        Chooses the mutants, if not all are taken, and what random tests try.
-    jobs
-        How many live at the same time, each in its own copy.
-    trusted
-        Take for granted that the tests pass without a mutant.
+    `seed`: chooses the mutants, if not all are taken, and what random tests try.
+    `jobs`: how many live at the same time, each in its own copy.
+    `trusted`: take for granted that the tests pass without a mutant.
     """
     chosen = [each for each in MUTANTS if any(text in each.name for text in only)]
     if limit is not None and limit < len(chosen):

@@ -15,14 +15,9 @@ from typing import Any
 class Trial:
     """One trial.
 
-    Attributes
-    ----------
-    group
-        What it is a trial of, such as a store: wrong ones are named by it, and the CSV has a line for each group.
-    run
-        Returns what it counted, such as `{"kills": 3}`; without `cases` it is one case. Whatever it raises is a wrong case.
-    samples
-        Figures over time that trials of a row add to.
+    `group`: what it is a trial of, such as a store: wrong ones are named by it, and the CSV has a line for each group.
+    `run`: returns what it counted, such as `{"kills": 3}`; without `cases` it is one case. Whatever it raises is a wrong case.
+    `samples`: figures over time that trials of a row add to.
     """
 
     group: str
@@ -34,13 +29,9 @@ class Trial:
 class Row:
     """A promise, and what tries to break it.
 
-    Attributes
-    ----------
-    wanted
-        How many of what make the row complete; empty: all trials there are.
-    trials
-        `trials(work, seed)` gives one trial after the other; servers that it starts end with it, and what it raises then is
-        wrong as well. `work` is an empty folder.
+    `wanted`: how many of what make the row complete; empty: all trials there are.
+    `trials`: `trials(work, seed)` gives one trial after the other; servers that it starts end with it, and what it raises then
+    is wrong as well. `work` is an empty folder.
     """
 
     name: str
@@ -59,16 +50,10 @@ class Row:
 class Record:
     """What came of a row.
 
-    Attributes
-    ----------
-    counts
-        All that trials have counted, together and by group.
-    wrong
-        What each wrong case raised.
-    samples
-        Figures over time, of a row that takes some.
-    ended
-        Whether no trial is left.
+    `counts`: all that trials have counted, together and by group.
+    `wrong`: what each wrong case raised.
+    `samples`: figures over time, of a row that takes some.
+    `ended`: whether no trial is left.
     """
 
     row: Row

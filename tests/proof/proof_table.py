@@ -38,10 +38,7 @@ def _numbers(counts: Mapping[str, int]) -> str:
 def save(records: Sequence[Record], out: Path, about: Mapping[str, str]) -> None:
     """Append the records to files in a folder, and draw the samples.
 
-    Parameters
-    ----------
-    about
-        What is the same for all, such as date and commit.
+    `about`: what is the same for all, such as date and commit.
     """
     out.mkdir(parents=True, exist_ok=True)
     for record in records:
