@@ -6,19 +6,20 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from tests.harness.commands import environment, interruptible, until, write_module
-from tests.harness.freezing import freeze
 from trident.cluster.client import ClusterClient
 from trident.cluster.cluster_log import log_of
 from trident.cluster.code.topology_package import make_package
 from trident.cluster.machine.machine_folder import DriverOrder
-from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_address import folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import WorkerHeartbeat
+from trident.cluster.state.sqlite_nodes import writers_of
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.coordination.log_address import open_reader
 from trident.coordination.memory_log import TransactionLogReader
@@ -279,3 +280,29 @@ def _lives(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def freeze(processes: Sequence[psutil.Process], address: str) -> None:
+    """Stop processes with SIGSTOP, and not in the middle of a write to the embedded state of a cluster, which is at `address`.
+
+    One that is stopped there holds SQLite's lock until it goes on: every other one waits. On machines of their own, which have
+    a ZooKeeper, there is no such file.
+    """
+    while True:
+        for each in processes:
+            each.suspend()
+        for each in processes:
+            _await_stop(each)
+        if not is_embedded(address) or not writers_of(folder_of(address) / "cluster.db") & {
+            each.pid for each in processes
+        }:
+            return
+        for each in processes:
+            each.resume()
+        time.sleep(0.01)  # so that the write may end
+
+
+def _await_stop(process: psutil.Process) -> None:
+    deadline = time.monotonic() + 10
+    while process.status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
+        time.sleep(0.001)

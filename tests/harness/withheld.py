@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Literal
 
-from tests.harness.passing import BUFFER, Passing, Pump
+from tests.harness.proxy import BUFFER, Passing, Pump
 
 How = Literal["never", "late", "unasked", "dropped", "error"]
 HOW: tuple[How, ...] = ("never", "late", "unasked", "dropped", "error")
