@@ -144,7 +144,7 @@ LAYERS = (
     ),
     Layer(("trident.http.plain_json",), deferred=("starlette",)),
     # Below the runtime: what a topology says of itself, as functions of values.
-    Layer(("trident.observe",), ("trident.http.server_thread", *INTERFACES), deferred=("prometheus_client",)),
+    Layer(("trident.observe",), ("trident.http", *INTERFACES), deferred=("prometheus_client",)),
     Layer(
         ("trident.coordination",), ("msgpack", "trident.servers", *INTERFACES), deferred=("kazoo", "obstore", "psycopg")
     ),

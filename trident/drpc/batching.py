@@ -187,7 +187,6 @@ def check_args(function: str, args: object) -> None:
 
 
 def unknown_function(function: str, topology: str, known: Sequence[str]) -> DRPCExecutionException:
-    """Return the error for a function that a topology does not have."""
     return DRPCExecutionException(function, f"topology {topology!r} has the functions {list(known)}", reason="unknown")
 
 

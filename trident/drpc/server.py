@@ -124,8 +124,6 @@ def make_app(
 
 
 class _Service:
-    """The three pages."""
-
     def __init__(self, drpc: LocalDRPC, timeout_s: float, max_request_bytes: int, max_concurrency: int) -> None:
         self._drpc, self._timeout_s, self._max_bytes = drpc, timeout_s, max_request_bytes
         self._free = self._most = max_concurrency

@@ -63,8 +63,6 @@ def _families(topology: str, table: Sequence[_Family], source: Any) -> Iterator[
 
 
 class _Counts:
-    """What was counted of batches."""
-
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
         self.rows: Counter[tuple[str]] = Counter()
@@ -209,7 +207,6 @@ class Metrics:
         self.status: Callable[[], TopologyStatus] | None = None
 
     def take(self, event: TopologyEvent) -> None:
-        """Add an event to the figures."""
         with self._lock:
             if isinstance(event, AttemptFailed):
                 self._counts.totals["failures"] += 1
@@ -300,7 +297,6 @@ class StormMetrics:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        """Iterate over the metrics, as `prometheus_client` asks for them."""
         status = self._status()
         yield from _families(status.name, _OF_BOLTS, status)
 

@@ -84,8 +84,6 @@ def app(
 
 
 class _Rest:
-    """The endpoints."""
-
     def __init__(self, pages: ClusterPages, token: str | None, token_for_all: bool) -> None:
         self._pages, self._token, self._for_all = pages, token, token_for_all
 
