@@ -204,7 +204,7 @@ def test_a_page_of_another_site_cannot_run_a_function(who: str, token: str | Non
     [
         ("POST", "/drpc/nothing", "a", "text/plain", 404, "has the functions ['echo']"),
         ("POST", "/drpc/echo", "{", "application/json", 400, "expected a JSON object"),
-        ("POST", "/drpc/echo", "[1]", "application/json", 400, "expected a JSON object"),
+        ("POST", "/drpc/echo", "[1]", "Application/JSON", 400, "expected a JSON object"),
         ("POST", "/drpc/echo", '{"args": 1}', "application/json; charset=utf-8", 400, "expected a JSON object"),
         ("POST", "/drpc/echo", '{"arg": "a"}', "application/json", 400, "expected a JSON object"),
         ("POST", "/drpc/echo", "[" * 100_000, "application/json", 400, "expected a JSON object"),

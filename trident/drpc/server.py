@@ -178,7 +178,7 @@ def _args_of(function: str, request: Request, body: bytes) -> str:
     """Return the arguments: `args` of a JSON object, or the body itself if its content type is not JSON."""
     try:
         text = body.decode()
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return text
         args = json.loads(text)["args"]
         if isinstance(args, str):

@@ -159,7 +159,8 @@ def place_of(frame: FrameType) -> str:
 
 def _short(file: str) -> str:
     """Return the path of a module from where it was imported: the code of a topology in a cluster is in a long one."""
-    folders = [each for each in sys.path if each and file.startswith(each + os.sep)]
+    paths = map(str, sys.path)  # a user may have put a Path there, which an import passes over
+    folders = [each for each in paths if each and file.startswith(each + os.sep)]
     return file[len(max(folders, key=len)) + 1 :] if folders else file
 
 
