@@ -22,9 +22,12 @@ from tests.harness.commands import until
 from tests.harness.drpc_functions import echo, word_counts
 from tests.harness.topology_runs import GATES, start
 from trident import TridentTopology
+from trident.cli.changes import ChangeServer
 from trident.drpc import DRPCClient, DRPCServer, LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, EnvironmentProblem
 from trident.observe.open_metrics import Metrics, MetricsServer
+from trident.ui.cluster_pages import HttpTopologyPages
+from trident.ui.ui_server import UIServer
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 
@@ -161,6 +164,22 @@ def test_a_token_may_be_any_text() -> None:
     token = "schlüssel ключ"
     with served(echo(), token=token) as (_, server), DRPCClient(server.url, token) as client:
         assert client.execute("echo", "a") == [["a"]]
+
+
+@pytest.mark.parametrize("token", ["hush\n", " hush", "hu\nsh", "hush\udce9", " "])
+def test_a_token_that_no_request_can_have_is_refused_and_not_said(token: str) -> None:
+    opened: Any = None
+    with LocalDRPC(echo()) as drpc:
+        for use in (
+            lambda: DRPCServer(drpc, port=0, token=token),
+            lambda: UIServer(opened, port=0, token=token),
+            lambda: ChangeServer(opened, token=token),
+            lambda: DRPCClient("http://localhost:1", token),
+            lambda: HttpTopologyPages("http://localhost:1", token, "t"),
+        ):
+            with pytest.raises(ConfigError, match="a token must be one line of text") as refused:
+                use()
+            assert "hu" not in str(refused.value)
 
 
 def test_only_who_has_the_token_may_ask() -> None:

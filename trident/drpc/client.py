@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from trident.errors import ConfigError, DRPCExecutionException, describe
+from trident.http.server_thread import bearer
 from trident.redaction import redacted
 from trident.roles import Closes
 
@@ -44,7 +45,7 @@ class DRPCClient(Closes):
         self.url = url.rstrip("/")
         self._shown = redacted(self.url)
         self._secure, self._path, self._timeout = parts.scheme == "https", parts.path.rstrip("/"), timeout
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}".encode()}
+        self._headers = {} if token is None else {"Authorization": bearer(token)}
         self._own = _Own()
         self._connections: weakref.WeakSet[http.client.HTTPConnection] = weakref.WeakSet()
 

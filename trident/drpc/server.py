@@ -20,7 +20,7 @@ from trident.drpc.batching import DRPCFunction
 from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, TridentError, describe
 from trident.http.plain_json import json_answer, to_json
-from trident.http.server_thread import Guard, ServerThread, body_within, is_loopback
+from trident.http.server_thread import Guard, ServerThread, bearer, body_within, is_loopback
 
 DEFAULT_PORT = 3774
 """Storm's port for DRPC over HTTP."""
@@ -77,7 +77,9 @@ class DRPCServer(ServerThread):
             raise ConfigError("timeout_s and the limits of a DRPC server must be above 0")
         if token == "":
             raise ConfigError("the token of a DRPC server must not be empty; leave it out to let every client ask")
-        if token is None and not is_loopback(host):
+        if token is not None:
+            bearer(token)  # or nobody could send it
+        elif not is_loopback(host):
             logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
 
         limits = timeout_s, max_request_bytes, max_concurrency

@@ -145,6 +145,15 @@ def stranger(host: str, origin: str | None, loopback: bool) -> str | None:
     return None
 
 
+def bearer(token: str) -> bytes:
+    """Return the header `Authorization` with a token; `ConfigError`, without the token, if no header can have it as it is."""
+    if token != token.strip() or not token.isprintable() or not token:
+        raise ConfigError(
+            "a token must be one line of text, without spaces before and after it; the one that was given is not"
+        )
+    return f"Bearer {token}".encode()
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine by itself: its name is `localhost`, or its address begins with 127 or is `::1`."""
     try:

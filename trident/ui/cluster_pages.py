@@ -16,6 +16,7 @@ from trident import __version__
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology, NotAllowed
 from trident.errors import ConfigError, UnsupportedOperation
 from trident.extras import needs_package
+from trident.http.server_thread import bearer
 from trident.roles import Closes
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ def client_of(
     """Return a client for processes of a cluster; `what` needs the packages of `extra`."""
     with needs_package(what, extra):
         import httpx
-    headers = {} if token is None else {b"Authorization": f"Bearer {token}".encode()}
+    headers = {} if token is None else {b"Authorization": bearer(token)}
     # Only https needs the system's certificates, and reading them takes as long as the rest of a command.
     verify = True if url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Without the environment: the user's proxy is not for processes of the cluster.
