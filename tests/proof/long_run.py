@@ -17,8 +17,7 @@ from tests.cluster.daemons.counted import committed
 from tests.cluster.daemons.ledgers import LEDGERS, check_ledger, submit_ledger, write_ledgers
 from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
 from tests.harness.commands import until
-from tests.proof.proof_row import Trial
-from tests.proof.proof_servers import RowServers
+from tests.proof.proof_row import RowServers, Trial
 
 _BATCHES = 100
 _HOUR_S = 3600.0

@@ -1,14 +1,24 @@
-"""A row of the table: trials that are run until there are enough of them, or the time is over; what is wrong is counted."""
+"""A row of the table: trials that are run until there are enough of them, or the time is over; what is wrong is counted.
+
+The servers of a row are each started when it is asked for first; all end with the row.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from unittest import mock
+
+from tests.harness.kafka_servers import start_kafka
+from tests.harness.servers import Server, start_postgres, start_redis, start_s3
+from tests.harness.zookeeper_servers import start_zookeeper
 
 
 @dataclass(frozen=True)
@@ -117,3 +127,52 @@ def _run(trial: Trial, record: Record) -> None:
     except Exception as error:  # noqa: BLE001  each wrong case is told, and the next one is tried
         record.fail(trial.group, error)
     record.samples = trial.samples or record.samples
+
+
+def _redis_that_keeps(work: Path) -> Server:
+    return start_redis(work, "--appendonly", "yes", "--appendfsync", "always", "--save", "")
+
+
+class RowServers(ExitStack):
+    """Starts servers by their names, and closes whatever else is pushed."""
+
+    _starts: ClassVar[dict[str, Callable[[Path], Any]]] = {
+        "redis": start_redis,
+        "redis that keeps": _redis_that_keeps,
+        "postgres": start_postgres,
+        "s3": start_s3,
+        "zookeeper": start_zookeeper,
+        "ensemble": lambda work: start_zookeeper(work, members=3),
+        "kafka": start_kafka,
+        "two brokers": lambda work: start_kafka(work, 2),
+    }
+
+    def __init__(self, work: Path) -> None:
+        super().__init__()
+        self._work, self._running = work, dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a server that runs."""
+        if name not in self._running:
+            folder = self._work / "servers" / name.replace(" ", "-")
+            folder.mkdir(parents=True)
+            server = self._running[name] = self.enter_context(self._starts[name](folder))
+            if name == "s3":
+                keys = {"REGION": "us-east-1", "ACCESS_KEY_ID": "user", "SECRET_ACCESS_KEY": "secret"}
+                address = {"AWS_ENDPOINT_URL": f"http://{server.address}"}
+                self.enter_context(mock.patch.dict(os.environ, address | {f"AWS_{key}": keys[key] for key in keys}))
+        return self._running[name]
+
+    @property
+    def redis_url(self) -> str:
+        """The address of a Redis."""
+        return f"redis://{self['redis'].address}/0"
+
+    def log_at(self, home: str) -> str:
+        """Return how the address of a log begins that is kept there; empty: in files."""
+        if home == "files":
+            return ""
+        server = self[home]
+        if home == "postgres":
+            return f"postgresql://trident@{server.address}/postgres?topology="
+        return "s3://logs/proof" if home == "s3" else f"zookeeper://{server.hosts}/proof"
