@@ -41,7 +41,6 @@ class DrawnKeys:
     spout_type = SpoutType.TRANSACTIONAL
 
     def get_output_fields(self) -> Fields:
-        """One field, `word`."""
         return Fields("word: string")
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> DrawnKeys:
@@ -51,7 +50,6 @@ class DrawnKeys:
     get_emitter = get_coordinator
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Number the batches."""
         batch = 0 if previous is None else int(previous["batch"]) + 1
         return {"batch": batch} if batch < self.batches else None
 

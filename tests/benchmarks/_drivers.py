@@ -57,7 +57,6 @@ class _Driver:
         self._errors.close()
 
     def says(self) -> str:
-        """Return its next line."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 

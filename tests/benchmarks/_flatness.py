@@ -59,7 +59,6 @@ class Samples:
             self.take()
 
     def take(self) -> None:
-        """Take a sample."""
         now, cpu = time.perf_counter(), time.process_time()
         sample = {
             "batch": self._batches,

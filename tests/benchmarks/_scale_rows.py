@@ -28,7 +28,6 @@ class Sizes:
     state: str = "redis"
 
     def __call__(self, number: int) -> int:
-        """Scale a number."""
         return max(1, round(number * self.size))
 
     @property

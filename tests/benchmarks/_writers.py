@@ -29,7 +29,6 @@ FIRST_ATTEMPT = 1 << 20
 
 
 def keys_of(count: int) -> list[Key]:
-    """Return distinct words."""
     return [(f"word-{number:07}",) for number in range(count)]
 
 
@@ -66,7 +65,6 @@ class Writer:
         self._winners = self._winners.with_winner(int(txid), FIRST_ATTEMPT)
 
     def read(self) -> None:
-        """Read every key."""
         assert len(self.state.multi_get(self._keys)) == len(self._keys)
 
     def check(self, count: int) -> None:
@@ -74,7 +72,6 @@ class Writer:
         assert set(self.state.multi_get(self._keys)) == {count}
 
     def close(self) -> None:
-        """Close the state."""
         getattr(self.state, "close", lambda: None)()
 
 

@@ -45,7 +45,6 @@ def measure(name: str, way: str, spec: Any, keys: int, batches: int, folder: str
 
 
 def main(keys: int = 10_000, batches: int = 12, rounds: int = 3) -> None:
-    """Print the milliseconds of a batch, and the ratios."""
     with (
         tempfile.TemporaryDirectory(prefix="trident-bench-") as folder,
         start_redis(Path(tempfile.mkdtemp(dir=folder))) as redis,

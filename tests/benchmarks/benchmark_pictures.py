@@ -184,7 +184,6 @@ def commits(quick: bool) -> Iterator[Point]:
 
 
 def bolts(quick: bool) -> Iterator[Point]:
-    """Complete latency by rate."""
     for rate in (100, 1_000) if quick else (100, 1_000, 5_000, 10_000, 20_000):
         given = ("latency", "--engine", "local", "--rate", str(rate), "--seconds", "2" if quick else "8", "--warm", "2")
         (line,) = _json_lines("tests.benchmarks.bolts", *given)
@@ -280,7 +279,6 @@ def from_csv(path: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, write and draw the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.benchmark_pictures", description=__doc__)
     parser.add_argument("figure", nargs="*", choices=[[], *FIGURES], help="which ones; all if none is named")
     parser.add_argument("--quick", action="store_true", help="few and small runs, to see that everything works")

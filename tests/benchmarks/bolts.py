@@ -105,7 +105,6 @@ def _cpu_s(pids: set[int]) -> float:
 
 
 def tracked(run: Run) -> dict[str, Any]:
-    """Measure with full tracking."""
     found = _speed(run, max_spout_pending=_PENDING)
     speed = min(found["sentences_per_s"], found["acked_per_s"])
     return {

@@ -75,7 +75,6 @@ def _measured(context: SparkContext, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run with one daemon, then with the other."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds, result = parser.parse_args().rounds, {}

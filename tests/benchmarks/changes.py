@@ -22,7 +22,6 @@ from tests.harness.servers import start_postgres, start_redis
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--keys", type=int, default=10_000)
     options.add_argument("--rounds", type=int, default=15)

@@ -49,7 +49,6 @@ _STATISTICS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = _options(argv)
     if "deaths" in options.what:
         for engine in ("in_process", "spark"):

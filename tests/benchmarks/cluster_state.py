@@ -33,7 +33,6 @@ _EVERY_S = 5.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = _options(argv)
     if options.write:
         _write_beats(options)

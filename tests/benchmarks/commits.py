@@ -32,7 +32,6 @@ COMPARED = [name for name, store in MEASURED.items() if store.raw is not None or
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = _options(argv)
     for store in options.store or COMPARED:
         with tempfile.TemporaryDirectory(prefix="trident-bench-") as work:

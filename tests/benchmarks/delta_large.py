@@ -119,7 +119,6 @@ def measure(folder: Path, keys: int, size: int, batches: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description="Commits to a Delta state beyond memory.")
     parser.add_argument("--keys", type=int, default=10_000_000)
     parser.add_argument("--in-memory", type=int, default=_IN_MEMORY, help="keys of the state to compare with")

@@ -30,7 +30,6 @@ from trident.operations import Count, Split
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = _options(argv)
     if options.serve:
         _serve(options)

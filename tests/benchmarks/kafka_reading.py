@@ -147,7 +147,6 @@ def _loop(
 
 
 def main() -> None:
-    """Read the options, fill the topic, and print what each way costs, and the ratios."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--records", type=int, default=4_000_000)
     options.add_argument("--rounds", type=int, default=3)

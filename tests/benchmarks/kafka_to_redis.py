@@ -97,7 +97,6 @@ def _fill(topics: Topics, batches: int) -> tuple[str, Counter[str]]:
 
 
 def main() -> None:
-    """Read the options, fill the topic, and print the milliseconds of a batch of each way and the ratios."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--batches", type=int, default=40)
     options.add_argument("--rounds", type=int, default=2)

@@ -73,7 +73,6 @@ class _Log:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=40, help="turns of each log")
     options.add_argument("--records", type=int, default=25, help="records a turn")

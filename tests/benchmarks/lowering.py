@@ -39,7 +39,6 @@ from trident.spout.interfaces import TransactionAttempt
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print one JSON line."""
     options = _options(argv)
     with tempfile.TemporaryDirectory(prefix="trident-bench-") as folder:
         corpus = Corpus.make(Path(folder), options.batch * options.batches, options.batch, options.vocab)

@@ -26,7 +26,6 @@ _numbers = count(1)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=9)
     options.add_argument("--batches", type=int, default=300, help="batches a turn")

@@ -108,7 +108,6 @@ def runs(spark: SparkSession, dsn: str, folder: Path, times: int) -> None:
 
 
 def main(keys: int = 10_000, times: int = 10, runs_: int = 20) -> None:
-    """Print what a batch takes, and what a run of a small query takes."""
     spark = spark_session("query-function", "local[2]")
     with tempfile.TemporaryDirectory(prefix="trident-bench-") as folder, start_postgres(Path(folder)) as server:
         dsn = f"postgresql://trident@127.0.0.1:{server.port}/postgres"

@@ -57,7 +57,6 @@ KINDS: dict[str, tuple[Callable[[Stream], None], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=30)
     options = parser.parse_args(argv)

@@ -32,7 +32,6 @@ WORKERS = ("jobs", "resident")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--sizes", type=int, nargs="*", default=[1, 1_000, 10_000])

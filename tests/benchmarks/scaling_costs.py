@@ -92,7 +92,6 @@ def fitted(measured: Measured) -> tuple[float, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a JSON line for each row."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scaling_costs", description=__doc__)
     parser.add_argument("row", nargs="*", choices=[[], *ROWS], help="which rows; all if none is named")
     parser.add_argument("--batches", type=int, default=30)

@@ -77,7 +77,6 @@ _Run = Callable[[int, Settings], float]  # batches -> words per second of the se
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print a line for each row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(_ROWS)}; all of them by default")
     parser.add_argument("--turns", type=int, default=3)

@@ -41,7 +41,6 @@ def words(line: str) -> Iterator[str]:
 
 @arrow_function("word: string", flat=True)
 def arrow_words(line: pa.Array) -> pa.Array:
-    """Split all lines."""
     return pc.split_pattern(line, " ")
 
 
@@ -60,12 +59,10 @@ class Lines:
         self.table = pa.table({"line": pa.array(lines, pa.string())})
 
     def emit(self, part: Any) -> Iterator[pa.Table]:
-        """Give them."""
         yield self.table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print one JSON line."""
     parser = argparse.ArgumentParser(description="Compare ways to split and count.")
     parser.add_argument("--batch", type=int, default=20_000, help="lines per batch, of ten words each")
     parser.add_argument("--rounds", type=int, default=9)

@@ -37,11 +37,9 @@ class Words(ReducerAggregator[int]):
     """Counts words one by one."""
 
     def init(self) -> int:
-        """Begin with none."""
         return 0
 
     def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        """Count one more."""
         return curr + 1
 
 
@@ -87,7 +85,6 @@ def measure(way: str, corpus: Corpus) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure all ways in turn, several times; print one JSON line."""
     parser = argparse.ArgumentParser(description="Measure windows beside a persistent aggregate.")
     parser.add_argument("--sentences", type=int, default=400_000, help="of ten words each")
     parser.add_argument("--batch", type=int, default=10_000, help="sentences per batch")

@@ -61,7 +61,6 @@ class DaemonProcess:
         self.start()
 
     def start(self) -> None:
-        """Start it, again too."""
         with interruptible(), self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "trident.cli", *self.words],
@@ -79,7 +78,6 @@ class DaemonProcess:
         self.process.wait()
 
     def signal(self, signum: int) -> None:
-        """Send it a signal."""
         self.process.send_signal(signum)
 
     def end(self) -> int:
@@ -90,7 +88,6 @@ class DaemonProcess:
 
     @property
     def said(self) -> str:
-        """What it has printed."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
@@ -172,7 +169,6 @@ class MachineCluster:
         write_module(folder, "counting", COUNTING)
 
     def nimbus(self) -> DaemonProcess:
-        """Start another Nimbus."""
         number = len(self.nimbuses) + 1
         words = ["nimbus", "--cluster", self.address, "--port", "0", "--code", str(self.folder / "code")]
         words += [

@@ -93,7 +93,6 @@ class KafkaProxy:
         rule.lifted.set()
 
     def close(self) -> None:
-        """End all connections."""
         for each in [*self._listeners, *self._sockets]:
             _end(each)
 

@@ -51,7 +51,6 @@ class Topics:
         return name
 
     def delete(self, name: str) -> None:
-        """Delete a topic."""
         self._done(self.admin.delete_topics([name]))
         self._wait(name, lambda found: not found)
 

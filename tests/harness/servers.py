@@ -392,7 +392,6 @@ def write_settings(work: Path, name: str, **values: object) -> Path:
 
 
 def java() -> str:
-    """Return where Java is."""
     home = os.environ.get("JAVA_HOME")
     return f"{home}/bin/java" if home else program("java")
 

@@ -44,7 +44,6 @@ class Withheld(Passing):
             return self._how if self.requests == self._at else None  # type: ignore[return-value]
 
     def error_of(self, client: socket.socket) -> None:
-        """Answer with the error."""
         client.sendall(self._error)
 
 
@@ -66,7 +65,6 @@ class WithheldApart:
         return self._line()
 
     def close(self) -> None:
-        """End the process."""
         self._process.kill()
         self._process.communicate()
 

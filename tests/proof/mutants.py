@@ -198,7 +198,6 @@ def _cell(test: str | None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run and print."""
     parser = argparse.ArgumentParser(description="Seed bugs, and show that the tests catch each of them.")
     parser.add_argument("--only", action="append", help="only mutants with this text in their name; may be repeated")
     parser.add_argument("--limit", type=int, help="at most so many, chosen by the seed")

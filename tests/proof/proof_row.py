@@ -88,7 +88,6 @@ class Record:
         return f"python -m tests.proof --row {self.row.name} --seed {self.seed}"
 
     def add(self, group: str, counts: Mapping[str, int]) -> None:
-        """Count a trial."""
         counts = {"cases": 1, **counts}
         self.counts.update(counts)
         self.groups.setdefault(group, Counter()).update(counts)

@@ -15,7 +15,6 @@ _WIDTH, _HEIGHT, _ACROSS = 340, 130, 2
 
 
 def table(records: Sequence[Record]) -> str:
-    """Return the table."""
     lines = [_HEAD, ["---"] * len(_HEAD)]
     for record in records:
         row = record.row

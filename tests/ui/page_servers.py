@@ -43,7 +43,6 @@ NASTY = '<script>alert(1)</script>"><img src=x onerror=alert(2)>'
 
 
 def counting(cycle: bool = False, spout: Any = None) -> TridentTopology:
-    """The tutorial's word count."""
     topology = TridentTopology("word-count")
     (
         topology.new_stream("lines", spout or FixedBatchSpout("line: string", 2, *LINES, cycle=cycle))
@@ -91,7 +90,6 @@ def get(server: UIServer, path: str, **headers: str) -> Any:
 
 
 def ask(server: UIServer, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
-    """Ask with any headers."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.request(method, server.url + path, headers=named, content=None if body is None else json.dumps(body))
 

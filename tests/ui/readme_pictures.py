@@ -74,7 +74,6 @@ def photograph_page(folder: Path) -> None:
 
 
 def main() -> None:
-    """Make both."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for make in (record_demo, photograph_page):
         make(FOLDER)

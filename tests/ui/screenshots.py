@@ -17,7 +17,6 @@ FOLDER = Path(__file__).parents[2] / "build" / "screenshots"
 
 
 def tell(line: str) -> None:
-    """Print a line."""
     sys.stdout.write(f"{line}\n")
 
 
