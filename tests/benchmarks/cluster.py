@@ -152,9 +152,9 @@ def _heartbeats(state: str, options: argparse.Namespace) -> None:
             each.start()
         until(lambda: sum(map(len, cluster.state.all_heartbeats().values())) >= options.workers, "all of them beat")
         _share(nimbus, 3.0)  # warm
-        first = _newest(cluster)
+        first = newest(cluster.state)
         share = _share(nimbus, options.seconds)
-        written = (_newest(cluster) - first) / options.seconds
+        written = (newest(cluster.state) - first) / options.seconds
         began = time.monotonic()
         cluster.state.activate_storm("gone-1", killed_topology("gone"))
         until(lambda: cluster.state.storm_base("gone-1") is None, "a killed topology is forgotten")
@@ -168,9 +168,9 @@ def _heartbeats(state: str, options: argparse.Namespace) -> None:
         )  # fmt: skip
 
 
-def _newest(cluster: MachineCluster) -> float:
+def newest(cluster: StormClusterState) -> float:
     """Return the mean of how often each driver has beaten."""
-    beats = cluster.state.all_heartbeats()
+    beats = cluster.all_heartbeats()
     return statistics.fmean(beat.uptime_secs for each in beats.values() for beat in each.values())
 
 
@@ -192,7 +192,7 @@ def write_topologies(cluster: StormClusterState, count: int) -> None:
         info = SupervisorInfo(time.time(), "127.0.0.1", "measured", ports, ports, {}, 1.0)
         cluster.supervisor_heartbeat(f"supervisor-{number}", info)
     for number in range(count):
-        name, slot = _name(number), _slot(number)
+        name, slot = name_of(number), slot_of(number)
         base = _base(name, WantedStatus("active", _START))
         driver = Assignment.DRIVER
         given = Assignment("code", {slot.node: "127.0.0.1"}, {driver: slot}, {driver: _START}, "0" * 64, 1)
@@ -208,8 +208,8 @@ def beat_all(address: str, numbers: range) -> None:
     while True:
         beats, ends = beats + 1, ends + 1.0
         for number in numbers:
-            slot = _slot(number)
-            cluster.worker_heartbeat(_name(number), slot.node, slot.port, _beat(number, beats))
+            slot = slot_of(number)
+            cluster.worker_heartbeat(name_of(number), slot.node, slot.port, _beat(number, beats))
         time.sleep(max(0.0, ends - time.monotonic()))
 
 
@@ -230,15 +230,24 @@ def _base(name: str, status: WantedStatus) -> StormBase:
 def _beat(number: int, beats: int) -> WorkerHeartbeat:
     """Return a heartbeat; its uptime is the number of those before it."""
     return WorkerHeartbeat(
-        time.time(), float(beats), _name(number), "127.0.0.1", 1, 1, _START, "active", "http://127.0.0.1:1", _STATISTICS
+        time.time(),
+        float(beats),
+        name_of(number),
+        "127.0.0.1",
+        1,
+        1,
+        _START,
+        "active",
+        "http://127.0.0.1:1",
+        _STATISTICS,
     )
 
 
-def _name(number: int) -> str:
+def name_of(number: int) -> str:
     return f"measured-{number}-1"
 
 
-def _slot(number: int) -> NodePort:
+def slot_of(number: int) -> NodePort:
     return NodePort(f"supervisor-{number // _SLOTS}", number % _SLOTS)
 
 
