@@ -144,7 +144,7 @@ LAYERS = (
     ),
     Layer(("trident.http.plain_json",), deferred=("starlette",)),
     # Below the runtime: what a topology says of itself, as functions of values.
-    Layer(("trident.observe",), ("trident.http.server_thread", *INTERFACES), deferred=("prometheus_client",)),
+    Layer(("trident.observe",), ("trident.http", *INTERFACES), deferred=("prometheus_client",)),
     Layer(
         ("trident.coordination",), ("msgpack", "trident.servers", *INTERFACES), deferred=("kazoo", "obstore", "psycopg")
     ),
@@ -160,10 +160,7 @@ LAYERS = (
         ("pyarrow", "trident.errors", "trident.fields", "trident.moments", "trident.strict_columns", "trident.types"),
     ),
     Layer(("trident.comparing",), ("numpy", "pyarrow", "trident.arrow", *VALUES)),
-    Layer(
-        ("trident.http.server_thread",), ("trident.errors", "trident.extras", "trident.roles"), deferred=("uvicorn",)
-    ),
-    Layer(("trident.http",), ("starlette", "trident.errors")),
+    Layer(("trident.http",), ("trident.errors", "trident.extras", "trident.roles"), deferred=("starlette", "uvicorn")),
     Layer(("trident.drpc.server",), ("starlette", "trident.drpc", "trident.errors", "trident.http")),
     # The rooms of the runtime, from the bottom up: each may import those that it names and none above it.
     Layer(("trident.runtime.steps",), RUNTIME),

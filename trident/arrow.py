@@ -102,7 +102,7 @@ def cast_table(table: pa.Table, fields: Fields) -> pa.Table:
 def array_of(name: str, type_: pa.DataType, values: Sequence[Any]) -> Any:
     """Return values as the Arrow array of a column; an error names the column and the value that does not fit."""
     try:
-        return strict_array(values, type_)
+        return strict_cast(values, type_, name) if isinstance(values, pa.Array) else strict_array(values, type_)
     except UNFIT as error:
         bad, said = (error.value, error.reason) if isinstance(error, Misfit) else (None, str(error))
         raise CorruptValueError(

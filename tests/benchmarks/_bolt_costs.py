@@ -19,8 +19,6 @@ from trident.storm.spark.worker_task import seldom_collected
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology, TaskLayout
 
-__all__ = ["costs"]
-
 _cpu_s = time.thread_time
 _AT_ONCE = 9  # deliveries of a step, as of `Inbox.take`
 _ROUNDS = 2  # of all executors between two looks: short, so that in some of them no other process had the core

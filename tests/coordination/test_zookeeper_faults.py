@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.coordination.log_homes import ZooKeeperHome, read, reopened
 from tests.coordination.log_processes import Driver
 from tests.coordination.log_samples import TOPOLOGY, commit
 from tests.coordination.stored_faults import StoredAway, StoredFaults
+from tests.harness.commands import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
@@ -112,15 +113,6 @@ class TestZooKeeperThatHangs(TestZooKeeperThatIsKilled):
 
 def waits(caplog: pytest.LogCaptureFixture) -> bool:
     return any("no answer from ZooKeeper for zookeeper://" in text for text in caplog.messages)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    seconds = threading.Event()
-    for _ in range(10 * WAIT_S):
-        if condition():
-            return
-        seconds.wait(0.1)  # between two looks
-    raise AssertionError("it did not happen")
 
 
 def appended(thread: ThreadPoolExecutor, log: Any, txid: int) -> Future[None]:

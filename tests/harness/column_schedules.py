@@ -15,8 +15,6 @@ from tests.harness.crashing_stores import tuples_at
 from trident.operations import Max, Min, Sum
 from trident.state import CombinerUpdates, OpaqueMap, Sentinel, Snapshot, Txid, Winners
 
-__all__ = ["NUMBERS", "commits_by_columns", "number_keys", "update_numbers"]
-
 NUMBERS: dict[str, list[Any]] = {"bigint": [0, 1, -7, 1 << 40], "double": [0.0, -0.0, 1.5, math.inf, math.nan]}
 _COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
 Update = Callable[[Any, str, dict[Any, Any]], tuple[Any, bool]]

@@ -26,8 +26,6 @@ from trident.testing.simulation.fault_plan import FAULT_KINDS, OF_STATES, POINTS
 from trident.testing.simulation.simulated_run import Wrong
 from trident.testing.simulation.simulating import Declared, JudgedRuns
 
-__all__ = ["cells", "schedules"]
-
 _KINDS = (StateType.NON_TRANSACTIONAL, StateType.TRANSACTIONAL, StateType.OPAQUE)
 _SPOUTS = (SpoutType.TRANSACTIONAL, SpoutType.OPAQUE)
 _STORES = ("memory", "redis", "redis cached", "two methods", "two methods cached")

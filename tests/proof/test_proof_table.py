@@ -20,13 +20,11 @@ from tests.coordination.test_coordinator import Coordinating
 from tests.harness.commands import until
 from tests.proof import __main__ as command
 from tests.proof import killed_processes, proof_machines, snapshot_reads
-from tests.proof.append_histories import histories
-from tests.proof.list_append import Txn, anomalies, edn
+from tests.proof.append_histories import Txn, anomalies, edn, histories
 from tests.proof.long_run import grown
 from tests.proof.proof_machines import Ackers, Drivers, Maps, Partitions, Readers, run_machine
-from tests.proof.proof_row import Record, Row, Trial, run_row
+from tests.proof.proof_row import Record, Row, RowServers, Trial, run_row
 from tests.proof.proof_rows import ROWS
-from tests.proof.proof_servers import RowServers
 from tests.proof.proof_table import picture, save, table
 from tests.proof.random_bolts import Shape, check, in_process, on_spark
 from tests.proof.snapshot_reads import reads

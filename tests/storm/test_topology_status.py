@@ -158,7 +158,8 @@ def test_the_page_of_a_component_has_the_shape_of_storm_ui(seen: TopologyStatus)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0s"), (59, "59s"), (3_600, "1h 0m 0s"), (90_061, "1d 1h 1m 1s"), (600, "10m 0s")]
+    ("seconds", "text"),
+    [(0.4, "0s"), (59, "59s"), (3_600, "1h 0m 0s"), (90_061, "1d 1h 1m 1s"), (600, "10m 0s"), (-5, "0s")],
 )
 def test_durations_are_written_as_in_storm_ui(seconds: float, text: str) -> None:
     assert pretty_seconds(seconds) == text

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
-from tests.ui.page_servers import get, until
+from tests.harness.commands import until
+from tests.ui.page_servers import get
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
 from trident.cli.cluster_commands import print_topology
 from trident.cluster.nimbus.submissions import add_topology
@@ -97,9 +97,8 @@ def test_a_stuck_topology_is_not_well(stuck: Stuck, caplog: pytest.LogCaptureFix
 
 @pytest.mark.sample(1)
 def test_the_metrics_of_a_stuck_topology_say_so(stuck: Stuck) -> None:
-    with closing(http.client.HTTPConnection(urlsplit(stuck.metrics_url).netloc, timeout=30)) as connection:
-        connection.request("GET", "/metrics")
-        told = connection.getresponse().read().decode()
+    with urlopen(stuck.metrics_url, timeout=30) as answer:
+        told = answer.read().decode()
     assert f'{stuck.stalled}{{topology="{stuck.name}"}} 1.0' in told
     if stuck.name == "bolts":
         (seconds,) = re.findall(

@@ -24,7 +24,7 @@ from trident.cli.console import EndingSignals, say
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
 from trident.http.plain_json import json_answer, to_json
-from trident.http.server_thread import ServerThread, is_loopback
+from trident.http.server_thread import Guard, ServerThread, bearer, is_loopback
 from trident.reading import changes
 from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
 from trident.topology import TridentTopology
@@ -72,6 +72,8 @@ class ChangeServer(ServerThread):
     what, cannot, extra, grace_s = "a feed of changes", "changes cannot be served at", "ui", 2
 
     def __init__(self, opened: Opened, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
+        if token is not None:
+            bearer(token)  # or nobody could send it
         super().__init__(lambda: _app(opened, is_loopback(host), token), host, port, 256)
 
 
@@ -82,8 +84,6 @@ def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
     from starlette.requests import Request
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
-
-    from trident.http.guard import Guard
 
     def problem(status: int, error: object) -> Response:
         return json_answer({"error": str(error), "kind": type(error).__name__}, status)

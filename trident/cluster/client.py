@@ -25,7 +25,7 @@ from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, N
 from trident.coordination.log_reader import exists
 from trident.errors import TridentError
 from trident.roles import Closes
-from trident.ui.http_pages import client_of, error_of
+from trident.ui.cluster_pages import client_of, error_of
 
 if TYPE_CHECKING:
     import httpx

@@ -17,8 +17,7 @@ from trident.cluster_errors import ClusterError, NoSuchTopology, NotRunning
 from trident.errors import TridentError
 from trident.observe.topology_status import pretty_seconds
 from trident.redaction import shown_configuration
-from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages, topology_row
-from trident.ui.http_pages import HttpTopologyPages
+from trident.ui.cluster_pages import Action, HttpTopologyPages, LogOf, Page, TopologyPages, topology_row
 
 Acting = Callable[[str, Action, Mapping[str, Any]], Page]
 """Does something to a topology, by its id."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from trident.cluster.state.cluster_records import DRIVER, Assignment, ErrorInfo, StormBase, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.observe.at_work import verdict
 from trident.observe.topology_status import pretty_seconds
-from trident.observe.verdict import verdict
 from trident.redaction import shown_configuration
 from trident.ui.cluster_pages import Page
 
@@ -78,7 +78,7 @@ class TopologyOverview:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """Whether all is well with it, in the words of its page; see `trident.observe.verdict`."""
+        """Whether all is well with it, in the words of its page; see `trident.observe.at_work`."""
         judged: dict[str, Any] = self.judged(self.stats)["verdict"]
         return judged
 

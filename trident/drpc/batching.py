@@ -38,27 +38,23 @@ _CLOSE_WAIT_S = 5.0
 
 @runtime_checkable
 class QueriedTopology(Protocol):
-    """A topology that runs in this process, as its DRPC functions know it; `RunningTopology` is one."""
+    """A topology that runs in this process, as its DRPC functions know it; `RunningTopology` is one.
+
+    `gate`: holding it delays the next commit.
+    `log_state`: what is committed now.
+    `partitions`: the number of partitions of each state that the topology updates.
+    """
 
     @property
-    def graph(self) -> Graph:
-        """What was declared."""
-
+    def graph(self) -> Graph: ...
     @property
-    def config(self) -> Config:
-        """The settings that it was started with."""
-
+    def config(self) -> Config: ...
     @property
-    def gate(self) -> AbstractContextManager[Any]:
-        """Holding it delays the next commit."""
-
+    def gate(self) -> AbstractContextManager[Any]: ...
     @property
-    def log_state(self) -> LogState:
-        """What is committed now."""
-
+    def log_state(self) -> LogState: ...
     @property
-    def partitions(self) -> Mapping[str, int]:
-        """The number of partitions of each state that the topology updates."""
+    def partitions(self) -> Mapping[str, int]: ...
 
 
 class OwnLog:
@@ -191,7 +187,6 @@ def check_args(function: str, args: object) -> None:
 
 
 def unknown_function(function: str, topology: str, known: Sequence[str]) -> DRPCExecutionException:
-    """Return the error for a function that a topology does not have."""
     return DRPCExecutionException(function, f"topology {topology!r} has the functions {list(known)}", reason="unknown")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from trident.errors import ConfigError, DRPCExecutionException, describe
+from trident.http.server_thread import bearer
 from trident.redaction import redacted
 from trident.roles import Closes
 
@@ -32,16 +33,19 @@ class DRPCClient(Closes):
     """
 
     def __init__(self, url: str, token: str | None = None, timeout: float = 30.0) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:  # half an IPv6 address, or no port
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
                 f"{redacted(url)!r} is not the address of a DRPC server; expected one like http://localhost:3774"
             )
         self.url = url.rstrip("/")
         self._shown = redacted(self.url)
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
-        self._path, self._timeout = parts.path.rstrip("/"), timeout
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._secure, self._path, self._timeout = parts.scheme == "https", parts.path.rstrip("/"), timeout
+        self._headers = {} if token is None else {"Authorization": bearer(token)}
         self._own = _Own()
         self._connections: weakref.WeakSet[http.client.HTTPConnection] = weakref.WeakSet()
 
@@ -111,7 +115,7 @@ class DRPCClient(Closes):
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
     ) -> tuple[int, bytes]:
-        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        headers = self._headers if body is None else {**self._headers, "Content-Type": b"application/json"}
         try:
             connection.request(method, path, body, headers)
         except (BrokenPipeError, ConnectionResetError):

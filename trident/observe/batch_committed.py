@@ -228,7 +228,6 @@ class RecentBatches:
         return self._all[-1].read.tasks if self._all else 0
 
     def rates(self) -> Entry:
-        """Return what is committed per second."""
         return {
             "tuplesPerSecond": sum(each.tuples for each in self._recent) / self._span_s,
             "batchesPerSecond": len(self._recent) / self._span_s,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -12,9 +11,8 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from trident.errors import ConfigError
 from trident.extras import needs_package
-from trident.http.server_thread import is_loopback, stranger
+from trident.http.server_thread import is_loopback, listens_at, stranger, url_of
 from trident.observe.at_work import is_stalled
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.component_statistics import Figures
@@ -56,7 +54,10 @@ def _families(topology: str, table: Sequence[_Family], source: Any) -> Iterator[
     for each in table:
         family: Any = kinds[each.kind](f"trident_{each.name}", each.text, labels=("topology", *each.labels))
         for labels, value in each.values(source).items():
-            family.add_metric((topology, *labels), *(value if isinstance(value, tuple) else (value,)))
+            texts = [
+                one.encode(errors="backslashreplace").decode() for one in (topology, *labels)
+            ]  # of data: a lone surrogate
+            family.add_metric(texts, *(value if isinstance(value, tuple) else (value,)))
         yield family
 
 
@@ -64,8 +65,6 @@ def _families(topology: str, table: Sequence[_Family], source: Any) -> Iterator[
 
 
 class _Counts:
-    """What was counted of batches."""
-
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
         self.rows: Counter[tuple[str]] = Counter()
@@ -210,7 +209,6 @@ class Metrics:
         self.status: Callable[[], TopologyStatus] | None = None
 
     def take(self, event: TopologyEvent) -> None:
-        """Add an event to the figures."""
         with self._lock:
             if isinstance(event, AttemptFailed):
                 self._counts.totals["failures"] += 1
@@ -301,7 +299,6 @@ class StormMetrics:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        """Iterate over the metrics, as `prometheus_client` asks for them."""
         status = self._status()
         yield from _families(status.name, _OF_BOLTS, status)
 
@@ -321,14 +318,8 @@ class MetricsServer:
         with needs_package("metrics_port", "metrics", "prometheus-client", "prometheus_client"):
             import prometheus_client as prometheus
         registry = prometheus.CollectorRegistry()  # one of its own: two topologies of a process have two ports
-        try:
+        with listens_at("metrics cannot be served at", host, port):
             self._server, self._thread = prometheus.start_http_server(port, host, registry)
-        except OSError as error:
-            hint = "; another program or topology has the port, choose another one, or 0 for a free one"
-            in_use = hint if error.errno == errno.EADDRINUSE else ""
-            raise ConfigError(
-                f"metrics cannot be served at {host}:{port}: {error.strerror or error}{in_use}"
-            ) from error
         self._thread.name = f"trident-{topology}-metrics"
         self._server.RequestHandlerClass = _patient(self._server.RequestHandlerClass)
         self._server.set_app(_guarded(self._server.get_app(), is_loopback(host)))
@@ -336,7 +327,7 @@ class MetricsServer:
             collector(registry=registry)
         registry.register(metrics)  # after the guard, so that nothing is served without it
         self.host, self.port = host, int(self._server.server_address[1])
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
+        self.url = f"{url_of(host, self.port)}/metrics"
 
     def close(self) -> None:
         self._server.shutdown()

@@ -23,7 +23,7 @@ from trident.observe.component_statistics import (
 )
 from trident.observe.events import ReportedError
 from trident.observe.open_metrics import MetricsServer, StormMetrics
-from trident.observe.time_series import ALL_TIME, WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
+from trident.observe.time_series import WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
 from trident.observe.topology_status import TopologyStatus, WorkerStatus
 from trident.storm.execution.storm_worker import CountKey, PresentCall, WorkerSnapshot
 from trident.storm.storm_config import StormConfig
@@ -229,7 +229,7 @@ class Collected:
         `uncounted_s` has, by an executor's first task, for how long it has worked on what it has not counted yet.
         """
         with self._lock:
-            differences = {window: self._windows.over(window, now) for window in (*WINDOWS_S, ALL_TIME)}
+            differences = self._windows.over_all(now)
         capacities = _capacities(layout, differences[_CAPACITY_WINDOW_S], uncounted_s)
         windows = differences.items()
         return TopologyStatistics(

@@ -37,8 +37,8 @@ from trident.cluster_errors import (
     UpgradeRefused,
 )
 from trident.errors import BackendError, SourceAwayError, TridentError, UnsupportedOperation
-from trident.http.guard import Guard
 from trident.http.plain_json import json_answer
+from trident.http.server_thread import Guard, body_within
 from trident.ui.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
 from trident.ui.log_pages import LEVELS, ReadLog, end_of_log, matching
 
@@ -84,8 +84,6 @@ def app(
 
 
 class _Rest:
-    """The endpoints."""
-
     def __init__(self, pages: ClusterPages, token: str | None, token_for_all: bool) -> None:
         self._pages, self._token, self._for_all = pages, token, token_for_all
 
@@ -258,11 +256,9 @@ async def body_of(request: Request, most: int) -> Mapping[str, Any]:
 
     Raises `PageError`: it is something else, or longer than `most` bytes.
     """
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise PageError(413, f"the request is longer than {most} bytes")
+    body = await body_within(request, most)
+    if body is None:
+        raise PageError(413, f"the request is longer than {most} bytes")
     try:
         read = json.loads(body) if body.strip() else {}
     except (ValueError, RecursionError):

@@ -90,11 +90,11 @@ def test_the_end_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:
 def test_a_log_that_was_begun_again_is_read_from_its_begin(tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.write_text("new\n" * 20)
-    assert read_log(file, 5000, limit=40) == {"text": "new\n" * 10, "offset": 0, "next": 40}
+    assert read_log(file, 5000, limit=40) == {"text": "new\n" * 10, "offset": 0, "next": 40, "lineEnd": 40}
 
 
 def test_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert read_log(tmp_path / "none", 7) == {"text": "", "offset": 0, "next": 0}
+    assert read_log(tmp_path / "none", 7) == {"text": "", "offset": 0, "next": 0, "lineEnd": 0}
 
 
 def order(folder: Path) -> DriverOrder:

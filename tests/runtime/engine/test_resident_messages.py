@@ -16,7 +16,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
-from tests.harness.passing import BUFFER, Passing, Pump
+from tests.harness.proxy import BUFFER, Passing, Pump
 from tests.harness.topology_runs import start
 from tests.runtime.engine.forked_workers import forked_workers
 from trident import TridentTopology

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spouts import FixedBatchSpout
@@ -15,6 +16,7 @@ from states.postgres import PostgresState
 from tests.harness.column_schedules import NUMBERS, commits_by_columns, number_keys, update_numbers
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
+from trident.arrow import arrow_type
 from trident.errors import CorruptValueError, StaleTransactionError
 from trident.operations import Count, Sum
 from trident.state import CombinerUpdates, OpaqueValue, StateConf
@@ -58,6 +60,21 @@ def commit(state: Any, txid: int, **counts: int) -> list[int] | None:
     new = state.multi_combine([list(counts)], np.array(list(counts.values())), "sum")
     state.commit(txid)
     return None if new is None else [int(each) for each in new]
+
+
+@pytest.mark.parametrize(
+    ("key_type", "keys"),
+    [("bigint", [0, -1, 2**62]), ("smallint", [1, 2, -3]), ("tinyint", [1, 2, -3]), ("string", WORDS[:4])],
+)
+def test_a_batch_has_its_keys_as_an_arrow_array(home: Home, key_type: str, keys: list[Any]) -> None:
+    state = home.state(home.conf(key_fields=(("k", key_type),), value_type="bigint", value_field="count"))
+    for txid in (1, 2):
+        state.begin_commit(txid)
+        new = state.multi_combine([pa.array(keys, arrow_type(key_type))], np.arange(len(keys)), "sum")
+        assert new is not None
+        assert new.tolist() == [txid * at for at in range(len(keys))]
+        state.commit(txid)
+    assert state.multi_get([(key,) for key in keys]) == [2 * at for at in range(len(keys))]
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])

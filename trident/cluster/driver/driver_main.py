@@ -134,7 +134,9 @@ class _SomeBatches(logging.Filter):
 
 
 def _log_to(file: Path) -> None:
-    handler = logging.handlers.RotatingFileHandler(file, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8")
+    handler = logging.handlers.RotatingFileHandler(
+        file, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8", errors="backslashreplace"
+    )
     handler.addFilter(_SomeBatches())
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

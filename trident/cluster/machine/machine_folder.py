@@ -79,7 +79,7 @@ class MachineFolder:
 
 
 def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> Page:
-    """Return `{"text", "offset", "next"}`: a log from `offset` on, or its end; both in bytes.
+    """Return `{"text", "offset", "next", "lineEnd"}`: a log from `offset` on, or its end; both in bytes.
 
     A log that was begun again since is read from its begin.
     """
@@ -90,7 +90,7 @@ def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> Page:
             opened.seek(begin)
             data = opened.read(limit)
     except FileNotFoundError:
-        return {"text": "", "offset": 0, "next": 0}
+        return decoded_page(b"", 0)
     if offset is None and begin and (cut := data.find(b"\n")) >= 0:  # a tail begins with a whole line
         begin, data = begin + cut + 1, data[cut + 1 :]
     return decoded_page(data, begin)

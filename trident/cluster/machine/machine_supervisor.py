@@ -23,8 +23,7 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology
 from trident.redaction import redacted
 from trident.servers.nodes import NodeEvent
-from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages
-from trident.ui.http_pages import client_of
+from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of
 from trident.ui.ui_server import UIServer
 
 logger = logging.getLogger(__name__)
@@ -243,7 +242,9 @@ class MachinePages(ClusterPages):
 
 def _without_secrets(page: Page) -> Page:
     """Return a page of what was printed without secrets, in whole lines: half of an address does not show what it is."""
-    whole, end, rest = page["text"].rpartition("\n")
-    if not end or "\ufffd" in rest:  # its length is not known
-        return {**page, "text": redacted(page["text"])}
-    return {**page, "text": redacted(whole + end), "next": page["next"] - len(rest.encode())}
+    whole, end, _ = page["text"].rpartition("\n")
+    return (
+        {**page, "text": redacted(whole + end), "next": page["lineEnd"]}
+        if end
+        else {**page, "text": redacted(page["text"])}
+    )

@@ -24,7 +24,7 @@ from trident.observe.component_statistics import (
     TopologyStatistics,
     WindowStatistics,
 )
-from trident.observe.time_series import ALL_TIME, WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
+from trident.observe.time_series import WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
 from trident.operations.metrics import add_counts
 from trident.planner import Fragment, Plan
 from trident.planner.placing import place
@@ -125,11 +125,11 @@ class OperationTotals:
 
     # ---- for any thread ---------------------------------------------------------------------------------------------
 
-    def over(self, windows: Sequence[int], now: float) -> dict[int, Difference[Key]]:
-        """Return what was added within windows, by their lengths."""
+    def over_all(self, now: float) -> dict[int, Difference[Key]]:
+        """Return what was added within each window, by their lengths."""
         with self._lock:
             self._add_up()
-            return {window: self._windows.over(window, now) for window in windows}
+            return self._windows.over_all(now)
 
     # ---- adding up --------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ def read_statistics(
     totals: OperationTotals, operations: Mapping[str, ComponentDescription], edges: Sequence[Edge], now: float
 ) -> TopologyStatistics:
     """Return the statistics of all windows as of a time of the monotonic clock."""
-    differences = totals.over((*WINDOWS_S, ALL_TIME), now)
+    differences = totals.over_all(now)
     latest = differences[WINDOWS_S[0]]
     capacities = {
         id_: latest.added.get(Key(id_, "busy_ns"), 0.0) / _NS_PER_S / max(latest.seconds, 1e-9) / operation.slots

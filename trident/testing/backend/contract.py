@@ -100,7 +100,6 @@ class StoreContract(Contract):
 
     @property
     def claims(self) -> Limits:
-        """What the store claims."""
         return self.store.limits
 
     @property
@@ -147,7 +146,6 @@ class MapContract(StoreContract):
         return reason
 
     def reader(self, state: str = "state") -> Writer:
-        """Open an instance that only reads."""
         return Writer(self.store.map(state, reads=True), self.store.kind)
 
     def written(self, number: int) -> tuple[Writer, list[tuple[Key, int]]]:
@@ -173,7 +171,6 @@ class StateContract(StoreContract):
 
     @cached_property
     def log(self) -> Log:
-        """The log of this check."""
         return Log()
 
     @contextmanager
@@ -192,7 +189,6 @@ class StateContract(StoreContract):
             update(state, *calls)
 
     def remove(self, state: Any, *keys: Key, recorded: bool = True) -> None:
-        """Run a batch that removes keys."""
         with self.batch(state, recorded):
             state.multi_remove(list(keys))
             expect(list(state.multi_get(list(keys))), [None] * len(keys), "read in the batch that removed the keys")

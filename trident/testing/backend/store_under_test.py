@@ -246,7 +246,6 @@ class Store:
     def writer(
         self, state: str = "state", partition: int = 0, partitions: int = 1, *, topology: str | None = None
     ) -> Writer:
-        """Open a map and return what commits to it."""
         return Writer(self.map(state, partition, partitions, topology=topology), self.kind, partition)
 
     def close(self) -> None:
@@ -312,13 +311,11 @@ class Writer:
         self.backing.end(commit_of(txid, attempt))
 
     def commit(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
-        """Run a whole commit of one put."""
         self.begin(txid, attempt)
         self.put(rows, txid, attempt)
         self.end(txid, attempt)
 
     def delete(self, keys: Sequence[Key], txid: int, attempt: int = 0) -> None:
-        """Run a whole commit of one deletion."""
         self.begin(txid, attempt)
         self.backing.multi_delete(keys)
         self.end(txid, attempt)

@@ -87,7 +87,6 @@ class Contract:
             opened.close()
 
     def random(self, name: str) -> random.Random:
-        """Return the random numbers of one check."""
         return random.Random(f"{self.seed} {name}")
 
     def given(self, name: str, arguments: int = 0, hint: str = "") -> Any:
@@ -179,7 +178,7 @@ def answer_in_another_process(what: str, function: Callable[..., Any], *argument
     """Call a function of a module in a new process; `Violation` with `what` and the error if it raises there."""
     pickled = base64.b64encode(cloudpickle.dumps((function, arguments)))
     script = f"from {__name__} import answer_in_this_process as answer; answer()"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(path or Path.cwd()) for path in sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", script], input=pickled, capture_output=True, timeout=60.0, env=environment, check=False
     )

@@ -245,7 +245,6 @@ class SuiteRunner:
                 self.note(promise, kind, "random schedules", status if promise is claimed else Status.NOT_CLAIMED)
 
     def note(self, promise: Promised, kind: str, where: str, status: Status, detail: str = "") -> None:
-        """Add a finding to the report."""
         self._report.findings.append(Finding(promise, kind, where, status, detail))
 
     def end(self) -> None:
