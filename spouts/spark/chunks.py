@@ -26,7 +26,7 @@ import pyarrow as pa
 from trident.alignment import align
 from trident.arrow import schema_of
 from trident.errors import CheckpointMismatchError, ReplayMismatchError, SpoutError, describe
-from trident.fields import Fields
+from trident.fields import Fields, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -91,7 +91,7 @@ def _write_rows(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits)
         context = TaskContext.get()
         return write_chunks(folder, fields, limits, 0 if context is None else context.partitionId(), batches)
 
-    columns = df.select(*("`" + name.replace("`", "``") + "`" for name in fields.names))
+    columns = df.select(*map(quoted, fields.names))
     chunks = [Chunk(*row[2:]) for row in sorted(columns.mapInArrow(write, _WRITTEN).collect())]
     for path in (Path(folder, chunk.file) for chunk in chunks):
         if not path.exists():
