@@ -152,7 +152,9 @@ class DeltaMapState(SnapshottableMap):
         table, then = _found(self._tables, snapshot)
         if then is None:  # nothing was ever committed
             columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
-            return spark.createDataFrame([], ", ".join(f"{quoted(name)} {type_ or 'binary'}" for name, type_ in columns))
+            return spark.createDataFrame(
+                [], ", ".join(f"{quoted(name)} {type_ or 'binary'}" for name, type_ in columns)
+            )
         base = _base(self._tables, table, snapshot.txid)
         return delta_dataframe(
             spark, self._path, table.version, then, base_version=None if base is None else base.version

@@ -107,6 +107,17 @@ def test_a_plain_select_sees_the_last_commit_whole_and_says_by_whom(home: Home) 
     assert rows_of(home, conf.prefix)[1] == ("moon", 1)
 
 
+@pytest.mark.parametrize(("field", "value"), [("{table}", "{put}"), ("{names}", "{sentinels}"), ('%s "{', "100%")])
+def test_fields_may_have_any_name(home: Home, field: str, value: str) -> None:
+    conf, log = replace(conf_of(home, f"{field}: string"), value_field=value), Log()
+    state = home.state(conf, changes="7d")
+    commit(state, log, 1, 0, {"cow": 1, "the": 2})
+    commit(state, log, 2, 0, {"cow": 1})
+    assert values(state, "cow", "the") == [2, 2]
+    assert sorted(state.get_tuples()) == [("cow", 2), ("the", 2)]
+    assert [txid for txid, _ in state.kept_changes.read(0, 2)] == [1, 2]
+
+
 def test_a_key_that_was_removed_is_null_for_a_while(home: Home) -> None:
     conf, log = conf_of(home), Log()
     state = home.state(conf)
