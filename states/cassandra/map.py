@@ -25,14 +25,8 @@ class CassandraBackingMap(BackingMap):
 
     It connects when it is made. In a forked child it connects again when it is first used.
 
-    Parameters
-    ----------
-    options
-        See `CassandraOptions`.
-    conf
-        The names of the topology and the state; `read_only`.
-    partition
-        Number of the state partition: the place of its sentinel. The place of a key does not depend on it.
+    `conf`: the names of the topology and the state; `read_only`.
+    `partition`: the place of its sentinel. The place of a key does not depend on it.
     """
 
     facts = MapFacts(shares_keys=True)
@@ -62,14 +56,9 @@ class CassandraBackingMap(BackingMap):
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many keys; return once a quorum has them on its commit logs.
 
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel. Earlier writes lose against the other writer's.
-        StateLossDetected
-            The sentinel is gone.
-        BackendError
-            No answer, or a refusal; any part may be written. Writing the same again is harmless.
+        Raises `FencedError`: another writer has moved the sentinel. Earlier writes lose against the other writer's.
+        Raises `StateLossDetected`: the sentinel is gone.
+        Raises `BackendError`: no answer, or a refusal; any part may be written. Writing the same again is harmless.
         """
         if len(keys) != len(values):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")

@@ -56,14 +56,9 @@ _FAITHFUL = {str, bool, int, bytes, dt.date}
 class DeltaLayout:
     """The columns of one state, derived from its kind and its `StateConf`.
 
-    Attributes
-    ----------
-    schema, data_schema
-        The columns; those of keys and values alone.
-    form
-        Of values that are numbers, or structs of them.
-    takes_columns
-        Whether the values are opaque numbers, or structs of them, so that commits may come as columns.
+    `schema`, `data_schema`: the columns; those of keys and values alone.
+    `form`: of values that are numbers, or structs of them.
+    `takes_columns`: whether the values are opaque numbers, or structs of them, so that commits may come as columns.
     """
 
     def __init__(self, kind: StateType, conf: StateConf) -> None:

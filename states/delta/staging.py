@@ -90,17 +90,9 @@ class Staging:
     # ---- in the driver --------------------------------------------------------------------------------------------
 
     def publish(self, own: Sentinel, txid: Txid, staged: Staged, *more: tuple[str, int]) -> bool:
-        """Add what was staged as one version, with `more` transactions.
+        """Add what was staged as one version, with `more` transactions; False: another commit than a compaction came first.
 
-        Returns
-        -------
-        bool
-            False if another commit than a compaction came first: nothing was written.
-
-        Raises
-        ------
-        BackendError
-            The file is gone, or the store refused.
+        Raises `BackendError`: the file is gone, or the store refused.
         """
         table, self._has_looked = self._table, True
         table.refresh()

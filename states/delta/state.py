@@ -24,16 +24,9 @@ Fencing
     `end` of its successor makes the successor try once more; then its rows are seen with the attempt that lost, and the
     value rule undoes them. Afterwards a paused writer cannot do anything.
 
-In executors
-    A task stages its rows and its sentinel as a data file that no version shows; the driver compares the sentinel and
-    adds the file, as the version after the one that the task read (`states/delta/staging.py`).
-
-Publishing
-    Only batches that the log holds: a writer knows them at its next `begin`, or from `recorded`.
-
-Maintenance
-    A thread beside the commits merges files, writes checkpoints and deletes old files. The commit at which it is due
-    starts it (`states/delta/maintenance.py`).
+Elsewhere
+    What tasks commit in executors: `states/delta/staging.py`; what is published, and when: `publishing.py`; which thread
+    merges files and deletes old ones, beside the commits: `upkeep.py`; a state beyond memory: `beyond_memory/`.
 
 Reads
     A writer keeps all latest rows in memory, valid for one version: if another version is found at `begin`, they are
@@ -117,13 +110,7 @@ class DeltaStateAt(State):
 
 
 class DeltaMapState(SnapshottableMap):
-    """One partition of a Delta state.
-
-    Parameters
-    ----------
-    path, kind, conf, partition, options
-        As for `DeltaBackingMap`.
-    """
+    """One partition of a Delta state; parameters as for `DeltaBackingMap`."""
 
     def __init__(
         self, path: str, kind: StateType, conf: StateConf, partition: int = 0, options: DeltaOptions | None = None

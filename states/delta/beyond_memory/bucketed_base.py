@@ -22,8 +22,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from states.delta.beyond_memory.key_hashes import HASH_COLUMN, Bucket, Hashes, Places, pairs
-from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys, hashes_in, rows_only
+from states.delta.beyond_memory.sorted_rows import (
+    HASH_COLUMN,
+    Bucket,
+    FoundRows,
+    Hashes,
+    Places,
+    SortedRows,
+    WantedKeys,
+    hashes_in,
+    pairs,
+    rows_only,
+)  # fmt: skip
 from states.delta.data_files import write_parquet
 from trident.alignment import rebuild
 from trident.errors import StateError

@@ -16,8 +16,8 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta.data_files import DataFile
-from states.delta.maintenance import first_to_merge
 from states.delta.state_table import StateTable
+from states.delta.upkeep import first_to_merge
 from tests.states.delta.delta_states import (
     ROOT,
     WORDS,
