@@ -11,7 +11,7 @@ from states.cassandra.cluster_session import borrow, give_back
 from states.cassandra.cql_columns import CqlColumns
 from states.cassandra.fence import CassandraFence, CassandraRegister, timestamp
 from states.cassandra.options import CassandraOptions, table_name
-from states.cassandra.schema import RECORDS, RECORDS_FORM, form_of_bytes, form_of_columns, open_table
+from states.cassandra.schema import RECORDS, RECORDS_FORM, ROWS, TableForm, form_of_columns, open_table
 from states.cassandra.statements import BucketColumns, ColumnRows, StateRows
 from trident.errors import CommitOrderError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
@@ -136,7 +136,8 @@ class CassandraBackingMap(BackingMap):
     def _opened(self) -> tuple[StateRows, CassandraFence]:
         """Make sure of the tables; return the rows and the fence."""
         options, connection, state = self._options, self._connection, self._conf.prefix
-        table = open_table(connection, options, self._table, form_of_bytes(options), self._conf.read_only)
+        form = TableForm(ROWS, "state", options.buckets)  # the records are among the keys and values
+        table = open_table(connection, options, self._table, form, self._conf.read_only)
         registers = partial(CassandraRegister, connection, table, state, options)
         rows = StateRows(
             connection, options, table, BucketColumns(state, options.buckets), f"of state {state!r} in {table}"

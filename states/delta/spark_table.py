@@ -115,9 +115,14 @@ def delta_dataframe(
     EnvironmentProblem
         The session cannot read Delta tables.
     """
+    from pyspark.errors import AnalysisException
     from pyspark.sql import functions as sf
 
-    table = _load_changes(spark, os.fspath(path), version)
+    path = os.fspath(path)
+    try:
+        table = load(spark, f"{path.rstrip('/')}/{CHANGES}", version)
+    except AnalysisException:  # the folder is no state's
+        table = load(spark, path)
     names = [name for name in table.columns if name not in (SEQ_COLUMN, SENTINEL_COLUMN)]
     for columns in VALUE_COLUMNS.values():
         value, keys = columns[-1], names[: -len(columns)]
@@ -128,8 +133,8 @@ def delta_dataframe(
             rows = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*map(quoted, keys)).agg(latest)
             rows = rows.select(*map(quoted, keys), f"{SEQ_COLUMN}.value")
             # After the changes, because a change leaves their table once a base holds it.
-            return _over_base(spark, os.fspath(path), rows, keys, base_version).where("value IS NOT NULL")
-    raise StateError(f"read Delta table {os.fspath(path)} as a state: its columns {table.columns} are not a state's")
+            return _over_base(spark, path, rows, keys, base_version).where("value IS NOT NULL")
+    raise StateError(f"read Delta table {path} as a state: its columns {table.columns} are not a state's")
 
 
 def _over_base(spark: SparkSession, path: str, rows: DataFrame, keys: Sequence[str], version: int | None) -> DataFrame:
@@ -147,16 +152,6 @@ def _over_base(spark: SparkSession, path: str, rows: DataFrame, keys: Sequence[s
     same = [sf.col(f"base.{key}").eqNullSafe(sf.col(f"rows.{key}")) for key in map(quoted, keys)]
     # Either may have fields that the other has not: the base gets the columns of a declaration with its next merge.
     return rows.unionByName(base.join(rows.alias("rows"), same, "left_anti"), allowMissingColumns=True)
-
-
-def _load_changes(spark: SparkSession, path: str, version: int | None) -> DataFrame:
-    """Return the table of the changes; of a folder that is no state's, the table that it is."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        return load(spark, f"{path.rstrip('/')}/{CHANGES}", version)
-    except AnalysisException:
-        return load(spark, path)
 
 
 def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:

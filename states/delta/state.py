@@ -258,11 +258,7 @@ def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snaps
 def _retained(table: StateTable, versions: list[tuple[int, int]]) -> str:
     # Older files are deleted first, so the readable versions are the end of the history; ascending here.
     versions = versions[::-1]
-
-    def is_readable(place: tuple[int, int]) -> bool:
-        return table.another(read_only=True, at=place[0]).readable()
-
-    first = bisect_left(versions, True, key=is_readable)
+    first = bisect_left(versions, True, key=lambda place: table.another(read_only=True, at=place[0]).readable())
     if first == len(versions):
         return "none of its batches can be read any more; its data files are missing"
     return (

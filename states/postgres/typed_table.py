@@ -124,10 +124,9 @@ class TypedTable:
                 raise self._refused(
                     f"it has {name}, of a state of another kind", "give the kind that it was written with"
                 )
-            if column is not None and not self._is_usable(column, type_):
-                raise self._refused(
-                    f"{name} is {type_}, not {column.form.sql}", "give another table, or change the type"
-                )
+            wanted = type_ if column is None else column.form.sql
+            if not (gives(type_, wanted) or (self._evolves and holds(wanted, type_))):  # nor can be made to
+                raise self._refused(f"{name} is {type_}, not {wanted}", "give another table, or change the type")
             if column is not None and not is_deterministic:
                 raise self._refused(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
 
@@ -135,10 +134,6 @@ class TypedTable:
         """Whether a column that no field needs is one of the framework's; those of fields of former declarations stay."""
         is_former = name.startswith(f"{BEFORE}_") and any(column.name == BEFORE_NULL for column in self._columns.all)
         return name.startswith(OWN) and name != AT and not is_former and not self._columns.is_bytes
-
-    def _is_usable(self, column: Column, type_: str) -> bool:
-        """Whether a column of a type holds the values, or can be made to."""
-        return gives(type_, column.form.sql) or (self._evolves and holds(column.form.sql, type_))
 
     def _refuse_missing(self, connection: PostgresConnection, found: Mapping[str, Any], missing: Sequence[str]) -> None:
         own, keys = self._columns.ours, {column.name for column in self._columns.keys}
