@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,8 @@ from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.cql_columns import columns_of
 from states.cassandra.fence import timestamp
-from tests.harness.servers import Server
 from tests.harness.store_commits import update, values
 from tests.states.cassandra.cassandra_states import EPOCH, KINDS, Home, Log, commit, names
-from tests.stores.catalog import STORES
 from trident import TridentTopology, open_state
 from trident.errors import (
     BackendError,
@@ -36,7 +34,6 @@ from trident.errors import (
 from trident.operations import Count, Split
 from trident.state import Key, Sentinel, Snapshot, StateConf, StateType
 from trident.state.values import OpaqueValue
-from trident.testing import FencedMapContract, MapStateContract, SnapshottableContract
 
 pytestmark = pytest.mark.server
 
@@ -75,15 +72,18 @@ def tables(home: Home, cql: CassandraConnection) -> Tables:
 # ---- what others see -------------------------------------------------------------------------------------------------
 
 
+def word_count(tables: Tables, name: str, *lines: str) -> TridentTopology:
+    topology = TridentTopology(name)
+    stream = topology.new_stream("lines", FixedBatchSpout("line: string", 1, *[(line,) for line in lines]))
+    words, spec = stream.each("line", Split(), "word"), CassandraState.opaque(tables.options, num_partitions=2)
+    words.group_by("word").persistent_aggregate(spec, Count(), "count")
+    words.persistent_aggregate(CassandraState.transactional(tables.options), Count(), "total")
+    return topology
+
+
 def test_a_colleague_reads_names_types_and_values(tables: Tables, tmp_path: Path) -> None:
     name = f"words{next(names)}"
-    topology = TridentTopology(name)
-    lines = topology.new_stream("lines", FixedBatchSpout("line: string", 1, ("the cow",), ("the moon",)))
-    words = lines.each("line", Split(), "word")
-    words.group_by("word").persistent_aggregate(
-        CassandraState.opaque(tables.options, num_partitions=2), Count(), "count"
-    )
-    words.persistent_aggregate(CassandraState.transactional(tables.options), Count(), "total")
+    topology = word_count(tables, name, "the cow", "the moon")
     own = "trident_txid bigint, trident_attempt bigint, trident_before bigint"
     assert f"stored as columns word text, count bigint, {own}" in topology.explain()
     with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:
@@ -103,6 +103,11 @@ def test_a_colleague_reads_names_types_and_values(tables: Tables, tmp_path: Path
     assert tables.cql(f"SELECT key, total, trident_txid FROM tests.{name}_total") == [("$GLOBAL$", 4, 2)]
     with open_state(topology, "count", log_dir=str(tmp_path / "log")) as reader:
         assert reader.multi_get(["the", "cow", "dish"]) == [2, 1, None]
+    topology = word_count(tables, name, "the cow", "the moon", "the dish")
+    with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:  # it goes on where it stopped
+        running.process_all_available()
+        assert running.state("count").multi_get(["the", "cow", "dish"]) == [3, 1, 1]
+        assert running.state("total").get() == 6
 
 
 def test_an_opaque_row_is_what_the_kind_stores_and_a_replay_counts_once(tables: Tables) -> None:
@@ -527,46 +532,3 @@ def test_what_is_written_after_a_reset_stays(tables: Tables) -> None:
     commit(new, Log("new"), 1, {"kept": 5})
     old.map_state.backing._rows.put([("kept",)], [OpaqueValue(2, EPOCH, None, 9)], late, lambda: None)
     assert values(tables.state(conf), "kept", "gone") == [5, None]
-
-
-# ---- the contracts ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Declared:
-    """Opens each state as one of declared fields."""
-
-    options: CassandraOptions
-    value: str
-
-    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-        declared = replace(conf, key_fields=(("key", "string"),), value_type=self.value)
-        return CassandraState.opaque(self.options).factory.make_state(declared, partition_index, num_partitions)
-
-
-@pytest.fixture
-def _declared(request: pytest.FixtureRequest, cassandra_server: Server) -> None:
-    options = CassandraOptions(port=cassandra_server.port, keyspace="tests", replication=1, layout="columns")
-    request.instance.factory = _Declared(options, request.instance.value)
-    request.instance.limits = STORES["cassandra"].limits
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_declared")
-class TestFencedMap(FencedMapContract):
-    value = "bigint"
-    # Its keys, and what the ones below put, are of several types.
-    test_the_sentinel_is_no_key = None  # type: ignore[assignment]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_declared")
-class TestMapState(MapStateContract):
-    value = "array<bigint>"
-    test_many_keys_are_updated_at_once = test_none_is_a_value = None  # type: ignore[assignment]
-
-
-@pytest.mark.usefixtures("_declared")
-class TestSnapshottable(SnapshottableContract):
-    value = "array<bigint>"
-    test_it_can_be_replaced = None  # type: ignore[assignment]

@@ -16,10 +16,8 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.postgres import PostgresState
-from tests.harness.servers import Server
 from tests.harness.store_commits import Log, commit, update, values
 from tests.states.postgres.postgres_states import Home, numbers
-from tests.stores.catalog import STORES
 from trident import TridentTopology, open_state
 from trident.errors import (
     BackendError,
@@ -32,7 +30,6 @@ from trident.operations import Collect, Count, Last, Split
 from trident.state import Snapshot, StateConf
 from trident.state.interfaces import StateType
 from trident.state.values import OpaqueValue
-from trident.testing import FencedMapContract, MapStateContract, SnapshottableContract
 
 
 def conf_of(home: Home, *keys: str, value: str = "bigint") -> StateConf:
@@ -77,6 +74,11 @@ def test_a_colleague_reads_names_types_and_values(home: Home, tmp_path: Path) ->
     assert listed == [row[:2] for row in rows]
     with open_state(topology, "count", log_dir=str(tmp_path / "log")) as reader:
         assert reader.multi_get(["the", "cow", "dish"]) == [2, 1, None]
+    topology = word_count(home, name, "the cow", "the moon", "the dish")
+    with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:  # it goes on where it stopped
+        running.process_all_available()
+        assert running.state("count").multi_get(["the", "cow", "dish"]) == [3, 1, 1]
+        assert running.state("total").get() == 6
 
 
 def test_a_plain_select_sees_the_last_commit_whole_and_says_by_whom(home: Home) -> None:
@@ -509,48 +511,6 @@ def test_the_layout_is_that_of_the_golden_file_which_is_read_back(home: Home) ->
     assert reader.read_sentinel() == txid.sentinel
     assert reader.multi_get([SAMPLE]) == [SAMPLE_VALUE]
     assert repr(list(reader.get_tuples())) == repr([(*SAMPLE, SAMPLE_VALUE)])
-
-
-# ---- the contracts ---------------------------------------------------------------------------------------------------
-
-
-class _Declared:
-    """Opens each state as one of declared fields."""
-
-    def __init__(self, url: str, value: str) -> None:
-        self.factory, self.value = PostgresState.opaque(url).factory, value
-
-    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-        declared = replace(conf, key_fields=(("key", "string"),), value_type=self.value)
-        return self.factory.make_state(declared, partition_index, num_partitions)
-
-
-@pytest.fixture
-def _declared(request: pytest.FixtureRequest, postgres_server: Server) -> None:
-    url = f"postgresql://trident@{postgres_server.address}/postgres"
-    request.instance.factory = _Declared(url, request.instance.value)
-    request.instance.limits = STORES["postgres"].limits
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_declared")
-class TestFencedMap(FencedMapContract):
-    value = "bigint"
-    # Its keys, and what the ones below put, are of several types.
-    test_the_sentinel_is_no_key = None  # type: ignore[assignment]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_declared")
-class TestMapState(MapStateContract):
-    value = "array<bigint>"
-    test_many_keys_are_updated_at_once = test_none_is_a_value = None  # type: ignore[assignment]
-
-
-@pytest.mark.usefixtures("_declared")
-class TestSnapshottable(SnapshottableContract):
-    value = "array<bigint>"
-    test_it_can_be_replaced = None  # type: ignore[assignment]
 
 
 def test_an_opaque_row_is_what_the_kind_stores(home: Home) -> None:
