@@ -17,7 +17,18 @@ from deltalake import DeltaTable, write_deltalake
 
 from states.delta import DeltaBackingMap, DeltaOptions, DeltaState
 from states.delta.local_folder import added_files, is_whole
-from tests.states.delta.delta_states import ROOT, WORDS, Log, changes, commit, reader_at, state_at, values, version_of
+from tests.states.delta.delta_states import (
+    ROOT,
+    WORDS,
+    Log,
+    changes,
+    commit,
+    count_men,
+    reader_at,
+    state_at,
+    values,
+    version_of,
+)
 from trident.errors import BackendError, ConfigError, EnvironmentProblem, StateError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Txid
@@ -63,8 +74,7 @@ def last_entry(path: Path) -> Path:
 
 def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
-    for number in (1, 2):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, (1, 2))
     (changes(tmp_path) / "_delta_log" / f"{1:020}.json").write_text("{garbage")
     with pytest.raises(StateError, match="cannot open Delta table .* damaged") as caught:
         values(state_at(tmp_path), "man")

@@ -12,7 +12,7 @@ from states.delta import DeltaState
 from states.delta.data_files import only_data_files
 from states.delta.state_table import StateTable
 from tests.states.delta.delta_bucket import Bucket
-from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, values
+from tests.states.delta.delta_states import WORDS, Log, commit, count_men, reader_at, state_at, values
 from tests.states.delta.test_delta_object_store import storage
 from trident.errors import StateError
 
@@ -72,8 +72,7 @@ def test_a_vacuum_deletes_no_file_of_others(tmp_path: Path, foreign: str, monkey
     vacuumed: list[Any] = []
     vacuum = StateTable.vacuum
     monkeypatch.setattr(StateTable, "vacuum", lambda table: vacuumed.append(vacuum(table)))
-    for number in range(2, 12):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(2, 12))
     assert vacuumed
     assert file.exists()
     assert values(state_at(tmp_path), "man") == [11]

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap
-from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, values
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, count_men, reader_at, state_at, values
 from trident.errors import UnsupportedOperation
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel, Txid
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_reader_whose_files_were_deleted_moves_on_to_the_newer_version(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, compact_after_commits=4), Log()
-    for number in range(1, 4):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(1, 4))
     reader = DeltaBackingMap(
         tmp_path, StateType.OPAQUE, StateConf(key_fields=WORDS.key_fields, value_type="bigint", read_only=True)
     )
