@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.delta.layout import hashable
+from states.delta.layout import HASH_COLUMN, hashable
 from trident.arrow import one_array, python_of
 from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical_key
@@ -29,7 +29,6 @@ Places = npt.NDArray[np.int64]
 """int64, shape (n,): numbers of rows."""
 
 HASH_BITS = 63
-HASH_COLUMN = "_trident_hash"
 
 _LONG = 64
 """Texts of more bytes are hashed one by one: words of all texts at once would take a round for each eight bytes."""

@@ -19,7 +19,7 @@ from states.delta.state_tables import PublishedTable
 from tests.harness.crashing_stores import tuples_at
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update
 from trident.errors import BackendError, FencedError, StateError
-from trident.state import Snapshot, StateType
+from trident.state import Snapshot, StateConf, StateType
 
 WORDS = [f"w{number}" for number in range(60)]
 OPTIONS: dict[str, Any] = {
@@ -55,6 +55,19 @@ def told(state: Any, at: Snapshot | None = None) -> dict[str, int]:
     keys = [(word,) for word in WORDS]
     found = state.multi_get(keys) if at is None else state.multi_get_at(keys, at)
     return {word: value for word, value in zip(WORDS, found, strict=True) if value is not None}
+
+
+@pytest.mark.parametrize("field", ["_trident_hash", "_Trident_Attempt"])
+def test_a_field_may_be_called_like_a_column_of_the_files(tmp_path: Path, field: str) -> None:
+    conf = StateConf("words", "counts", ((field, "string"),), "bigint", value_field=field.lower())
+    state, log = state_at(tmp_path, conf, **OPTIONS), Log()
+    for number in (1, 2, 3):
+        commit(state, log, number, 1, dict.fromkeys(WORDS, 1))
+    state.close()
+    assert is_large(tmp_path)
+    for told_by in (state_at(tmp_path, conf), state_at(tmp_path, conf).at(3)):
+        assert dict(told_by.get_tuples()) == dict.fromkeys(WORDS, 3)
+    assert DeltaTable(tmp_path).to_pyarrow_table().column_names == [f"key_{field}", f"{field.lower()}_"]
 
 
 def filled(path: Path, log: Log, batches: int = 8, **options: Any) -> tuple[Any, Counter[str]]:
