@@ -17,7 +17,7 @@ from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.map import CassandraBackingMap
 from states.cassandra.statements import BATCH_BYTES
-from tests.harness.store_commits import values
+from tests.harness.store_commits import commit_by, values
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit, names
 from trident.errors import BackendError, CommitOrderError, ConfigError, StateError, StateMismatchError
 from trident.state import StateConf
@@ -70,10 +70,7 @@ def test_none_and_empty_values_come_back(home: Home) -> None:
     claim(backing, 1)
     backing.multi_put([("empty",)], [b""])
     assert backing.multi_get([("empty",)]) == [b""]
-    txid = log.txid(1)
-    state.begin_commit(txid)
-    state.multi_put([("none",)], [None])
-    state.commit(txid)
+    commit_by(state, log, 1, state.multi_put, [("none",)], [None], record=False)
     assert values(state, "none") == [None]
     assert state.map_state.backing.multi_get([("none",)]) == [OpaqueValue(1, EPOCH, None, None)]
 
@@ -169,10 +166,7 @@ def test_a_removed_key_is_gone_and_can_come_back(home: Home, cql: CassandraConne
 def test_a_removal_is_undone_by_a_replay_without_it(home: Home) -> None:
     state, log = home.state(home.conf()), Log()
     commit(state, log, 1, {"cow": 5})
-    txid = log.txid(2)
-    state.begin_commit(txid)
-    state.multi_remove([("cow",)])
-    state.commit(txid)
+    commit_by(state, log, 2, state.multi_remove, [("cow",)], record=False)
     assert values(state, "cow") == [None]
     commit(state, log, 2, {"cow": 1}, attempt=1)
     assert values(state, "cow") == [6]

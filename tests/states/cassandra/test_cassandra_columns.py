@@ -18,7 +18,7 @@ from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.cql_columns import columns_of
 from states.cassandra.fence import timestamp
-from tests.harness.store_commits import update, values
+from tests.harness.store_commits import commit_by, update, values
 from tests.states.cassandra.cassandra_states import EPOCH, KINDS, Home, Log, commit, names
 from trident import TridentTopology, open_state
 from trident.errors import (
@@ -165,11 +165,7 @@ def test_values_of_all_types_come_back_as_they_were(tables: Tables, type_: str) 
     state = tables.state(conf)
     keys, given = [(str(at),) for at in range(len(samples))], [*samples[1:], samples[0]]
     for number, each in enumerate((samples, given), 1):
-        txid = log.txid(number)
-        state.begin_commit(txid)
-        state.multi_put(keys, each)
-        state.commit(txid)
-        log.record(txid)
+        commit_by(state, log, number, state.multi_put, keys, each)
     assert repr(state.multi_get(keys)) == repr(given)
     assert repr(state.multi_get_at(keys, Snapshot(1, log.winners))) == repr(samples)
     types = dict(
@@ -230,17 +226,10 @@ def test_a_removal_is_undone_by_a_replay_and_done_later(tables: Tables) -> None:
     state = tables.state(conf)
     commit(state, log, 1, {"cow": 5, "the": 1})
     for attempt in (0, 1):
-        txid = log.txid(2, attempt)
-        state.begin_commit(txid)
-        state.multi_remove([("cow",)])
-        state.commit(txid)
+        commit_by(state, log, 2, state.multi_remove, [("cow",)], attempt=attempt, record=False)
     commit(state, log, 2, {"cow": 1}, attempt=2)
     assert values(state, "cow") == [6]
-    txid = log.txid(3, 2)
-    state.begin_commit(txid)
-    state.multi_remove([("cow",)])
-    state.commit(txid)
-    log.record(txid)
+    commit_by(state, log, 3, state.multi_remove, [("cow",)], attempt=2)
     assert tables.cql(f"SELECT count FROM {tables.table(conf)} WHERE word = 'cow'") == [(None,)]
     for number in range(4, 22):
         commit(state, log, number, {"the": 1}, attempt=2)

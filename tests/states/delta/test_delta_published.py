@@ -24,6 +24,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from spouts import DeltaSpout
 from states.delta.state_tables import PublishedTable
+from tests.harness.store_commits import commit_by
 from tests.spouts.reading import batches
 from tests.states.delta.delta_states import ROOT, Log, changes, commit, count_men, reader_at, state_at, update, values
 from tests.states.delta.publish_child import records_in
@@ -145,11 +146,7 @@ def test_a_state_without_a_log_is_published_as_it_is(tmp_path: Path) -> None:
 def test_removed_keys_have_no_row(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 1, {"man": 1, "dog": 1})
-    txid = log.txid(2, 1)
-    state.begin_commit(txid)
-    state.map_state.multi_remove([("dog",)])
-    state.commit(txid)
-    log.record(txid)
+    commit_by(state, log, 2, state.map_state.multi_remove, [("dog",)], attempt=1)
     state.recorded(Snapshot(2, log.winners))
     state.close()
     assert read(tmp_path) == {"man": 1}
@@ -168,11 +165,8 @@ def test_a_value_that_is_a_struct_or_a_list_is_a_column_of_that_type(tmp_path: P
     conf = StateConf("t", "s", (("word", "string"),), "struct<n:bigint,tags:array<string>>")
     state, log = state_at(tmp_path, conf), Log()
     for number in (1, 2):
-        txid = log.txid(number, 1)
-        state.begin_commit(txid)
-        state.multi_put([("man",), (f"w{number}",)], [{"n": number, "tags": ["a"]}] * 2)
-        state.commit(txid)
-        log.record(txid)
+        given = [{"n": number, "tags": ["a"]}] * 2
+        commit_by(state, log, number, state.multi_put, [("man",), (f"w{number}",)], given, attempt=1)
     state.wait_for_maintenance()
     assert DeltaTable(tmp_path).to_pyarrow_table()["value"].to_pylist() == [{"n": 1, "tags": ["a"]}] * 2
 

@@ -16,7 +16,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.postgres import PostgresState
-from tests.harness.store_commits import Log, commit, update, values
+from tests.harness.store_commits import Log, commit, commit_by, update, values
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology, open_state
 from trident.errors import (
@@ -124,11 +124,7 @@ def test_a_key_that_was_removed_is_null_for_a_while(home: Home) -> None:
     conf, log = conf_of(home), Log()
     state = home.state(conf)
     commit(state, log, 1, 0, {"cow": 1, "the": 1})
-    txid = log.txid(2)
-    state.begin_commit(txid)
-    state.multi_remove([("cow",)])
-    state.commit(txid)
-    log.record(txid)
+    commit_by(state, log, 2, state.multi_remove, [("cow",)])
     assert home.sql(f'SELECT word FROM "{conf.prefix}" WHERE count IS NULL') == [("cow",)]
     assert list(state.get_tuples()) == [("the", 1)]
     for number in range(3, 20):
@@ -171,11 +167,7 @@ def test_values_of_all_types_come_back_as_they_were(home: Home, kind: str) -> No
         keys, given = [(str(at),) for at in range(len(samples))], [*samples[1:], samples[0]]
         log = Log()
         for number, each in enumerate((samples, given), 1):
-            txid = log.txid(number)
-            made.begin_commit(txid)
-            made.multi_put(keys, each)
-            made.commit(txid)
-            log.record(txid)
+            commit_by(made, log, number, made.multi_put, keys, each)
         assert repr(made.multi_get(keys)) == repr(given)
         if kind == "opaque":
             assert repr(made.multi_get_at(keys, Snapshot(1, log.winners))) == repr(samples)
@@ -495,11 +487,7 @@ def stored_by(home: Home, conf: StateConf) -> Iterator[str]:
 def test_the_layout_is_that_of_the_golden_file_which_is_read_back(home: Home) -> None:
     conf, log = conf_of(home, *SAMPLE_KEYS, value="struct<a:string,b:array<double>>"), Log("log")
     state = home.state(conf)
-    txid = log.txid(3, 7)
-    state.begin_commit(txid)
-    state.multi_put([SAMPLE], [SAMPLE_VALUE])
-    state.commit(txid)
-    log.record(txid)
+    commit_by(state, log, 3, state.multi_put, [SAMPLE], [SAMPLE_VALUE], attempt=7)
     golden = GOLDEN.read_text().splitlines()
     assert list(stored_by(home, conf)) == golden
     (row,) = (line for line in golden if line.startswith("{"))
@@ -508,7 +496,7 @@ def test_the_layout_is_that_of_the_golden_file_which_is_read_back(home: Home) ->
     home.sql(f"""INSERT INTO "{conf.prefix}" SELECT * FROM jsonb_populate_record(NULL::"{conf.prefix}", $${row}$$)""")
     home.sql(f"UPDATE trident_sentinels SET witness = decode('{witness}', 'hex') WHERE state = '{conf.prefix}'")
     reader = home.state(replace(conf, read_only=True))
-    assert reader.read_sentinel() == txid.sentinel
+    assert reader.read_sentinel() == log.expected
     assert reader.multi_get([SAMPLE]) == [SAMPLE_VALUE]
     assert repr(list(reader.get_tuples())) == repr([(*SAMPLE, SAMPLE_VALUE)])
 

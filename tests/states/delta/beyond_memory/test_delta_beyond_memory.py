@@ -17,6 +17,7 @@ from states.delta.beyond_memory.merging import Merging, OpenedBase
 from states.delta.state_table import StateTable
 from states.delta.state_tables import PublishedTable
 from tests.harness.crashing_stores import tuples_at
+from tests.harness.store_commits import commit_by
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update
 from trident.errors import BackendError, FencedError, StateError
 from trident.state import Snapshot, StateConf, StateType
@@ -277,10 +278,7 @@ def test_a_compaction_before_the_first_merge_of_a_writer_forgets_no_deletion(tmp
     commit(large_at(tmp_path, kind), log, 9, 0, batch, record=False)
     gone = [word for word in sorted(model) if word not in batch][:10]
     state = large_at(tmp_path, kind, compact_after_commits=2)
-    txid = log.txid(9, 1)
-    state.begin_commit(txid)
-    state._backing.multi_delete([(word,) for word in gone])
-    state.commit(txid)
+    commit_by(state, log, 9, state._backing.multi_delete, [(word,) for word in gone], attempt=1, record=False)
     assert "trident.compaction" in DeltaTable(changes(tmp_path)).history(1)[0]
     wanted = {word: count for word, count in (model + Counter(batch)).items() if word not in gone}
     assert told(large_at(tmp_path, kind)) == wanted
