@@ -140,6 +140,7 @@ def test_no_secret_is_shown() -> None:
     [
         ("psycopg", "PostgresState.opaque('postgresql://localhost/x')", "psycopg"),
         ("cassandra", "CassandraState.opaque('localhost')", "cassandra-driver"),
+        ("deltalake", "DeltaState.opaque('somewhere')", "deltalake"),
     ],
 )
 def test_a_driver_that_a_store_lacks_is_named(module: str, spec: str, package: str) -> None:

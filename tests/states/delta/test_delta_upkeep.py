@@ -22,6 +22,7 @@ from tests.states.delta.delta_states import (
     ROOT,
     WORDS,
     Log,
+    begun_at,
     changes,
     commit,
     count_men,
@@ -30,7 +31,7 @@ from tests.states.delta.delta_states import (
     state_at,
     update,
     values,
-)
+)  # fmt: skip
 from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel
@@ -197,8 +198,7 @@ def test_a_stale_writer_is_fenced_although_a_compaction_came_in_between(tmp_path
 def test_the_index_survives_a_compaction_without_reading_the_table_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, log = state_at(tmp_path, compact_after_commits=3, background_maintenance=False), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(tmp_path, compact_after_commits=3, background_maintenance=False)
     scans: list[StateTable] = []
     scan = StateTable.scan
 
@@ -326,8 +326,7 @@ def test_a_thousand_small_batches_leave_few_files_and_a_table_that_opens_at_once
 
 def test_commits_themselves_write_no_checkpoint(tmp_path: Path) -> None:
     table = tmp_path / "table"
-    state, log = state_at(table, checkpoint_interval=2, background_maintenance=False), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(table, checkpoint_interval=2, background_maintenance=False)
     assert log_files(table, ".parquet") == []
     commit(state, log, 2, 1, {"man": 1})
     assert len(log_files(table, ".parquet")) == 1

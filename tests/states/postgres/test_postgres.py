@@ -247,12 +247,10 @@ def test_a_forked_child_has_a_connection_of_its_own(home: Home) -> None:
         ),
         ({"url": "host=a password=hush"}, "the url of a PostgreSQL state is no URL: write postgresql://"),
         ({"timeout_s": 0}, "timeout_s=0 of a PostgreSQL state: give seconds above 0"),
-        ({"retries": -1}, "retries=-1 of a PostgreSQL state"),
         ({"tls_ca_file": "ca.pem"}, "nothing would be encrypted"),
         ({"table": "x" * 64}, "give 1 to 63 bytes"),
         ({"schema": ""}, "give 1 to 63 bytes"),
         ({"serializer": "pickle"}, "serializer 'pickle' is unknown"),
-        ({"cache": -1}, "cache=-1"),
     ],
 )
 def test_impossible_options_are_refused_where_they_are_given(options: dict[str, Any], text: str) -> None:
