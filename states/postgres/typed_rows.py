@@ -16,7 +16,7 @@ import numpy as np
 from psycopg import Cursor, errors
 
 from states.postgres.beside_table import ChangeTable, CommittedView
-from states.postgres.columns import AT, Columns, Packed, listed, packed
+from states.postgres.columns import AT, Columns, Packed, listed, offsets_of, packed
 from states.postgres.connection import FencedWrite, Session
 from states.postgres.number_arrays import FoundArrays, TablePuts, fits_arrays, selected
 from states.postgres.options import PostgresOptions
@@ -394,7 +394,7 @@ def _cells(cursor: Any) -> list[Any]:
 def _sizes(array: Any) -> Any:
     if array.type not in ("large_string", "large_binary"):
         return 0
-    return np.diff(np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1])
+    return np.diff(offsets_of(array))
 
 
 def _size_of(key: Key) -> int:

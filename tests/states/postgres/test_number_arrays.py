@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spouts import FixedBatchSpout
 from states.postgres import PostgresState
+from states.postgres.columns import Column
+from states.postgres.typed_rows import _sizes
 from tests.harness.column_schedules import (
     NUMBERS,
     ColumnPromises,
@@ -59,6 +62,11 @@ def test_columns_and_rows_tell_the_same_of_any_schedule(
         conf.prefix, look,
     )  # fmt: skip
     assert columns > 3
+
+
+def test_texts_of_a_part_of_an_array_have_their_own_sizes() -> None:
+    part = Column.of("word", "string", True).array(pa.array(["long", "b", "", "cc"], pa.large_string()).slice(1))
+    assert _sizes(part).tolist() == [1, 0, 2]
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
