@@ -138,9 +138,14 @@ def unquoted(name: str) -> str:
     return name[1:-1].replace("``", "`") if name[1:] and name[0] == name[-1] == "`" else name
 
 
+def quoted(name: str) -> str:
+    """Return a name in backquotes, as Spark reads it whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def written(name: str) -> str:
     """Return a name as it is written in a list of fields: in backquotes unless it is plain."""
-    return name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+    return name if _PLAIN.fullmatch(name) else quoted(name)
 
 
 def names_shown(names: Sequence[str], sought: str) -> str:

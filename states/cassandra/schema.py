@@ -16,7 +16,7 @@ from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 RECORDS = f"{OWN}records"
 """The table of the floors and sentinels of the states that have tables with columns."""
 
-_ROWS = {
+ROWS = {
     "state": ("partition_key", 0, "text"),
     "bucket": ("partition_key", 1, "int"),
     "key": ("clustering", 0, "blob"),
@@ -55,12 +55,7 @@ class TableForm(NamedTuple):
         )
 
 
-RECORDS_FORM = TableForm(_ROWS)
-
-
-def form_of_bytes(options: CassandraOptions) -> TableForm:
-    """Return the form of a table of keys and values that are bytes, with the records among them."""
-    return TableForm(_ROWS, "state", options.buckets)
+RECORDS_FORM = TableForm(ROWS)
 
 
 def form_of_columns(columns: CqlColumns) -> TableForm:

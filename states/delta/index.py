@@ -192,10 +192,7 @@ class Index:
     ) -> bool:
         """Commit puts and a sentinel as the version after this one, with `more` transactions for its `_seq`.
 
-        Returns
-        -------
-        bool
-            False if another commit than a compaction came first: nothing was written.
+        Returns False if another commit than a compaction came first: nothing was written.
         """
         for _ in range(_TRIES):
             seq = self.next_seq

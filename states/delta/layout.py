@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 from typing import Any
 
@@ -44,7 +44,9 @@ VALUE_COLUMNS: dict[StateType, tuple[str, ...]] = {
     StateType.TRANSACTIONAL: ("txid", "value"),
     StateType.NON_TRANSACTIONAL: ("value",),
 }
-_RESERVED = frozenset({"txid", "attempt", "prev", "curr", "value", SEQ_COLUMN, SENTINEL_COLUMN})
+HASH_COLUMN, ATTEMPT_COLUMN = "_trident_hash", "_trident_attempt"
+"""What the files of a base have beside the columns of their table."""
+_RESERVED = frozenset({"txid", "attempt", "prev", "curr", "value", SEQ_COLUMN, SENTINEL_COLUMN, HASH_COLUMN})
 _COMMIT = [("incarnation", pa.string()), ("txid", pa.int64()), ("attempt", pa.int64())]
 _SENTINEL = pa.struct([*_COMMIT, ("place", pa.string()), ("sealed", pa.bool_())])
 # Classes of types whose Python values are the same before they are stored and after they are read back. The others (a naive
@@ -56,14 +58,9 @@ _FAITHFUL = {str, bool, int, bytes, dt.date}
 class DeltaLayout:
     """The columns of one state, derived from its kind and its `StateConf`.
 
-    Attributes
-    ----------
-    schema, data_schema
-        The columns; those of keys and values alone.
-    form
-        Of values that are numbers, or structs of them.
-    takes_columns
-        Whether the values are opaque numbers, or structs of them, so that commits may come as columns.
+    `schema`, `data_schema`: the columns; those of keys and values alone.
+    `form`: of values that are numbers, or structs of them.
+    `takes_columns`: whether the values are opaque numbers, or structs of them, so that commits may come as columns.
     """
 
     def __init__(self, kind: StateType, conf: StateConf) -> None:
@@ -71,7 +68,7 @@ class DeltaLayout:
         self.typed_keys = bool(conf.key_fields)
         key_ddl = tuple(normal_type(ddl) for _, ddl in conf.key_fields)
         self._value_ddl = None if conf.value_type is None else normal_type(conf.value_type)
-        self.key_columns = _free_names([name for name, _ in conf.key_fields]) if self.typed_keys else ("key",)
+        self.key_columns = free_names([name for name, _ in conf.key_fields], _RESERVED) if self.typed_keys else ("key",)
         self.key_types = tuple(map(arrow_type, key_ddl)) or (pa.binary(),)
         self.value_columns = VALUE_COLUMNS[kind]
         value = pa.binary() if self._value_ddl is None else arrow_type(self._value_ddl)
@@ -292,13 +289,14 @@ def _column(array: Any, name: str) -> list[Any]:
     return [numbers[at] for at in coded.indices.fill_null(len(numbers) - 1).to_pylist()]
 
 
-def _free_names(names: Sequence[str]) -> tuple[str, ...]:
+def free_names(names: Sequence[str], reserved: Collection[str]) -> tuple[str, ...]:
+    """Return names for columns, none of them reserved; a name that is becomes another one."""
     taken = set(names)
     free = []
     for name in names:
         new = name
         # Column names of Delta are equal if they differ in case only.
-        while new.lower() in _RESERVED or (new != name and new in taken):
+        while new.lower() in reserved or (new != name and new in taken):
             new = f"key_{new}"
         taken.add(new)
         free.append(new)

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from states.delta.beyond_memory.merging import OpenedBase
-from states.delta.expiry import Expiry
 from states.delta.faults import VersionMoved
 from states.delta.fence import RESET, CommitNote, newest_sentinel
 from states.delta.index import Index, Reader
 from states.delta.layout import Puts, RawKey, RawValue
-from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
 from states.delta.publishing import Publishing
 from states.delta.staging import Staged, Staging
 from states.delta.state_table import ABSENT
 from states.delta.state_tables import TRIMMED, StateTables
+from states.delta.upkeep import Expiry, Maintenance
 from trident.errors import BackendError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.columns.number_columns import NumberColumns

@@ -18,9 +18,9 @@ from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.merging import Merging, OpenedBase
 from states.delta.faults import VersionMoved
 from states.delta.index import Index
-from states.delta.maintenance import Maintenance
 from states.delta.state_table import ABSENT
 from states.delta.state_tables import Shown, StateTables, is_newest
+from states.delta.upkeep import Maintenance
 from trident.errors import StateError
 from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
@@ -55,11 +55,7 @@ class Publishing:
         """Publish what a commit is based on, the state after the batch before.
 
         A state that is too large for memory is held in files from then on: at this moment all rows are of committed batches.
-
-        Returns
-        -------
-        bool
-            False if another writer has committed meanwhile.
+        Returns False if another writer has committed meanwhile.
         """
         if newest is not None and newest.txid < txid and not self._has_base and self._is_too_large():
             self._grow(Snapshot(int(txid) - 1, txid.winners), newest)

@@ -71,7 +71,7 @@ class Staging:
     def begin(self, claim: Sentinel, txid: Txid) -> None:
         """Delete what earlier attempts have staged; raise `SecondRunError` if another run of this task has staged."""
         own = StagedName.of_commit(claim, self._partition)
-        if any(name.is_other_run_of(own) for name in self._names()):
+        if any(name[:4] == own[:4] and name.run != own.run for name in self._names()):  # of the same task
             raise SecondRunError(self._what, str(claim))
         self.discard(claim.incarnation, txid.attempt - 1)
 
@@ -90,17 +90,9 @@ class Staging:
     # ---- in the driver --------------------------------------------------------------------------------------------
 
     def publish(self, own: Sentinel, txid: Txid, staged: Staged, *more: tuple[str, int]) -> bool:
-        """Add what was staged as one version, with `more` transactions.
+        """Add what was staged as one version, with `more` transactions; False: another commit than a compaction came first.
 
-        Returns
-        -------
-        bool
-            False if another commit than a compaction came first: nothing was written.
-
-        Raises
-        ------
-        BackendError
-            The file is gone, or the store refused.
+        Raises `BackendError`: the file is gone, or the store refused.
         """
         table, self._has_looked = self._table, True
         table.refresh()
@@ -122,7 +114,8 @@ class Staging:
     def discard(self, incarnation: str, attempt: int) -> None:
         """Delete what attempts up to this one, and other logs, have staged; a failure only postpones it."""
         try:
-            for name in [one for one in self._names() if one.is_stale(incarnation, attempt)]:
+            log = _digest(incarnation)
+            for name in [one for one in self._names() if one.log != log or one.attempt <= attempt]:
                 with suppress(FileNotFoundError):
                     self._table.filesystem().delete_file(f"{STAGED}/{name}")
         except (StateError, OSError, VersionMoved) as error:
@@ -183,14 +176,6 @@ class StagedName(NamedTuple):
         """Return the name of a file; None if it is none of ours."""
         match = _NAME.fullmatch(name)
         return match and cls(match[1], int(match[2]), int(match[3]), int(match[4]), match[5])
-
-    def is_other_run_of(self, own: StagedName) -> bool:
-        """Whether another run of the same task wrote it."""
-        return self[:4] == own[:4] and self.run != own.run
-
-    def is_stale(self, incarnation: str, attempt: int) -> bool:
-        """Whether it is of an attempt up to this one, or of another log."""
-        return self.log != _digest(incarnation) or self.attempt <= attempt
 
     def __str__(self) -> str:
         return f"{self.log}-{self.txid}-{self.attempt}-{self.partition}-{self.run}.parquet"

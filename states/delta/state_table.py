@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyarrow.fs import FileSystem
 
 from states.delta import data_files
 from states.delta.data_files import DataFile, added, name_of
@@ -54,6 +53,7 @@ class StateTable:
 
     def __init__(self, opening: TableOpening) -> None:
         self.name, self.schema = opening.name, opening.schema
+        self.filesystem, self.mend = opening.filesystem, opening.mend
         self._opening, self._options, self._folder = opening, opening.options, opening.place.folder
         self._table: DeltaTable | None = None
         self._committed: int | None = None  # the version that this object committed, until delta-rs has read its entry
@@ -101,10 +101,6 @@ class StateTable:
         self.forget()
         return True
 
-    def mend(self) -> None:
-        """Rename the entries that `step_back` stays before, because the log of the topology does not miss them."""
-        self._opening.mend()
-
     # ---- reading --------------------------------------------------------------------------------------------------
 
     def scan(
@@ -143,9 +139,6 @@ class StateTable:
         with reading(self.name, "list the files of"):
             facts = pa.table(self._opened().get_add_actions(flatten=True)).to_pylist()
         return sorted(map(DataFile.of, facts), key=lambda file: file.first)
-
-    def filesystem(self) -> FileSystem:
-        return self._opening.filesystem()
 
     def cover(self) -> None:
         """Let the table have all columns that it should have: a version of the same rows, if a former declaration made it.

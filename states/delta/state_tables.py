@@ -28,7 +28,7 @@ from states.delta.beyond_memory.sorted_rows import SortedRows
 from states.delta.data_files import added
 from states.delta.faults import VersionMoved
 from states.delta.fence import newest_sentinel
-from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout
+from states.delta.layout import ATTEMPT_COLUMN, HASH_COLUMN, SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout, free_names
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.table_opening import TableOpening, TableRole
@@ -295,8 +295,9 @@ class PublishedRows:
 
     def __init__(self, layout: DeltaLayout, conf: StateConf) -> None:
         self._layout = layout
-        self.keys = tuple(name for name, _ in conf.key_fields) if layout.typed_keys else layout.key_columns
-        self.value = _free_name(conf.value_field or "value", self.keys)
+        names, own = [name for name, _ in conf.key_fields], (HASH_COLUMN, ATTEMPT_COLUMN)
+        self.keys = free_names(names, own) if layout.typed_keys else layout.key_columns
+        self.value = _free_name(conf.value_field or "value", (*self.keys, *own))
         types = [*layout.key_types, layout.value_types[-1]]
         self.schema = pa.schema(list(map(pa.field, [*self.keys, self.value], types)))
 

@@ -287,9 +287,13 @@ def packed(form: _Form, array: Any) -> Packed:
     return Packed(head + made.view(np.uint8).reshape(rows, 4 + size)[kept].tobytes())
 
 
+def offsets_of(array: Any) -> Any:
+    """Return where each text or bytes of an array begins, and the last one ends."""
+    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+
+
 def _bytes_after_lengths(array: Any, valid: Any) -> bytes:
-    rows, (_, places, data) = len(array), array.buffers()
-    offsets = np.frombuffer(places, np.int64)[array.offset : array.offset + rows + 1]
+    rows, data, offsets = len(array), array.buffers()[2], offsets_of(array)
     content = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.empty(0, np.uint8)
     lengths, at = np.diff(offsets).astype(">i4"), offsets[:-1] - offsets[0] + 4 * np.arange(rows)
     if valid is not None:

@@ -17,7 +17,7 @@ from states.postgres.columns import Packed
 from states.postgres.options import PostgresOptions
 from trident.errors import BackendError, ConfigError, StoreAwayError
 from trident.redaction import redacted
-from trident.servers.postgres_connection import PostgresConnection, is_away, passes, server_of
+from trident.servers.postgres_connection import PostgresConnection, is_away, passes, server_of, text_of
 from trident.storekit import InTransaction, Retries, warn_once
 
 T = TypeVar("T")
@@ -168,11 +168,11 @@ class Session:
         return connection
 
     def _refused(self, doing: str, error: psycopg.Error) -> BackendError:
-        text, code = redacted(" ".join(str(error).split())), error.sqlstate or ""
+        code = error.sqlstate or ""
         away, retryable = is_away(error), passes(error)
         advice = _ADVICE.get(code, "see the server's log")
         if not code:
             wrong = "check user, password and database of the URL, its TLS options and the server's pg_hba.conf"
             advice = "is the server up, and is its address right?" if retryable else wrong
-        message = f"{doing} of {self._what}: {text}; {advice}"
+        message = f"{doing} of {self._what}: {text_of(error)}; {advice}"
         return StoreAwayError(message, self._server) if away else BackendError(message, retryable)

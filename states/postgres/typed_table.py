@@ -8,10 +8,9 @@ from typing import Any
 
 from psycopg import errors
 
-from states.postgres.change_table import ChangeTable
+from states.postgres.beside_table import ChangeTable, CommittedView
 from states.postgres.columns import AT, Column, Columns, gives, holds, listed
-from states.postgres.committed_view import CommittedView
-from states.postgres.options import PostgresOptions, identifier
+from states.postgres.options import Names
 from trident.errors import BackendError
 from trident.servers.postgres_connection import PostgresConnection, make
 from trident.state.interfaces import StateConf
@@ -41,30 +40,23 @@ _EQUAL_NULLS = 150_000  # the version from which an index may take nulls for equ
 class TypedTable:
     """Makes sure of a state's table.
 
-    `name`, `state`: the table as SQL, schema included if one was given; its bare name, by which the sentinels know it.
+    `expires`: whether rows say when they were written.
+    `view`, `changes`: what is to be beside it.
     """
 
     def __init__(
         self,
-        options: PostgresOptions,
+        names: Names,
         conf: StateConf,
         columns: Columns,
         what: str,
+        expires: bool,
         view: CommittedView | None,
         changes: ChangeTable | None,
     ) -> None:
-        at, self.state = options.place(conf)
-        self.name, self._sentinels = identifier(*at, self.state), identifier(*at, f"{OWN}sentinels")
-        self._columns, self._what, self._read_only = columns, what, conf.read_only
-        self._view, self._changes, self._expires, self._is_known = view, changes, options.ttl_s is not None, False
+        self._names, self._columns, self._what, self._read_only = names, columns, what, conf.read_only
+        self._view, self._changes, self._expires, self._is_known = view, changes, expires, False
         self._evolves = conf.evolves and not columns.is_bytes
-
-    def sql(self, statement: str) -> bytes:
-        """Return a statement over the two tables; it must be run with arguments."""
-        names = {"{table}": self.name, "{sentinels}": self._sentinels}
-        for place, name in names.items():
-            statement = statement.replace(place, name.replace("%", "%%"))
-        return statement.encode()
 
     def prepare(self, connection: PostgresConnection) -> None:
         """Make sure that the table is one for this state; add the columns that a table of the user's lacks.
@@ -74,9 +66,9 @@ class TypedTable:
         """
         if self._is_known:
             return
-        found = {row[0]: row[1:] for row in connection.execute(_COLUMNS, (self.name,)).fetchall()}
+        found = {row[0]: row[1:] for row in connection.execute(_COLUMNS, (self._names.table,)).fetchall()}
         if not found:
-            raise errors.UndefinedTable(self.name)
+            raise errors.UndefinedTable(self._names.table)
         missing = [column for column in self._columns.all if column.name not in found]
         self._refuse_columns(found)
         if self._evolves:
@@ -84,7 +76,7 @@ class TypedTable:
         self._refuse_missing(connection, found, [column.name for column in missing])
         self._refuse_keys(connection, found)
         if self._read_only and missing:
-            raise errors.UndefinedTable(self.name)
+            raise errors.UndefinedTable(self._names.table)
         if not self._read_only:
             self._complete(connection, found, missing)
         self._is_known = True
@@ -116,9 +108,9 @@ class TypedTable:
         types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
         value_rest = rest if is_bytes else ""
         types += [f"{column.quoted} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]
-        statement = _CREATE.replace("{columns}", ", ".join(types)).replace("{keys}", listed(keys))
-        for each in (statement.replace("{unique}", unique), *(() if is_bytes else (_SENTINELS,))):
-            make(connection, self.sql(each))
+        table = self._names.sql(_CREATE, columns=", ".join(types), unique=unique, keys=listed(keys))
+        for statement in (table, *(() if is_bytes else (self._names.sql(_SENTINELS),))):
+            make(connection, statement.encode())
         self._is_known = False
         self.prepare(connection)
 
@@ -132,10 +124,9 @@ class TypedTable:
                 raise self._refused(
                     f"it has {name}, of a state of another kind", "give the kind that it was written with"
                 )
-            if column is not None and not self._is_usable(column, type_):
-                raise self._refused(
-                    f"{name} is {type_}, not {column.form.sql}", "give another table, or change the type"
-                )
+            wanted = type_ if column is None else column.form.sql
+            if not (gives(type_, wanted) or (self._evolves and holds(wanted, type_))):  # nor can be made to
+                raise self._refused(f"{name} is {type_}, not {wanted}", "give another table, or change the type")
             if column is not None and not is_deterministic:
                 raise self._refused(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
 
@@ -143,10 +134,6 @@ class TypedTable:
         """Whether a column that no field needs is one of the framework's; those of fields of former declarations stay."""
         is_former = name.startswith(f"{BEFORE}_") and any(column.name == BEFORE_NULL for column in self._columns.all)
         return name.startswith(OWN) and name != AT and not is_former and not self._columns.is_bytes
-
-    def _is_usable(self, column: Column, type_: str) -> bool:
-        """Whether a column of a type holds the values, or can be made to."""
-        return gives(type_, column.form.sql) or (self._evolves and holds(column.form.sql, type_))
 
     def _refuse_missing(self, connection: PostgresConnection, found: Mapping[str, Any], missing: Sequence[str]) -> None:
         own, keys = self._columns.ours, {column.name for column in self._columns.keys}
@@ -184,24 +171,24 @@ class TypedTable:
 
     def _alter(self, connection: PostgresConnection, change: str, found: str, advice: str) -> None:
         try:
-            connection.execute(self.sql(f"ALTER TABLE {{table}} {change}"), ())
+            connection.execute(self._names.sql("ALTER TABLE {table} {change}", change=change).encode(), ())
         except errors.InsufficientPrivilege as error:
             raise self._refused(found, f"{advice}, or let its owner run this topology once") from error
 
     def _was_written(self, connection: PostgresConnection) -> bool:
         with suppress(errors.UndefinedTable):
-            query = self.sql("SELECT 1 FROM {sentinels} WHERE state = %s LIMIT 1")
-            return connection.execute(query, (self.state,)).fetchone() is not None
+            query = self._names.sql("SELECT 1 FROM {sentinels} WHERE state = %s LIMIT 1").encode()
+            return connection.execute(query, (self._names.bare,)).fetchone() is not None
         return False
 
     def _refuse_keys(self, connection: PostgresConnection, found: Mapping[str, Any]) -> None:
         keys = [column.name for column in self._columns.keys]
         takes_null = any(not found[name][1] for name in keys)
-        for names, nulls_are_equal in connection.execute(_UNIQUE, (self.name,)).fetchall():
+        for names, nulls_are_equal in connection.execute(_UNIQUE, (self._names.table,)).fetchall():
             if sorted(names or ()) == sorted(keys) and (nulls_are_equal or not takes_null):
                 return
         nulls = " NULLS NOT DISTINCT" if takes_null else ""
         raise self._refused(f"it has no UNIQUE{nulls} ({', '.join(keys)})", "add this constraint")
 
     def _refused(self, found: str, advice: str) -> BackendError:
-        return BackendError(f"open the table {self.name} of {self._what}: {found}; {advice}", retryable=False)
+        return BackendError(f"open the table {self._names.table} of {self._what}: {found}; {advice}", retryable=False)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from trident.errors import TopologyError
-from trident.fields import Fields, FieldsLike, normal_type, struct_type, widens
+from trident.fields import Fields, FieldsLike, normal_type, quoted, struct_type, widens
 from trident.spout.interfaces import BatchCoordinator, SpoutType
 
 
@@ -94,9 +94,8 @@ def _ddl(type_: Any) -> str:
 
 def cast_of(column: Any, declared: str | None) -> str:
     """Return the SQL of a column of Spark as the type that is declared, which has all of its values; see `fits`."""
-    quoted = "`" + column.name.replace("`", "``") + "`"
-    is_same = column.dataType.typeName() != "void" and _type_of(column) == declared
-    return quoted if is_same else f"CAST({quoted} AS {declared})"
+    name, is_same = quoted(column.name), column.dataType.typeName() != "void" and _type_of(column) == declared
+    return name if is_same else f"CAST({name} AS {declared})"
 
 
 def fits(column: Any, declared: str | None) -> bool:

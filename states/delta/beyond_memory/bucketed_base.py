@@ -22,13 +22,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from states.delta.beyond_memory.key_hashes import HASH_COLUMN, Bucket, Hashes, Places, pairs
-from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys, hashes_in, rows_only
+from states.delta.beyond_memory.sorted_rows import (
+    Bucket,
+    FoundRows,
+    Hashes,
+    Places,
+    SortedRows,
+    WantedKeys,
+    hashes_in,
+    pairs,
+    rows_only,
+)  # fmt: skip
 from states.delta.data_files import write_parquet
+from states.delta.layout import ATTEMPT_COLUMN, HASH_COLUMN
 from trident.alignment import rebuild
 from trident.errors import StateError
 
-ATTEMPT = pa.field("_trident_attempt", pa.int64())
+ATTEMPT = pa.field(ATTEMPT_COLUMN, pa.int64())
 """The last column of a file: by the attempt one knows which declaration wrote a value. Null, or no column: it is not known."""
 
 ROWS_PER_GROUP = 1 << 14

@@ -82,10 +82,7 @@ class LargeIndex:
     def lookup(self, keys: pa.Table) -> tuple[FoundRows, FoundRows]:
         """Look up distinct keys, given as a table of key columns.
 
-        Returns
-        -------
-        tuple[FoundRows, FoundRows]
-            The changes, in the columns of changes, and rows of the base, in its columns; a key is in at most one of them.
+        Returns the changes, in the columns of changes, and rows of the base, in its columns; a key is in at most one of them.
         """
         wanted, parts = WantedKeys.of(keys), []
         for run in reversed(self._in_memory()):

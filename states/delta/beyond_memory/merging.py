@@ -74,8 +74,8 @@ class Merging:
         if self.is_running:
             return
         changes, nbytes = self._changes_of(index)
-        is_time = time.monotonic() >= self._not_before
-        if changes and (is_time or self._base.is_merge_due(changes, nbytes)):
+        is_large = changes >= self._base.most_changes or nbytes > self._base.bytes_of_changes
+        if changes and (is_large or time.monotonic() >= self._not_before):
             self._start(due, index, seq)
 
     def finish(self, due: Shown | None, index: LargeIndex | None, seq: int) -> None:
@@ -198,6 +198,7 @@ class OpenedBase:
     """What this process knows of the base of a state. Used by the thread of the commits.
 
     `tables`: the state.
+    `bytes_of_changes`: how many bytes the changes since the base may take before they are merged.
     `holds`, `version`, `rows`: what the base holds that was opened last, the version of its table, and its number of rows; None
     without one.
     """
@@ -205,6 +206,7 @@ class OpenedBase:
     def __init__(self, tables: StateTables) -> None:
         self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
         self._keys, self._bytes = tables.options.max_keys_in_memory, tables.options.max_mb_in_memory << 20
+        self.bytes_of_changes = self._bytes // 4
         self._ttl_s = tables.options.ttl_s
         self.holds: Holds | None = None
         self.version, self.rows = ABSENT, 0
@@ -212,9 +214,9 @@ class OpenedBase:
     # ---- what is too much for memory ------------------------------------------------------------------------------
 
     @property
-    def bytes_of_changes(self) -> int:
-        """How many bytes the changes since the base may take before they are merged."""
-        return self._bytes // 4
+    def most_changes(self) -> int:
+        """From how many changes on a merge into the base is worth it."""
+        return max(self._keys // 4, self.rows // _BASE_SHARE)
 
     def is_beyond(self, files: Sequence[DataFile]) -> bool:
         """Whether the rows of a version are too many for memory, as far as its files show."""
@@ -225,10 +227,6 @@ class OpenedBase:
         """Whether so many keys, and bytes of them on the disk, are too many for memory."""
         # The rows of a base do not say when they were written.
         return self._ttl_s is None and (keys > self._keys or keys * _KEY_BYTES + size > self._bytes)
-
-    def is_merge_due(self, changes: int, size: int) -> bool:
-        """Whether so many changes, and bytes of them, are worth a merge into the base."""
-        return changes >= max(self._keys // 4, self.rows // _BASE_SHARE) or size > self.bytes_of_changes
 
     # ---- the base -------------------------------------------------------------------------------------------------
 

@@ -157,6 +157,13 @@ def test_a_value_of_another_type_is_refused_by_its_field(field: str, given: Any)
         edited_values({**plain(EACH), field: given}, EACH)
 
 
+def test_a_zero_may_be_edited_to_the_other_one_and_a_flag_to_no_number() -> None:
+    found = edited_values({"n": -0.0, "list": [0.0, 2]}, {"n": 0.0, "list": [-0.0, 2.0]})
+    assert repr(found) == "{'n': -0.0, 'list': [0.0, 2.0]}"
+    with pytest.raises(ValueError, match=r"field 'flags': \[1\] cannot be a list, which it was"):
+        edited_values({"flags": [1]}, {"flags": [True]})
+
+
 @pytest.mark.parametrize("text", ["0.1", "1e3", "2.50", "-0.0", "0.30000000000000004"])
 def test_a_number_of_json_is_read_as_the_double_that_it_says(text: str) -> None:
     assert json.loads(text, parse_float=number_of) == float(text)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.states.delta.delta_states import Log, add, changes, commit, state_at, values, version_of
+from tests.states.delta.delta_states import Log, add, begun_at, changes, commit, state_at, values, version_of
 from trident.errors import CorruptValueError
 from trident.state.interfaces import Key, StateConf
 from trident.state.values import CombinerValueUpdater
@@ -120,8 +120,7 @@ def test_what_a_caller_does_to_a_value_does_not_reach_the_state(tmp_path: Path) 
 
 
 def test_a_value_that_does_not_fit_its_type_is_named_and_nothing_is_written(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(tmp_path)
     txid = log.txid(2, 1)
     state.begin_commit(txid)
     state.multi_put([("man",), ("dog",)], [5, "many"])

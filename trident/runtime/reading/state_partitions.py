@@ -124,7 +124,9 @@ class StatePartitions:
         with self.lock:
             if self._given is not None and self._log is not None:  # the snapshot is of all that is read together
                 return self._once(read)
-            return read_in_rounds(partial(self._once, read), _was_overtaken, self._gate, rounds)
+            # What different partitions say of a key may also be of different batches, where values hold no `prev`.
+            overtaken = (StaleTransactionError, KeyConflictError)
+            return read_in_rounds(partial(self._once, read), lambda e: isinstance(e, overtaken), self._gate, rounds)
 
     def _once(self, read: Callable[[Snapshot], R]) -> R:
         snapshot = self.snapshot()
@@ -168,14 +170,12 @@ class StatePartitions:
                 for at, value in zip(places, self._ask(partition, wanted, snapshot), strict=True):
                     values[at] = value
         if None in values:
-            self._refuse_late(snapshot)
+            now = self._log().txid if self._log is not None else self.snapshot().txid
+            if (
+                now >= snapshot.txid + REMOVAL_LAG
+            ):  # so old that keys may have been removed and deleted during this read
+                raise StaleTransactionError(self.name, "an absent key", snapshot.txid, now)
         return values
-
-    def _refuse_late(self, snapshot: Snapshot) -> None:
-        """Refuse a snapshot so old that keys of it may have been removed and deleted during this read."""
-        now = self._log().txid if self._log is not None else self.snapshot().txid
-        if now >= snapshot.txid + REMOVAL_LAG:
-            raise StaleTransactionError(self.name, "an absent key", snapshot.txid, now)
 
     def _found(self, keys: Sequence[Key], snapshot: Snapshot) -> list[tuple[Any, int]]:
         """Ask all partitions: for each key its value, and the first partition that has it; None and -1 where absent."""
@@ -260,11 +260,6 @@ class StatePartitions:
             return [key for key, (_, holder) in zip(page, found, strict=True) if holder == partition]
         places = partitions_of(page, len(self.instances))
         return [page[at] for at in places.get(partition, ())]
-
-
-def _was_overtaken(error: Exception) -> bool:
-    # What different partitions say of a key may also be of different batches, where values hold no `prev`.
-    return isinstance(error, (StaleTransactionError, KeyConflictError))
 
 
 def _only(answers: Sequence[Any], name: str, key: str) -> tuple[Any, int]:

@@ -157,7 +157,7 @@ def edited_values(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[s
 
 
 def _like(field: str, given: Any, before: Any) -> Any:
-    if given == plain(before) and type(given) is type(plain(before)):
+    if repr(given) == repr(plain(before)):  # 0.0 is not -0.0, nor True 1
         return before
     if given is None or before is None:
         return given

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from states.delta.beyond_memory import bucketed_base, key_hashes, sorted_rows
+from states.delta.beyond_memory import bucketed_base, sorted_rows
 from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketFile, BucketLimits
-from states.delta.beyond_memory.key_hashes import Bucket
 from states.delta.beyond_memory.large_index import LargeIndex
-from states.delta.beyond_memory.sorted_rows import SortedRows, WantedKeys
+from states.delta.beyond_memory.sorted_rows import Bucket, SortedRows, WantedKeys
 from states.delta.layout import DeltaLayout
 from trident.errors import StateError
 from trident.state import StateConf, StateType
@@ -69,7 +68,7 @@ def listed(base: BucketedBase) -> Model:
 @pytest.fixture
 def few_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many keys share a hash."""
-    hashes_of: Callable[..., Any] = key_hashes.hashes_of
+    hashes_of: Callable[..., Any] = sorted_rows.hashes_of
     monkeypatch.setattr(sorted_rows, "hashes_of", lambda forms: hashes_of(forms) & ~((1 << 60) - 1))
 
 
