@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from spouts.kafka.value_formats import Format, format_of
@@ -23,6 +23,8 @@ COLUMNS = {
     "headers": "array<struct<key:string,value:binary>>",
 }
 """What a record has, with the types."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _OURS = {
     "bootstrap.servers": "the first argument",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from functools import partial
 from operator import methodcaller
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spouts.kafka.batch_ranges import OffsetRange
 from spouts.kafka.clients import Message, consumer_settings
-from spouts.kafka.options import COLUMNS, KafkaOptions, emitted_fields
+from spouts.kafka.options import COLUMNS, EPOCH, KafkaOptions, emitted_fields
 from spouts.kafka.range_reader import READERS, RangeReader, offset_of
 from spouts.kafka.value_formats import BadValue, ByColumns, ByRecord, KafkaRecord
 from trident.arrow import arrow_type, beyond_python, schema_of
@@ -156,8 +156,9 @@ class RecordValues:
 def _timestamp(record: Message) -> datetime | None:
     kind, ms = record.timestamp()
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC) if kind else None
-    except (ValueError, OverflowError, OSError) as error:
+        # A float of seconds is exact to the microsecond only until the year 2242.
+        return EPOCH + timedelta(milliseconds=ms) if kind else None
+    except OverflowError as error:
         raise SpoutError(f"its timestamp is {ms} ms since 1970, which no year from 1 to 9999 has") from error
 
 
