@@ -9,14 +9,13 @@ import re
 from collections.abc import Callable
 from typing import Unpack
 
-import numpy as np
 import pyarrow as pa
 
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import FileSettings, FileSpout
 from spouts.files.line_ends import LineFiles, RowFormat, RowParser
 from spouts.files.line_reading import LineEmitter
-from spouts.files.parsed_columns import json_type, parse_json, read_json, refuse_bent
+from spouts.files.parsed_columns import json_error, read_objects
 from spouts.files.tails import End
 from trident.arrow import schema_of
 from trident.errors import TopologyError
@@ -79,17 +78,13 @@ class JsonFileSpout(FileSpout):
 # JSON lines as rows, by Arrow's parser.
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_OPENING, _CLOSING, _NEWLINE = b"{}\n"
-_WHERE = re.compile(r" in row \d+|JSON parse error: ")
 
 
 class JsonFormat(RowFormat, RowParser):
     """Lines that are objects, the same in all files; see `JsonFileSpout`."""
 
     def __init__(self, schema: pa.Schema, unknown_fields: str) -> None:
-        # Arrow reads no dates from JSON, and takes moments without an offset for UTC.
         self._schema, self._unknown_fields = schema, unknown_fields
-        self._read = pa.schema([pa.field(one.name, json_type(one.type)) for one in schema])
 
     def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
         return self
@@ -103,40 +98,10 @@ class JsonFormat(RowFormat, RowParser):
         return End.WHOLE if is_closed else End.MAYBE
 
     def parse(self, text: bytes) -> pa.Table:
-        if not text.strip():
-            return self._schema.empty_table()
-        objects, is_apart = _objects_of(text)
-        table = parse_json(text, self._read, self._unknown_fields)
-        if table.num_rows > objects:
-            raise pa.ArrowInvalid("it is more than one row")
-        if table.num_rows < objects or not is_apart:
-            raise pa.ArrowInvalid("it is not complete: an object goes on in the next line")
-        refuse_bent(table, text)
-        columns = [read_json(table[one.name], one.type, one.name) for one in self._schema]
-        return pa.Table.from_arrays(columns, schema=self._schema)
+        return read_objects(text, self._schema, self._unknown_fields)
 
     def is_row(self, line: bytes) -> bool:
         return bool(line.strip())
 
     def describe(self, error: Exception) -> str:
-        return _WHERE.sub("", str(error))
-
-
-def _objects_of(text: bytes) -> tuple[int, bool]:
-    """Return how many lines are not empty, and whether each of them ends like an object.
-
-    Where each of them also begins like one, no object can go on in the next line.
-    Raises `pa.ArrowInvalid`: one does not begin like an object. It must not reach Arrow's parser, which takes `null` for a row,
-    or ends the process.
-    """
-    codes = np.frombuffer(text, np.uint8)
-    ends = np.flatnonzero(codes == _NEWLINE)
-    begins = np.concatenate(([0], ends[:-1] + 1))
-    odd = (codes[begins] != _OPENING) | (codes[ends - 1] != _CLOSING)
-    count, is_apart = len(ends), True
-    for at in np.flatnonzero(odd).tolist():
-        line = text[begins[at] : ends[at]].strip()
-        if line and not line.startswith(b"{"):
-            raise pa.ArrowInvalid("it is not an object: an object begins with {")
-        count, is_apart = count - (not line), is_apart and line[-1:] in (b"", b"}")
-    return count, is_apart
+        return json_error(error)
