@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from spouts.files.line_ends import RowFormat, RowParser
+from spouts.files.tails import End
 from trident.alignment import replace_leaves
 from trident.moment_columns import moments_as_text, read_moments
 
@@ -22,6 +24,7 @@ _HEX = r"^\s*0[xX]"
 _SMALL = re.compile(rb"e-(?<=[\d.]e-)(?!\d{12}\b)0*(?:[2-9]\d|[1-9]\d{2,})(?![\w-])")  # but no part of a UUID
 _WHERE = re.compile(r"\.? in row \d+|JSON parse error: ")
 _CHANGED = re.compile(r"^Column\(/(.*)\) changed from (\w+) to (\w+)$")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _OPENING, _CLOSING, _NEWLINE = b"{}\n"
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[-+.\deE]*', re.DOTALL)
 
@@ -104,6 +107,33 @@ def read_objects(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore")
     _refuse_bent(table, text)
     columns = [read_moments(table[one.name], one.type, one.name, _of_text) for one in schema]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+class JsonFormat(RowFormat, RowParser):
+    """Lines that are objects, the same in all files; see `JsonFileSpout`."""
+
+    def __init__(self, schema: pa.Schema, unknown_fields: str) -> None:
+        self._schema, self._unknown_fields = schema, unknown_fields
+
+    def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
+        return self
+
+    def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
+        """Say what a last line without a line end is: an object that is closed is whole."""
+        marks = _STRING.sub(b"", line.strip())
+        if not marks or (marks.startswith(b"{") and (b'"' in marks or marks.count(b"{") > marks.count(b"}"))):
+            return End.OPEN
+        is_closed = marks.startswith(b"{") and marks.endswith(b"}") and marks.count(b"{") == marks.count(b"}")
+        return End.WHOLE if is_closed else End.MAYBE
+
+    def parse(self, text: bytes) -> pa.Table:
+        return read_objects(text, self._schema, self._unknown_fields)
+
+    def is_row(self, line: bytes) -> bool:
+        return bool(line.strip())
+
+    def describe(self, error: Exception) -> str:
+        return json_error(error)
 
 
 def json_error(error: Exception) -> str:
