@@ -146,7 +146,6 @@ class _ChangesCoordinator(ThrottledCoordinator):
         return FeedPosition(int(definition["until"]), None if by is None else (by[0], by[1]))
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
-        """Read the changes; a few make one part."""
         self._check_log(definition)
         with _as_source():
             self._feed.check(self._position(definition))

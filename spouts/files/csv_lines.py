@@ -73,12 +73,10 @@ class CsvFormat(RowFormat):
         return names
 
     def parser(self, path: str, header: Callable[[], bytes]) -> CsvParser:
-        """Return the parser of a file; `BadDataError` if its header does not have the fields."""
         return CsvParser(self, self.names(path, [header().decode("utf-8", "replace")] if self.has_header else ()))
 
     @property
     def _dialect(self) -> dict[str, Any]:
-        """How values are written, for Python's reader."""
         quoting = csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL
         return {
             "delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape, "quoting": quoting
@@ -241,7 +239,6 @@ class CsvParser(RowParser):
         return rows == 0 or (rows == 1 and self.is_open(line))
 
     def describe(self, error: Exception) -> str:
-        """Say what is wrong with a line, by the name of the column."""
         text = str(error)
         match = _COLUMN.search(text)
         if match is None:

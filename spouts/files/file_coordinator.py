@@ -347,6 +347,5 @@ def _ranges_of(definition: Definition) -> list[FileRange]:
 
 
 def _left(tail: Tail) -> str:
-    """Say what of a file is not read."""
     why = "not whole" if tail.is_unfinished else "without a line end"
     return f"{tail.size - tail.start} bytes behind byte {tail.start} are {why}"

@@ -178,7 +178,6 @@ class TextEmitter(FileEmitter):
         self._files = files
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
-        """Give the lines of a part; small files share a table."""
         texts: list[TextBlock] = []
         size = 0
         for text in read_texts(part, self._files):
@@ -297,7 +296,6 @@ class LineEmitter(FileEmitter):
 
 
 def _parsed(body: bytes, parser: RowParser) -> pa.Table | str:
-    """Parse lines; return what is wrong if not every line is a row."""
     try:
         table = parser.parse(body)
     except pa.ArrowException as error:

@@ -1,4 +1,4 @@
-"""The spouts of lines: of text files, CSV and JSON, each line exactly once, from files that are there, that come and that grow."""
+"""The spouts of lines: text, CSV and JSON, each line exactly once, from files that are there, that come and that grow."""
 
 from __future__ import annotations
 

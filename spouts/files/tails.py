@@ -74,7 +74,6 @@ class Tail:
 
     @property
     def size(self) -> int:
-        """The bytes that the file had."""
         return self._seen[0]
 
     @property

@@ -120,7 +120,6 @@ class BatchLimits:
         self._last_done = 0.0
 
     def throttle(self, share_of_limits: float) -> None:
-        """Let batches be smaller from now on."""
         self._share = share_of_limits
 
     @property

@@ -119,7 +119,6 @@ class KafkaOptions(Redacted):
         return cls(bootstrap_servers, Topics.of(topics), **checked)
 
     def __post_init__(self) -> None:
-        """Check each option, and those that belong together."""
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise _wrong(name, getattr(self, name), " or ".join(f'"{each}"' for each in choices))

@@ -206,7 +206,7 @@ class OwnPartitions:
             work.move(offset, limits.epoch, is_ahead=cut is None and position < limits.low)
 
     def _committed(self, spots: list[Spot], consumer: Consumer) -> dict[Spot, PartitionWork]:
-        with self._view.brokers.explained(f"asking for the offsets of group {self._options.group_id!r}"):
+        with self._view.explained(f"asking for the offsets of group {self._options.group_id!r}"):
             answers = committed_in(consumer, [TopicPartition(*spot) for spot in spots], _ASK_S)
         return {Spot(each.topic, each.partition): PartitionWork.of(each) for each in answers if each.offset >= 0}
 

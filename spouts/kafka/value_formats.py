@@ -136,7 +136,6 @@ class Json(_Declared):
     name = "JSON of the declared fields"
 
     def __post_init__(self) -> None:
-        """Check that each field has a type, and one that JSON can have."""
         try:
             self.read(pa.array([b"{}"], pa.binary()))
         except pa.ArrowException as error:
@@ -165,7 +164,6 @@ class AvroRecords(Format):
     name = "Avro"
 
     def __post_init__(self) -> None:
-        """Refuse a schema that makes no fields."""
         self.fields  # noqa: B018
 
     @property
@@ -253,7 +251,6 @@ def format_of(value: Any) -> Format:
 
 
 def _joined(lines: pa.StringArray) -> bytes:
-    """Return the lines of an array, each with its line end."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines.cast(pa.binary()))
     text: bytes = pc.binary_join(whole, b"\n")[0].as_py()
     return text + b"\n"

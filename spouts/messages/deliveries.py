@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.spout import Away
@@ -52,7 +52,7 @@ class Message:
     trouble: str | None = None
 
 
-class MessageQueue(Protocol):
+class MessageQueue:
     """One task's connection to a queue. No call waits for messages.
 
     Every call may raise `SourceAwayError`: the server does not answer, and `reconnect` is called until it does. Any other
@@ -60,19 +60,23 @@ class MessageQueue(Protocol):
 
     What was taken stays with this task when the connection is lost.
 
+    A queue subclasses it; `reconnect`, `rest`, `look_now` and `may_have_more` need not be written.
+
     `place`: its kind and address, such as `Redis at queues:6379`.
     """
 
     place: str
 
     def reconnect(self) -> None:
-        """Connect again."""
+        """Connect again, if the client does not by itself."""
 
     def describe(self, message: Message) -> str:
         """Name a message in an error: its number and its place."""
+        raise NotImplementedError
 
     def fetch(self, room: int) -> Sequence[Message]:
         """Take what is there, at most `room` messages; each stays pending at the queue."""
+        raise NotImplementedError
 
     def acknowledge(self, done: Sequence[Message]) -> None:
         """Take messages off the queue for good."""
@@ -87,21 +91,17 @@ class MessageQueue(Protocol):
         """Do what must be done from time to time; called often."""
 
     def rest(self) -> None:
-        """Have the server know all that is done: the spout is deactivated, and few calls follow."""
+        """Have the server know all that is done, if it does not: the spout is deactivated, and few calls follow."""
 
     def close(self) -> None:
         """Release everything. What is not acknowledged is delivered again."""
 
-
-@runtime_checkable
-class ReadsAhead(Protocol):
-    """A queue whose `fetch` gives what has come to this task already: nothing need not mean that nothing is there."""
-
     def look_now(self) -> None:
-        """Find out what is there at this moment. For any thread."""
+        """Find out what is there at this moment, if `fetch` gives only what has come to this task already. For any thread."""
 
     def may_have_more(self) -> bool:
         """Whether something of that may not have been fetched yet."""
+        return False
 
 
 def decoded(
@@ -207,7 +207,6 @@ class Deliveries:
         self._failed: list[Message] = []  # of which the queue does not know yet
         self._is_active = True
         self.away: Away | None = None
-        self._ahead = queue if isinstance(queue, ReadsAhead) else None
         self._is_awaited = False  # whether someone waits for all that the queue has, and it was not asked since
         self._pause_s, self._idle_s = _FIRST_PAUSE_S, _SHORTEST_IDLE_S
         self._try_at = self._work_at = self._fetch_at = 0.0
@@ -219,8 +218,7 @@ class Deliveries:
 
     def look_now(self) -> None:
         """Note that someone waits for all that the queue has at this moment. For any thread."""
-        if self._ahead is not None:
-            self._ahead.look_now()
+        self._queue.look_now()
         self._is_awaited = True
 
     @property
@@ -228,7 +226,7 @@ class Deliveries:
         """Whether something of that may come: a retry, or what the queue has that was not asked, or has not given all."""
         if any(message.trouble is None for _, _, message in self._waiting):
             return True
-        return self._is_awaited or self.away is not None or (self._ahead is not None and self._ahead.may_have_more())
+        return self._is_awaited or self.away is not None or self._queue.may_have_more()
 
     def emit_next(self) -> None:
         """Emit one message if there is one, and do what is due at the queue."""

@@ -130,7 +130,6 @@ class _Feeds(BatchCoordinator):
         return {"feeder": self.id, "feed": number}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
-        """Cut the rows of a feed into views."""
         table = self._table(definition)
         if table is None:
             raise ReplayMismatchError(
@@ -141,7 +140,6 @@ class _Feeds(BatchCoordinator):
         return cut_table(table, parallelism)
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes the rows of a feed take; None if this process does not have them."""
         table = self._table(definition)
         return None if table is None else int(table.nbytes)
 
@@ -163,13 +161,11 @@ class _Feeds(BatchCoordinator):
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake up the threads that wait for a feed that is not committed."""
         with self._lock:
             self._closings += 1
             self._changed.notify_all()
 
     def _number(self, definition: Definition) -> int | None:
-        """Return the number of a feed; None if another process fed it."""
         return int(definition["feed"]) if definition["feeder"] == self.id else None
 
     def _table(self, definition: Definition) -> pa.Table | None:

@@ -236,7 +236,6 @@ class ThrottledCoordinator(BatchCoordinator):
         self._share = share
 
     def _most(self, limit: float) -> int:
-        """Return how much of a limit a batch may have now, at least 1."""
         return max(1, int(limit * self._share))
 
 

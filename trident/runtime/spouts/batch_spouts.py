@@ -102,15 +102,12 @@ class _DriverBatches(BatchCoordinator):
         return self._fields
 
     def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
-        """Return the worker's side; parts are tables already."""
         return TableEmitter()
 
     def size(self, definition: Definition) -> int:
-        """Say how many bytes the rows of a batch take."""
         return int(definition["bytes"])
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
-        """Return the rows of a batch in slices, none if it has no rows."""
         table = self._tables[attempt.txid]
         return cut_table(table, parallelism, fewest=1) if table.num_rows else []
 
@@ -259,13 +256,11 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
             self._spout.ack(message_id)
 
     def activate(self) -> None:
-        """Tell the spout that it is asked again."""
         if not self._active:
             self._active = True
             self._besides.activate()
 
     def deactivate(self) -> None:
-        """Tell the spout that it is asked no more."""
         if self._active:
             self._active = False
             self._besides.deactivate()

@@ -70,7 +70,6 @@ class PartitionedTridentSpoutExecutor:
         return self._spout.get_output_fields()
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> PartitionsCoordinator:
-        """Open the driver's side."""
         coordinator = self._spout.get_coordinator(conf)
         if lacks := ", ".join(lacking(PartitionedCoordinator, coordinator)):
             raise self._lacks("get_coordinator", coordinator, PartitionedCoordinator, lacks)
@@ -78,7 +77,6 @@ class PartitionedTridentSpoutExecutor:
         return PartitionsCoordinator(self._name, own, self.get_emitter(conf), conf)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> PartitionReader:
-        """Return the worker's side."""
         identical = self.spout_type is SpoutType.TRANSACTIONAL
         emitter = self._spout.get_emitter(conf)
         kind = PartitionedEmitter if identical else OpaquePartitionedEmitter
@@ -144,7 +142,6 @@ class PartitionsCoordinator(ThrottledCoordinator):
         return {"read": entries, "kept": others, "bytes": size}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
-        """Return a part for each partition, so that one task reads it in order."""
         if "read" not in definition:
             last = definition["last"]
             return [NewPart(attempt, name, last.get(name), self._share) for name in definition["partitions"]]
@@ -161,12 +158,10 @@ class PartitionsCoordinator(ThrottledCoordinator):
         ]
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes the rows take; None before they are read."""
         size: int | None = definition.get("bytes")
         return size
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Forget the batch and notify the user's coordinator."""
         self._tables.pop(txid, None)
         self._coordinator.success(txid, last_metadata(definition))
 
@@ -255,7 +250,6 @@ class PartitionReader:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the user's emitter says that it reads without waiting."""
         return isinstance(self._emitter, Quick) and self._emitter.is_quick
 
     def emit(self, part: Part) -> Iterator[pa.Table | PartitionRead]:

@@ -125,7 +125,6 @@ class Findings:
         return late or "everything that is claimed holds"
 
     def _afterwards(self) -> list[str]:
-        """Return the lines below the verdict."""
         return []
 
 

@@ -185,7 +185,6 @@ class DefinitionChecks(SpoutChecks):
 
     @staticmethod
     def _commit(life: Life, batch: FilledBatch, attempt: int = 0) -> FilledBatch:
-        """Read a batch that was defined, and commit it."""
         batch = batch._replace(rows=life.read(batch, attempt=attempt), is_read=True)
         life.succeeded(batch)
         return batch

@@ -107,7 +107,6 @@ class Life:
         return rows
 
     def commit(self, batch: FilledBatch, attempt: int = 0) -> None:
-        """Let a spout that takes part in commits commit."""
         self.coordinator.commit(TransactionAttempt(batch.txid, _ATTEMPT + attempt), through_log(batch.definition))
 
     def succeeded(self, batch: FilledBatch, attempt: int = 0) -> None:

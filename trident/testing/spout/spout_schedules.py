@@ -154,7 +154,6 @@ class SpoutSchedule:
     # ---- the end ----------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Bring the partitions back, commit all that is left, and compare."""
         self._absent.clear()
         self._filled.take_all(self._take, want=len(self._filled.rows()) - len(self._committed))
         if self._kind is not SpoutType.NON_TRANSACTIONAL:
