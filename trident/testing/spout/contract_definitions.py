@@ -9,9 +9,8 @@ from unittest import SkipTest
 from trident.coordination.framing import decode, encode
 from trident.errors import SpoutError
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.contract import answer_in_another_process, broken, expect, promise
-from trident.testing.checks.promises import SpoutPromise
-from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
+from trident.testing.checks.contract import SpoutPromise, answer_in_another_process, broken, expect, promise
+from trident.testing.spout.source_under_test import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
 
 _MANY_BATCHES = 24
 _AHEAD = 3
