@@ -318,6 +318,32 @@ def test_a_replay_with_other_rows_is_refused() -> None:
     assert running.txid == 0
 
 
+def test_what_a_library_leaves_below_a_null_is_no_other_row() -> None:
+    class Columns(Emitter):
+        def _emit(self, collector: Any, partition: str, rows: list[int]) -> None:
+            below = len(self.source.calls)  # another number at each reading
+            data = pa.array([rows[0], below, rows[2]], pa.int64()).buffers()[1]
+            numbers = pa.Array.from_buffers(pa.int64(), 3, [pa.py_buffer(b"\x05"), data])
+            collector.emit_arrow(pa.table({"partition": [partition] * 3, "n": numbers}))
+
+    class Spout(Transactional):
+        def get_emitter(self, conf: Any) -> Emitter:
+            return Columns(self.source)
+
+    source = Source({"a": [1, 2, 3]})
+
+    def observe(point: str, attempt: Any) -> None:
+        if point == "committing" and not source.of("again"):
+            raise OSError("not now")
+
+    topology = TridentTopology("t")
+    kept = keep(topology.new_stream("s", Spout(source)))
+    with start(topology, "in_process", observe) as running:
+        running.process_all_available()
+    assert len(source.of("again")) == 1
+    assert kept.rows == [("a", 1), ("a", None), ("a", 3)]
+
+
 class Returning(Source):
     """The partitions that are gone are back when it was asked for them this often."""
 

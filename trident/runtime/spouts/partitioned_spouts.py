@@ -22,6 +22,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 
 from trident.arrow import UNFIT, TablePart, cast_table, row_of, schema_of, table_of
@@ -275,7 +276,7 @@ class PartitionReader:
         tables = collector.tables()
         rows = sum(table.num_rows for table in tables)
         self._check(part, metadata, rows)
-        crc = _checksum(tables) if self._identical and rows else None
+        crc = checksum(tables) if self._identical and rows else None
         size = sum(table.nbytes for table in tables)
         return tables, PartitionRead(part.partition, deepcopy(metadata), rows, size, crc)
 
@@ -285,7 +286,7 @@ class PartitionReader:
         with _named(call):
             self._emitter.emit_partition_batch(part.attempt, collector, part.partition, deepcopy(part.metadata))
         tables = collector.tables()
-        rows, crc = sum(table.num_rows for table in tables), _checksum(tables)
+        rows, crc = sum(table.num_rows for table in tables), checksum(tables)
         if rows != part.rows or (part.crc is not None and crc != part.crc):
             raise ReplayMismatchError(
                 f"{call} gave other rows than when batch {part.attempt.txid} was read first: {read_said(rows, crc)} in "
@@ -375,12 +376,19 @@ def table_of_emitted(call: str, fields: Fields, rows: pa.Table | Sequence[Sequen
         raise SpoutError(f"{call} emitted rows that do not fit its fields ({fields}): {error}") from error
 
 
-def _checksum(tables: Sequence[pa.Table]) -> int:
-    """Return a checksum of the rows, however they are cut into tables."""
+def checksum(tables: Sequence[pa.Table]) -> int:
+    """Return a checksum of the rows, however they are cut into tables, and whatever their writer has left below a null."""
     crc = 0
     for batch in pa.concat_tables(tables).combine_chunks().to_batches() if tables else ():
-        crc = crc32(batch.serialize(), crc)  # leaves out what a slice does not show
+        every = pa.array(np.arange(len(batch))) if any(map(_may_hide, batch.columns)) else None
+        columns = [column.take(every) if _may_hide(column) else column for column in batch.columns]
+        # Serialized, because that leaves out what a slice does not show.
+        crc = crc32(pa.RecordBatch.from_arrays(columns, schema=batch.schema).serialize(), crc)
     return crc
+
+
+def _may_hide(column: pa.Array) -> bool:
+    return bool(column.null_count) or pa.types.is_nested(column.type)
 
 
 def _not_plain(value: Any, place: str) -> str:
