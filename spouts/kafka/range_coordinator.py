@@ -266,7 +266,7 @@ class KafkaCoordinator(BatchCoordinator):
         return self._is_unsure
 
     def throttle(self, share: float) -> None:
-        self._limits.throttle(share)
+        self._limits.share = share
 
     def close(self) -> None:
         self._view.close()
