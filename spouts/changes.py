@@ -142,7 +142,7 @@ class _ChangesCoordinator(ThrottledCoordinator):
     def _position(definition: Definition) -> FeedPosition:
         from trident.runtime.reading.change_feed import FeedPosition
 
-        by = definition.get("by")  # a former version wrote none
+        by = definition["by"]
         return FeedPosition(int(definition["until"]), None if by is None else (by[0], by[1]))
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import JsonFileSpout
-from tests.spouts.files.test_text_files import append, write
+from tests.spouts.files.test_text_files import write
 from tests.spouts.reading import definitions, is_plain, rows, rows_of
 from trident.errors import SpoutError, TopologyError
 from trident.spout import ITridentSpout, SpoutType
@@ -56,17 +56,6 @@ def test_nested_members_and_all_types(tmp_path: Path) -> None:
     assert (str(one[2]), str(one[3])) == ("2024-01-01 00:00:00+00:00", "2024-01-02")
     assert one[4:] == (Decimal("2.50"), 1.0, b"h\xc3\xbch", True, 7)
     assert two == ({"name": None, "days": []}, *(None,) * 8)
-
-
-def test_a_file_that_grows_and_is_cut_anywhere_has_the_same_rows(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", b"".join(b'{"id": %d, "name": "x"}\n' % k for k in range(100_000)))
-    spout = JsonFileSpout(tmp_path, FIELDS, max_batch_bytes=1 << 20)
-    coordinator = spout.get_coordinator({})
-    made = list(definitions(coordinator))
-    append(path, b'{"id": 100000, "name": "x"}\n')
-    made += definitions(coordinator, made[-1], len(made) + 1)
-    assert len(made) > 2
-    assert [row for one in made for row in rows_of(spout, coordinator, one, 3)] == [(k, "x") for k in range(100_001)]
 
 
 BAD = [
