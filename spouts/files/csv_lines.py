@@ -51,7 +51,6 @@ class CsvFormat(RowFormat):
 
     @property
     def has_header(self) -> bool:  # type: ignore[override]
-        """Whether the first line of a file is no row."""
         return self.header is True
 
     def names(self, path: str, lines: Iterable[str]) -> list[str]:
@@ -109,7 +108,6 @@ class CsvFormat(RowFormat):
         yield End.OPEN if is_header or 0 < len(row) < width else End.MAYBE
 
     def check_names(self, path: str, names: Sequence[str]) -> None:
-        """Refuse a header that does not have a field, or has it twice."""
         for name in self.schema.names:
             if names.count(name) > 1:
                 raise BadDataError(
@@ -123,7 +121,6 @@ class CsvFormat(RowFormat):
                 )
 
     def parse_options(self, multiline: bool = False) -> pacsv.ParseOptions:
-        """Return Arrow's options for how values are written."""
         return pacsv.ParseOptions(
             delimiter=self.delimiter,
             quote_char=self.quote or False,
@@ -132,7 +129,6 @@ class CsvFormat(RowFormat):
         )
 
     def convert_options(self) -> pacsv.ConvertOptions:
-        """Return Arrow's options for what values mean."""
         return pacsv.ConvertOptions(
             column_types=pa.schema([pa.field(one.name, moments_as_text(one.type)) for one in self.schema]),
             include_columns=self.schema.names,

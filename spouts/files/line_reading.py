@@ -49,7 +49,6 @@ class TextBlock(NamedTuple):
 
 
 def read_texts(pieces: Iterable[Piece], files: LineFiles) -> Iterator[TextBlock]:
-    """Read pieces, as blocks of about a megabyte."""
     for piece in pieces:
         range_ = piece.range
         try:
@@ -213,7 +212,6 @@ def _lines_as_array(text: bytes) -> pa.StringArray:
 
 
 def _sources(texts: list[TextBlock]) -> list[pa.Array[Any]]:
-    """Return the columns of files and of the bytes where lines begin."""
     starts = [np.concatenate(([0], line_ends(one.block)[:-1] + 1)) + one.offset for one in texts]
     paths = pa.array([one.path.encode("utf-8", "replace").decode() for one in texts], pa.string())
     return [

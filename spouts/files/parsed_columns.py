@@ -74,7 +74,6 @@ def _is_0(numbers: Any) -> Any:
 
 
 def is_extreme(numbers: Any) -> Any:
-    """Say of each number whether it is infinite or 0."""
     return pc.or_(pc.is_inf(numbers), _is_0(numbers))
 
 

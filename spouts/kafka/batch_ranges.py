@@ -122,7 +122,6 @@ class BatchLimits:
 
     @property
     def records(self) -> int:
-        """The most records that a batch may have now."""
         most = float(self._records)
         if self._seconds is not None:
             known = _FIRST_RECORDS if self._rate is None else min(self._rate * self._seconds, _GROWTH * self._largest)

@@ -70,7 +70,6 @@ class Topics:
         return cls(_names((topics,) if isinstance(topics, str) else tuple(topics), topics))
 
     def hold(self, topic: str, partition: int | None = None) -> bool:
-        """Whether a topic is read, or a partition of it."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None and not topic.startswith("__")
         return topic in self.names and (partition is None or partition in self.assigned.get(topic, (partition,)))

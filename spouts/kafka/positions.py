@@ -120,7 +120,6 @@ class OwnPartitions:
         return found
 
     def of(self, topics: Mapping[str, TopicView], dead_letters: str | None) -> dict[Spot, bool]:
-        """Return this task's partitions, and whether each has a leader."""
         return {
             spot: is_led
             for spot, is_led in sorted(self._view.led(topics).items())

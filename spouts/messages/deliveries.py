@@ -165,7 +165,6 @@ class RetryPolicy:
         return self.max_failures
 
     def gives_up(self, failures: int) -> bool:
-        """Whether a message with so many failures is given up."""
         return self.limit is not None and failures >= self.limit
 
     def pause_s(self, failures: int) -> float:
@@ -240,7 +239,6 @@ class Deliveries:
             self._emits.emit(message.values, message_id=message.id)
 
     def ack(self, id: Hashable) -> None:
-        """Note that the tree of a message is complete."""
         message = self._out.pop(id, None)
         if message is None:
             return  # it was answered before
@@ -249,7 +247,6 @@ class Deliveries:
             self._try_to(self._settle)
 
     def fail(self, id: Hashable) -> None:
-        """Note that the tree of a message failed or timed out."""
         message = self._out.pop(id, None)
         if message is not None:
             self._failed_once_more(message)
@@ -263,7 +260,6 @@ class Deliveries:
         self._try_to(self._rest)
 
     def close(self) -> None:
-        """Tell the queue what is done, and disconnect."""
         self._try_to(self._acknowledge)
         self._queue.close()
 

@@ -172,7 +172,6 @@ class GroupQueue(MessageQueue):
         return self._messages(there, self._failures_of(there, most))
 
     def _still_there(self, entries: list[Entry]) -> list[Entry]:
-        """Leave out entries that were trimmed or deleted while they were pending, and report them."""
         gone = [entry for entry in entries if not entry.fields]
         if gone:
             self._report(

@@ -93,14 +93,12 @@ class _Feeds(BatchCoordinator):
         self._batches: dict[int, int] = {}
 
     def put(self, table: pa.Table) -> int:
-        """Queue the rows of a feed; return its number."""
         with self._lock:
             number, self._fed = self._fed, self._fed + 1
             self._tables[number] = table
             return number
 
     def wait(self, number: int, timeout_s: float) -> None:
-        """Wait until a feed is committed; see `FeederBatchSpout.feed`."""
         with self._lock:
             closings, deadline = self._closings, monotonic() + timeout_s
             while self._committed < number:

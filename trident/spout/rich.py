@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.roles import Role, has, missing
+from trident.roles import Role, missing
 from trident.spout.interfaces import IBatchSpout, ITridentSpout, SourceLife
 from trident.spout.partitioned import PartitionedSpout
 
@@ -91,6 +91,14 @@ class DeclaresOutputFields(Protocol):
 
 
 @runtime_checkable
+class GivesOutputFields(Protocol):
+    """A spout that returns its fields."""
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+
+
+@runtime_checkable
 class Activated(Protocol):
     """A spout that is notified when tuples are asked for."""
 
@@ -115,9 +123,8 @@ class RichSpoutDefaults(SourceLife, Role):
 
 def fields_of_rich_spout(spout: Any) -> Fields:
     """Return the fields that a spout gives or declares."""
-    if has(spout, "get_output_fields"):
-        given: Fields = spout.get_output_fields()
-        return given
+    if isinstance(spout, GivesOutputFields):
+        return spout.get_output_fields()
     declarer = OutputFieldsDeclarer()
     if isinstance(spout, DeclaresOutputFields):
         spout.declare_output_fields(declarer)
@@ -154,11 +161,11 @@ def _lacks(spout: Any) -> str:
     if isinstance(spout, type):
         return f"It is a class; give an object: {spout.__name__}(...)"
     lacks = {kind.__name__: list(missing(spout, kind)) for kind in _STRUCTURAL}
-    held = {kind.__name__: len(list(missing(object(), kind))) - len(lacks[kind.__name__]) for kind in _STRUCTURAL}
-    nearest = max(held, key=lambda name: (held[name], -len(lacks[name])))
+    has = {kind.__name__: len(list(missing(object(), kind))) - len(lacks[kind.__name__]) for kind in _STRUCTURAL}
+    nearest = max(has, key=lambda name: (has[name], -len(lacks[name])))
     if isinstance(spout, (str, PathLike)):
         return f"It only names a place. TextFileSpout({str(spout)!r}) reads the files of a folder"
-    if not held[nearest]:
+    if not has[nearest]:
         return "It has none of the methods of ITridentSpout, IBatchSpout or IRichSpout"
     said = f"For {nearest} it lacks {', '.join(lacks[nearest])}"
     if nearest == "ITridentSpout":

@@ -266,7 +266,6 @@ class PartitionReader:
                 yield from self._again(part)
 
     def read(self, part: NewPart) -> tuple[list[pa.Table], PartitionRead]:
-        """Read a partition on; the tables, and what the reading returned."""
         call = self._called("emit_partition_batch_new", part.partition)
         collector = _Collector(self._fields, call, part.share)
         with _named(call):
@@ -318,7 +317,6 @@ class PartitionReader:
 
 
 def read_said(rows: int, crc: int | None) -> str:
-    """Say how many rows were read, and their checksum."""
     return f"{rows} rows" + (f" with checksum {crc:08x}" if crc is not None else "")
 
 

@@ -186,7 +186,6 @@ class Contract:
             opened.close()
 
     def random(self, name: str) -> random.Random:
-        """Return the random numbers of one check."""
         return random.Random(f"{self.seed} {name}")
 
     def given(self, name: str, arguments: int = 0, hint: str = "") -> Any:

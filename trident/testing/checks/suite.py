@@ -169,7 +169,6 @@ class CheckProgress:
         self._out.flush()
 
     def end(self) -> None:
-        """Take the line away."""
         if self._out is not None and self._live:
             self._out.write(f"\r{'':<{_LINE_WIDTH}}\r")
             self._out.flush()
@@ -243,7 +242,6 @@ class SuiteRunner:
                 self.note(promise, kind, "random schedules", status if promise is claimed else Status.NOT_CLAIMED)
 
     def note(self, promise: Promised, kind: str, where: str, status: Status, detail: str = "") -> None:
-        """Add a finding to the report."""
         self._report.findings.append(Finding(promise, kind, where, status, detail))
 
     def end(self) -> None:

@@ -195,7 +195,6 @@ class Life:
         self.coordinator.commit(TransactionAttempt(batch.txid, _ATTEMPT + attempt), through_log(batch.definition))
 
     def succeeded(self, batch: FilledBatch, attempt: int = 0) -> None:
-        """Commit a batch, and say that it is committed."""
         self.commit(batch, attempt)
         self.coordinator.success(batch.txid, through_log(batch.definition))
 
@@ -211,7 +210,6 @@ class Life:
 
 
 def rows_of_table(table: pa.Table) -> list[Row]:
-    """Return the rows as tuples of Python's values."""
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
@@ -297,7 +295,6 @@ class FilledSource:
             self.end(life)
 
     def close(self) -> None:
-        """End all drivers and remove the source."""
         for life in list(self._open):
             self.end(life)
         self.source.close()
@@ -315,7 +312,6 @@ class FilledSource:
         return None if definition is None else FilledBatch(txid, definition)
 
     def read_next(self, life: Life, last: FilledBatch | None = None, wait: bool = True) -> FilledBatch | None:
-        """Have the batch after another one defined, and read it."""
         batch = self.define_next(life, last, wait)
         return batch and batch._replace(rows=life.read(batch), is_read=True)
 
@@ -370,7 +366,6 @@ class FilledSource:
         )
 
     def expect_all(self, rows: Sequence[Row], what: str, stated: Sequence[Row] | None = None) -> None:
-        """Every row of the source exactly once."""
         wrong = {name: some for name, some in self.compare(rows, stated)._asdict().items() if some}
         if wrong:
             problems = "; ".join(f"{len(some)} {name}, the first is {some[0]!r}" for name, some in wrong.items())
@@ -390,7 +385,6 @@ class FilledSource:
 
 
 def rows_of(batches: Sequence[FilledBatch]) -> list[Row]:
-    """Return the rows of batches, in their order."""
     return [row for batch in batches for row in batch.rows]
 
 
@@ -423,7 +417,6 @@ class SpoutChecks(Contract):
 
     @property
     def kind(self) -> SpoutType:
-        """What the spout promises about replays."""
         return spout_type_of(self.filled.source.spout())
 
     @staticmethod
