@@ -241,7 +241,7 @@ class TopicQueue(MessageQueue):
         for record, (values, trouble) in zip(records, decoded(records, self._values), strict=True):
             spot, offset = _where(record)
             work = self._work[spot]
-            if values or trouble is not None:
+            if values is not None:
                 messages.append(Taken((*spot, offset), values, record, work.failures.get(offset, 0), trouble))
             else:
                 work.finish(offset)  # the user's function leaves it out

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spouts.files.parsed_columns import json_error, read_objects
-from trident.arrow import arrow_type, python_of, row_of, schema_of, strict_column, table_of
+from trident.arrow import UNFIT, arrow_type, python_of, row_of, schema_of, strict_column, table_of
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
@@ -203,20 +203,41 @@ class ByRecord(_Declared):
     function: Callable[[KafkaRecord], Sequence[Any] | None]
     replaces_all = True
 
+    def row(self, record: KafkaRecord) -> tuple[Any, ...] | None:
+        """Call the function for a record; None if it leaves it out. Raises what it raises, `TypeError` if that is no row."""
+        row = self.function(record)
+        return None if row is None else row_of(row)
+
     def translate(self, table: pa.Table) -> pa.Table:
-        """Call the function for each record."""
-        rows, causes = [], dict[int, Exception]()
+        """Call the function for each record; `BadValue` for those where it raises, or gives what does not fit the fields."""
+        rows, causes = dict[int, tuple[Any, ...]](), dict[int, Exception]()
         for at, record in enumerate(zip(*(table[name].to_pylist() for name in KafkaRecord._fields), strict=True)):
             try:
-                row = self.function(KafkaRecord(*record))
+                row = self.row(KafkaRecord(*record))
                 if row is not None:
-                    rows.append(row_of(row))
+                    rows[at] = row
             except Exception as error:  # noqa: BLE001  whatever it raises
                 causes[at] = error
         if causes:
             said = "the function of ByRecord raised"
             raise BadValue({at: f"{said} {type(error).__name__}: {error}" for at, error in causes.items()}, causes)
-        return table_of(self.fields, rows)
+        fields = self.fields
+        try:
+            return table_of(fields, list(rows.values()))
+        except UNFIT:
+            unfit = dict(self._unfit(fields, rows))
+            if not unfit:
+                raise
+        raise BadValue(
+            {at: f"what the function of ByRecord gave does not fit ({fields}): {why}" for at, why in unfit.items()}
+        )
+
+    def _unfit(self, fields: Fields, rows: Mapping[int, tuple[Any, ...]]) -> Iterable[tuple[int, str]]:
+        for at, row in rows.items():
+            try:
+                table_of(fields, [row])
+            except UNFIT as error:
+                yield at, str(error)
 
 
 @dataclass(frozen=True)

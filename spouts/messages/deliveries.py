@@ -19,6 +19,7 @@ from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.spout import Away
 
 T = TypeVar("T")
+V = TypeVar("V")
 _log = logging.getLogger(__name__)
 _DEFAULT_LIMIT = 10
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # between two tries to reach a server that is away
@@ -104,9 +105,7 @@ class MessageQueue:
         return False
 
 
-def decoded(
-    items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[Sequence[Any]]]
-) -> list[tuple[Sequence[Any], str | None]]:
+def decoded(items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[V]]) -> list[tuple[V | tuple[()], str | None]]:
     """Decode many items at once, and one by one if that fails, so that one bad item spoils no other.
 
     Parameters

@@ -96,6 +96,8 @@ def test_reading_begins_at_the_first_millisecond_that_is_not_before_first_poll(
 @pytest.mark.parametrize("ms", [8_589_934_592_123, 32_503_680_000_001, 253_402_300_799_999, -62_135_596_800_000])
 def test_a_timestamp_of_a_single_record_is_exact_to_the_millisecond_in_every_year(ms: int) -> None:
     record: Any = SimpleNamespace(timestamp=lambda: (1, ms))
-    ((found,),) = RecordValues(OpaqueTridentKafkaSpout("h:1", "t", fields="timestamp")._options)([record])
+    (row,) = RecordValues(OpaqueTridentKafkaSpout("h:1", "t", fields="timestamp")._options)([record])
+    assert row is not None
+    (found,) = row
     assert (found - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1) == ms
     assert found.microsecond % 1000 == 0

@@ -7,6 +7,7 @@ import decimal
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
@@ -15,12 +16,16 @@ import pyarrow.compute as pc
 import pytest
 
 from spouts.kafka import Avro, ByColumns, ByRecord, Json, OpaqueTridentKafkaSpout
+from spouts.kafka.options import COLUMNS
+from spouts.kafka.record_tables import RecordValues
 from spouts.kafka.value_formats import AvroRecords, BadValue, Format, KafkaRecord, Plain, format_of
+from spouts.messages.deliveries import decoded
 from tests.harness import kafka_topics as written
 from tests.harness.kafka_topics import Topics
 from tests.harness.topology_runs import keep, start
 from tests.spouts.kafka.kafka_batches import batches
 from trident import TridentTopology
+from trident.arrow import arrow_type
 from trident.errors import ConfigError, SpoutError
 from trident.runtime.commit.dead_letters import DeadLetters
 
@@ -183,6 +188,33 @@ def test_a_field_without_a_type_is_refused() -> None:
         Json("account: string, amount")
 
 
+@pytest.mark.quick
+def test_what_a_function_gives_that_is_no_row_of_its_fields_is_found_by_its_record() -> None:
+    given: list[Any] = [(1, "a"), (1,), "ab", (2, 3), (), (1 << 70, "a"), None, {"n": 1, "s": "a"}]
+    by_record = ByRecord("n: bigint, s: string", lambda record: given[record.offset])
+    types = {name: arrow_type(type_) for name, type_ in COLUMNS.items()}
+    records = pa.table({name: pa.array([None] * len(given), types[name]) for name in KafkaRecord._fields})
+    records = records.set_column(4, "offset", pa.array(range(len(given)), pa.int64()))
+    wrong, places, rows = dict[int, str](), list(range(len(given))), list[Any]()
+    while not rows:  # as the emitter does: what is bad is taken out, and the rest tried again
+        try:
+            rows = by_record.translate(records.take(places)).to_pylist()
+        except BadValue as bad:
+            wrong |= {places[at]: why for at, why in bad.rows.items()}
+            places = [place for place in places if place not in wrong]
+    assert (sorted(wrong), rows) == ([1, 2, 3, 4, 5, 7], [{"n": 1, "s": "a"}])
+    assert all("ByRecord" in why for why in wrong.values())
+    values = RecordValues(OpaqueTridentKafkaSpout("h:1", "t", value=by_record)._options)
+    messages = [SimpleNamespace(**{name: lambda: None for name in COLUMNS}) for _ in given]
+    for at, message in enumerate(messages):
+        vars(message).update(offset=lambda at=at: at, timestamp=lambda: (0, 0))
+    found: list[Any] = decoded(messages, values)  # type: ignore[arg-type]
+    assert [at for at, (_, trouble) in enumerate(found) if trouble] == [1, 2, 4, 7]  # a bolt is given any type
+    assert [(values, trouble) for values, trouble in found if not trouble] == [
+        ((1, "a"), None), ((2, 3), None), ((1 << 70, "a"), None), (None, None)
+    ]  # fmt: skip
+
+
 def halved(record: KafkaRecord) -> tuple[str, int] | None:
     number = int(record.value or b"0")
     return None if number % 2 else (f"{record.topic[:5]}/{record.offset}", number // 2)
@@ -263,6 +295,10 @@ UNREADABLE: dict[str, tuple[dict[str, Any], dict[int, str]]] = {
             )
         },
         {1: FAR, 2: "ByRecord raised JSONDecodeError", 4: FAR, 5: "ByRecord raised JSONDecodeError"},
+    ),
+    "ByRecord gives": (
+        {"value": ByRecord("offset: bigint", lambda record: (record.offset, 1)[: 2 if record.value == b"x" else 1])},
+        {1: FAR, 2: "a row has 2 values", 4: FAR, 5: "a row has 2 values"},
     ),
 }
 
