@@ -79,7 +79,7 @@ class TransactionalRedisStreamSpout:
     ) -> None:
         self._options = RedisServerOptions(url, **server)
         self._streams = _checked(streams, first)
-        if max_entries < len(self._streams):
+        if not max_entries >= len(self._streams):
             raise ValueError(f"max_entries is {max_entries}; it must be at least 1 for each stream")
         if lost_entries not in ("refuse", "skip"):
             raise ValueError(f"lost_entries is {lost_entries!r}; it must be 'refuse' or 'skip'")

@@ -183,6 +183,16 @@ def test_progress_without_rows_is_committed_and_ten_such_batches_are_the_end(pen
         assert source.told[-1] == (running.txid, {"a": running.txid})
 
 
+def test_metadata_that_are_not_equal_to_themselves_are_no_progress() -> None:
+    class Undefined(Emitter):
+        def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> Any:
+            return {"at": float("nan")}
+
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", emitting(Undefined)))
+    assert run_all(topology, "in_process").txid == 1
+
+
 @pytest.mark.parametrize("kind", BOTH)
 def test_an_idle_partitioned_spout_holds_up_no_other_spout(kind: SpoutType) -> None:
     source, topology = Source({"a": [1]}), TridentTopology("t")

@@ -242,7 +242,7 @@ class ThrottledCoordinator(BatchCoordinator):
 def check_limits(**limits: float | None) -> None:
     """Raise `ValueError` for a limit of batches that is less than 1."""
     for name, limit in limits.items():
-        if limit is not None and limit < 1:
+        if limit is not None and not limit >= 1:  # nor NaN
             raise ValueError(f"{name} is {limit}; it must be at least 1")
 
 

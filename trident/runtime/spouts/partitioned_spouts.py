@@ -135,7 +135,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
         given = [read[name] for name in definition["partitions"]]
         size = sum(one.size for one in given)
         self._looks = size <= self._looks_up_to
-        if not any(one.rows or one.metadata != last.get(one.partition) for one in given):
+        if not any(one.rows or _differ(one.metadata, last.get(one.partition)) for one in given):
             return None
         entries = {one.partition: _entry(one) for one in given if one.rows}
         latest = {**last, **{one.partition: one.metadata for one in given}}
@@ -193,6 +193,10 @@ class PartitionsCoordinator(ThrottledCoordinator):
         if definition is not None:
             self._tables[txid] = tables
         return definition
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return bool(one != other) and repr(one) != repr(other)  # NaN is no news
 
 
 def last_metadata(definition: Definition | None) -> Metadata:
