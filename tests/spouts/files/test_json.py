@@ -5,13 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
-import tempfile
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spouts import JsonFileSpout
 from tests.spouts.files.test_text_files import write
@@ -104,13 +101,3 @@ def test_a_wrong_argument_is_refused_by_its_name(tmp_path: Path) -> None:
         JsonFileSpout(tmp_path, FIELDS, unknown_fields="drop")
     with pytest.raises(SpoutError, match=r"no JSON file to read in .* \(files that match '\*.json' or '\*.json.gz' or"):
         JsonFileSpout(tmp_path, FIELDS).get_coordinator({})
-
-
-@pytest.mark.slow
-@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.text(max_size=5)), max_size=20), st.integers(1, 99))
-def test_what_python_writes_is_read_however_it_is_cut(written: list[tuple[int, str]], max_batch_bytes: int) -> None:
-    valid = [(number, text.encode("utf-8", "replace").decode()) for number, text in written]
-    with tempfile.TemporaryDirectory() as directory:
-        text = "".join(json.dumps({"id": number, "name": name}) + "\n" for number, name in valid)
-        write(Path(directory, "a.json"), text.encode())
-        assert rows(JsonFileSpout(directory, FIELDS, max_batch_bytes=max_batch_bytes)) == valid
