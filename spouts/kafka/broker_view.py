@@ -97,8 +97,11 @@ class BrokerView(Brokers):
     def _matching(self, choice: Topics) -> list[str]:
         if choice.pattern is None:
             return []
-        with self.explained("listing the topics"):
+        try:
             topics = self.client.list_topics(timeout=_ASK_S).topics
+        except KafkaException as error:
+            self.heed(error)
+            raise self.failed("listing the topics", error) from error
         return [name for name in topics if choice.hold(name)]
 
     def _describe(self, names: list[str]) -> dict[str, TopicView]:

@@ -137,7 +137,6 @@ class Brokers:
         try:
             yield
         except KafkaException as error:
-            self.heed(error)
             raise self.failed(doing, error) from error
 
     @property
