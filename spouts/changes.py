@@ -142,11 +142,10 @@ class _ChangesCoordinator(ThrottledCoordinator):
     def _position(definition: Definition) -> FeedPosition:
         from trident.runtime.reading.change_feed import FeedPosition
 
-        by = definition.get("by")  # a former version wrote none
+        by = definition["by"]
         return FeedPosition(int(definition["until"]), None if by is None else (by[0], by[1]))
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
-        """Read the changes; a few make one part."""
         self._check_log(definition)
         with _as_source():
             self._feed.check(self._position(definition))

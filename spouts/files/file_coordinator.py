@@ -1,4 +1,18 @@
-"""Chooses the bytes of files that make up a batch, the driver's side of spouts of files; and what it asks a kind of file."""
+"""Chooses the bytes of files that make up a batch, the driver's side of spouts of files; and what it asks a kind of file.
+
+A definition is plain data:
+
+``ranges``
+    What the batch contains: `[path, start, end, crc]` per file, byte ranges that end at line ends. The checksum is of
+    the bytes just before `end`, so that a replay finds a file that was truncated or replaced.
+``base``
+    The directory that all paths in `ranges` are relative to.
+``done``
+    Only with `follow`: how far every file was read (see `ranges.py`), packed to 4 to 12 bytes a file.
+``at``
+    Only without `follow`: path, offset and checksum where the batch ends. Files are read in the order of their paths,
+    so this says it all; the definition has the same size however many files there are.
+"""
 
 # Paths are text from the system, because a Path per file would cost more than its stat.
 # ruff: noqa: PTH120
@@ -333,6 +347,5 @@ def _ranges_of(definition: Definition) -> list[FileRange]:
 
 
 def _left(tail: Tail) -> str:
-    """Say what of a file is not read."""
     why = "not whole" if tail.is_unfinished else "without a line end"
     return f"{tail.size - tail.start} bytes behind byte {tail.start} are {why}"

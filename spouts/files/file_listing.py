@@ -136,7 +136,6 @@ class _Walk:
             raise SpoutError(f"cannot read files from {path}: it is neither a regular file nor a directory")
 
     def finish(self, known: Container[str]) -> dict[str, Listed]:
-        """Walk all that is waiting and return what was found."""
         self._drain()
         while self._links:
             links, self._links = sorted(self._links), []

@@ -146,7 +146,6 @@ class LineFiles(FileFormat):
         return _found(path, file, start, size, Rest.NOTHING)._replace(is_guess=is_guess)
 
     def _end_of(self, path: str, file: int, start: int, size: int) -> End:
-        """Say what the bytes behind the last line end are."""
         line = os.pread(file, size - start, start)
         decoder = codecs.getincrementaldecoder(self.encoding)("replace")
         text = decoder.decode(line)

@@ -1,4 +1,4 @@
-"""From byte ranges to blocks of text that end at line ends, checked, unpacked, as UTF-8; and from lines to tables of rows.
+"""From byte ranges to blocks of text that end at line ends, checked, unpacked, as UTF-8; and from lines to tables.
 
 A bad line is named, or returned as text.
 """
@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from trident.fields import Fields
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1_000_000
+_TABLE = 1 << 20
+_FEW_BYTES = 16 << 10
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = ord("\n")
 _warned: set[str] = set()
@@ -47,7 +49,6 @@ class TextBlock(NamedTuple):
 
 
 def read_texts(pieces: Iterable[Piece], files: LineFiles) -> Iterator[TextBlock]:
-    """Read pieces, as blocks of about a megabyte."""
     for piece in pieces:
         range_ = piece.range
         try:
@@ -165,6 +166,60 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
+# ---- lines that are texts -----------------------------------------------------------------------------------------------
+
+
+class TextEmitter(FileEmitter):
+    """Emits lines; see `TextFileSpout`."""
+
+    def __init__(self, files: LineFiles, fields: Fields) -> None:
+        super().__init__(fields)
+        self._files = files
+
+    def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
+        texts: list[TextBlock] = []
+        size = 0
+        for text in read_texts(part, self._files):
+            texts.append(text)
+            size += len(text.text)
+            if size >= _TABLE:
+                yield self._table_of(texts)
+                texts, size = [], 0
+        if texts:
+            yield self._table_of(texts)
+
+    def _table_of(self, texts: list[TextBlock]) -> pa.Table:
+        text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
+        # For a few lines a Python object each costs less than numpy needs to begin.
+        lines = (
+            _lines_as_array(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
+        )
+        columns: list[pa.Array[Any]] = [lines]
+        if len(self.fields) > 1:
+            columns += _sources(texts)
+        return pa.Table.from_arrays(columns, schema=self._schema)
+
+
+def _lines_as_array(text: bytes) -> pa.StringArray:
+    """Return lines as an Arrow array, without a Python object for each."""
+    ends = line_ends(text)
+    count = len(ends)
+    # Line ends are dropped from the data, so each line moves to the front by the number of lines before it.
+    offsets = np.zeros(count + 1, np.int32)
+    np.subtract(ends, np.arange(count), out=offsets[1:], casting="unsafe")
+    data = text.replace(b"\n", b"")
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+def _sources(texts: list[TextBlock]) -> list[pa.Array[Any]]:
+    starts = [np.concatenate(([0], line_ends(one.block)[:-1] + 1)) + one.offset for one in texts]
+    paths = pa.array([one.path.encode("utf-8", "replace").decode() for one in texts], pa.string())
+    return [
+        paths.take(np.repeat(np.arange(len(texts)), [len(one) for one in starts])),
+        pa.array(np.concatenate(starts)),
+    ]
+
+
 # ---- lines that are rows ------------------------------------------------------------------------------------------------
 
 
@@ -180,10 +235,10 @@ class LineEmitter(FileEmitter):
     """Emits lines as rows: the declared fields, then the field for lines that cannot be read, then the path's."""
 
     def __init__(
-        self, format_: RowFormat, files: LineFiles, fields: Fields, bad_lines: str | None, with_file: bool
+        self, files: LineFiles, format_: RowFormat, fields: Fields, bad_lines: str | None, with_file: bool
     ) -> None:
         super().__init__(fields, bad_lines, with_file)
-        self._format, self._files = format_, files
+        self._files, self._format = files, format_
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         path, parser = None, None
@@ -239,7 +294,6 @@ class LineEmitter(FileEmitter):
 
 
 def _parsed(body: bytes, parser: RowParser) -> pa.Table | str:
-    """Parse lines; return what is wrong if not every line is a row."""
     try:
         table = parser.parse(body)
     except pa.ArrowException as error:

@@ -1,8 +1,8 @@
 """ParquetFileSpout: the rows of Parquet files, each exactly once, from files that are there and that come.
 
-Files are immutable, and cut at row groups. Definitions are as in `TextFileSpout`. A range is the bytes from where one row
-group begins to where another does; the last one goes to the end of the file. The checksum covers the footer, which says where
-each column of each row group is, with its size and statistics.
+Files are immutable, and cut at row groups. Definitions are as of lines (`file_coordinator.py`). A range is the bytes from
+where one row group begins to where another does; the last one goes to the end of the file. The checksum covers the footer,
+which says where each column of each row group is, with its size and statistics.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Brokers:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings, self.reports, self.servers = settings, Reports(), settings["bootstrap.servers"]
-        self._opened: AdminClient | None = None
+        self._admin: AdminClient | None = None
         self._is_silent = False
 
     def open_consumer(self, **own: Any) -> Consumer:
@@ -143,15 +143,15 @@ class Brokers:
     def client(self) -> AdminClient:
         """Return the client; another one if the last one waited for an answer in vain."""
         if self._is_silent:
-            self.close()
-        if self._opened is None:
+            self._admin, self._is_silent = None, False  # it has no call that closes it
+        if self._admin is None:
             own: dict[str, Any] = {**_asking_settings(self.settings), "error_cb": self.reports.error}
             with _refuse_settings():
-                self._opened = AdminClient(own, logger=self.reports)
-        return self._opened
+                self._admin = AdminClient(own, logger=self.reports)
+        return self._admin
 
     def close(self) -> None:
-        self._opened, self._is_silent = None, False  # it has no call that closes it
+        self._admin = None
 
     def heed(self, error: KafkaException) -> None:
         """Ask with another client from the next question on, if the error says that a broker is away.

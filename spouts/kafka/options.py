@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from spouts.kafka.value_formats import Format, format_of
@@ -23,6 +23,8 @@ COLUMNS = {
     "headers": "array<struct<key:string,value:binary>>",
 }
 """What a record has, with the types."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _OURS = {
     "bootstrap.servers": "the first argument",
@@ -68,7 +70,6 @@ class Topics:
         return cls(_names((topics,) if isinstance(topics, str) else tuple(topics), topics))
 
     def hold(self, topic: str, partition: int | None = None) -> bool:
-        """Whether a topic is read, or a partition of it."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None and not topic.startswith("__")
         return topic in self.names and (partition is None or partition in self.assigned.get(topic, (partition,)))
@@ -117,7 +118,6 @@ class KafkaOptions(Redacted):
         return cls(bootstrap_servers, Topics.of(topics), **checked)
 
     def __post_init__(self) -> None:
-        """Check each option, and those that belong together."""
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise _wrong(name, getattr(self, name), " or ".join(f'"{each}"' for each in choices))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from zlib import crc32
 
 from spouts.kafka.batch_ranges import Spot
@@ -16,7 +16,7 @@ from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
 from spouts.kafka.clients import Consumer, KafkaException, TopicPartition, committed_in
 from spouts.kafka.lost_records import LogPosition, lost_before, truncated
 from spouts.kafka.offset_commits import PartitionWork
-from spouts.kafka.options import KafkaOptions
+from spouts.kafka.options import EPOCH, KafkaOptions
 from trident.errors import SourceAwayError, SpoutError
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,9 @@ class PartitionPositions:
             committed = self._view.committed(spots)
             starts.update((spot, offset) for spot, offset in committed.items() if offset is not None)
         if isinstance(first, datetime) and spots:
-            found = self._view.at(spots, int(first.timestamp() * 1000))
+            # The first millisecond that is not before it; what is below 0 names other places to a broker, such as the end.
+            ms = max(0, -((EPOCH - first) // timedelta(milliseconds=1)))
+            found = self._view.at(spots, ms)
             return {spot: bounds[spot].end if offset is None else offset for spot, offset in found.items()}
         return starts
 
@@ -118,7 +120,6 @@ class OwnPartitions:
         return found
 
     def of(self, topics: Mapping[str, TopicView], dead_letters: str | None) -> dict[Spot, bool]:
-        """Return this task's partitions, and whether each has a leader."""
         return {
             spot: is_led
             for spot, is_led in sorted(self._view.led(topics).items())
@@ -204,7 +205,7 @@ class OwnPartitions:
             work.move(offset, limits.epoch, is_ahead=cut is None and position < limits.low)
 
     def _committed(self, spots: list[Spot], consumer: Consumer) -> dict[Spot, PartitionWork]:
-        with self._view.brokers.explained(f"asking for the offsets of group {self._options.group_id!r}"):
+        with self._view.explained(f"asking for the offsets of group {self._options.group_id!r}"):
             answers = committed_in(consumer, [TopicPartition(*spot) for spot in spots], _ASK_S)
         return {Spot(each.topic, each.partition): PartitionWork.of(each) for each in answers if each.offset >= 0}
 

@@ -244,14 +244,12 @@ class KafkaCoordinator(BatchCoordinator):
         return parts_of(definition, parallelism)
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Commit the offsets to the group, if there is one."""
         self._limits.done(txid)
         if self._options.group_id is not None:
             ends = {one.spot: one.end for one in ranges_of(definition) if one.spot in self._bounds}
             self._view.commit(ends)  # of those that are there
 
     def size(self, definition: Definition) -> int | None:
-        """Say about how many bytes the keys and values have."""
         size: int = definition["bytes"]
         return size
 
@@ -268,10 +266,9 @@ class KafkaCoordinator(BatchCoordinator):
         return self._is_unsure
 
     def throttle(self, share: float) -> None:
-        self._limits.throttle(share)
+        self._limits.share = share
 
     def close(self) -> None:
-        """Close the connections of the driver, its readers' too."""
         self._view.close()
         READERS.close(consumer_settings(self._options))
 

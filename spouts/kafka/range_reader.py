@@ -54,7 +54,6 @@ class RangeReader:
         self._brokers.close()
 
     def rest(self) -> None:
-        """Stop what costs anything while it is not used."""
         if self._next is not None:
             self._next = None
             self._consumer.unassign()
@@ -181,7 +180,6 @@ class RangeReader:
         return one.end
 
     def _silent(self, one: OffsetRange, position: int, patience_s: float) -> SpoutError:
-        """Say why nothing comes."""
         what = f"{one.spot}, offset {position}: no record came within partition_timeout_s={patience_s:g} seconds"
         try:
             topic = self._consumer.list_topics(one.spot.topic, _ASK_S).topics[one.spot.topic]

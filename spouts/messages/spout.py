@@ -98,7 +98,6 @@ class MessageSpout(BaseRichSpout, ABC):
         self._deliveries.fail(msg_id)
 
     def look_now(self) -> None:
-        """Note that someone waits for all that the queue has at this moment; as of `BatchCoordinator`."""
         self._deliveries.look_now()
 
     def is_preparing(self) -> bool:
@@ -106,7 +105,6 @@ class MessageSpout(BaseRichSpout, ABC):
         return self._deliveries.may_have_more
 
     def away(self) -> Away | None:
-        """Return the server while it does not answer; as of `BatchCoordinator`."""
         return self._deliveries.away
 
     @property

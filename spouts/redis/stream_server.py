@@ -75,7 +75,6 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies it among all entries."""
         return self.stream, self.id
 
 

@@ -93,14 +93,12 @@ class _Feeds(BatchCoordinator):
         self._batches: dict[int, int] = {}
 
     def put(self, table: pa.Table) -> int:
-        """Queue the rows of a feed; return its number."""
         with self._lock:
             number, self._fed = self._fed, self._fed + 1
             self._tables[number] = table
             return number
 
     def wait(self, number: int, timeout_s: float) -> None:
-        """Wait until a feed is committed; see `FeederBatchSpout.feed`."""
         with self._lock:
             closings, deadline = self._closings, monotonic() + timeout_s
             while self._committed < number:
@@ -130,7 +128,6 @@ class _Feeds(BatchCoordinator):
         return {"feeder": self.id, "feed": number}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
-        """Cut the rows of a feed into views."""
         table = self._table(definition)
         if table is None:
             raise ReplayMismatchError(
@@ -141,7 +138,6 @@ class _Feeds(BatchCoordinator):
         return cut_table(table, parallelism)
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes the rows of a feed take; None if this process does not have them."""
         table = self._table(definition)
         return None if table is None else int(table.nbytes)
 
@@ -163,13 +159,11 @@ class _Feeds(BatchCoordinator):
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake up the threads that wait for a feed that is not committed."""
         with self._lock:
             self._closings += 1
             self._changed.notify_all()
 
     def _number(self, definition: Definition) -> int | None:
-        """Return the number of a feed; None if another process fed it."""
         return int(definition["feed"]) if definition["feeder"] == self.id else None
 
     def _table(self, definition: Definition) -> pa.Table | None:

@@ -42,7 +42,6 @@ class DriverRows:
         return self._fields
 
     def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
-        """Return the worker's side, which carries no rows: the parts do."""
         return TableEmitter()
 
 

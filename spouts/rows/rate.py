@@ -156,7 +156,6 @@ class _RateCoordinator(ThrottledCoordinator):
         return {"start": start, "end": end, **asdict(schedule)} if end > start else None
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[RatePart]:
-        """Cut the rows into parts of equal length."""
         start, rows = int(definition["start"]), int(definition["end"]) - int(definition["start"])
         count = min(rows, self._limits.partitions or max(1, min(parallelism, rows // _ROWS_PER_PART)))
         bounds = [start + rows * k // count for k in range(count + 1)]

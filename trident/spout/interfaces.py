@@ -236,14 +236,13 @@ class ThrottledCoordinator(BatchCoordinator):
         self._share = share
 
     def _most(self, limit: float) -> int:
-        """Return how much of a limit a batch may have now, at least 1."""
         return max(1, int(limit * self._share))
 
 
 def check_limits(**limits: float | None) -> None:
     """Raise `ValueError` for a limit of batches that is less than 1."""
     for name, limit in limits.items():
-        if limit is not None and limit < 1:
+        if limit is not None and not limit >= 1:  # nor NaN
             raise ValueError(f"{name} is {limit}; it must be at least 1")
 
 

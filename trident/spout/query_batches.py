@@ -42,7 +42,6 @@ class QueryBatches:
         self.spout_type = SpoutType.TRANSACTIONAL if deterministic else SpoutType.OPAQUE
 
     def get_output_fields(self) -> Fields:
-        """Return the columns that are read."""
         return self.fields
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> BatchCoordinator:
@@ -61,7 +60,6 @@ class QueryEmitter:
     """Gives the rows of a partition of the query's DataFrame, which are there already."""
 
     def emit(self, part: Iterable[Any]) -> Iterable[Any]:
-        """Give the part: Arrow data, piece by piece."""
         return part
 
 

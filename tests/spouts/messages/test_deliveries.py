@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.messages.deliveries import Deliveries, Message, RetryPolicy, decoded
+from spouts.messages.deliveries import Deliveries, Message, MessageQueue, RetryPolicy, decoded
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 
 
-class ListQueue:
+class ListQueue(MessageQueue):
     """A queue; it loses its connection when told, and checks what it is told."""
 
     def __init__(self, numbers: Sequence[int]) -> None:

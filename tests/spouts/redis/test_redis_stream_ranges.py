@@ -266,7 +266,7 @@ def test_values_get_the_types_of_their_fields(
         (("redis://x", "s", "word"), {}, "the field 'word' has no type"),
         (("redis://x", "s", "id: string"), {}, "the field 'id' is the spout's own"),
         (("redis://x", "s", "x: array<string>"), {}, "values in Redis are bytes"),
-        (("redis://x", "s", FIELDS), {"first": "now"}, "first is 'now'"),
+        (("redis://x", "s", FIELDS), {"first": "now"}, "first='now': give"),
         (("redis://x", "s", FIELDS), {"max_entries": 0}, "max_entries is 0"),
         (("redis://x", "s", FIELDS), {"lost_entries": "ignore"}, "it must be 'refuse' or 'skip'"),
         (("redis://x", "s", FIELDS), {"tls_ca_file": "ca.pem"}, "TLS options and no TLS"),

@@ -7,7 +7,6 @@ collected in batches, and acknowledged with them. The rows of a batch are a tabl
 from __future__ import annotations
 
 import logging
-import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,12 @@ from trident.fields import Fields
 from trident.planner import Plan
 from trident.planner.guarantees import spout_type_of
 from trident.roles import adapted
-from trident.runtime.spouts.partitioned_spouts import PartitionedTridentSpoutExecutor, read_said, table_of_emitted
+from trident.runtime.spouts.partitioned_spouts import (
+    PartitionedTridentSpoutExecutor,
+    checksum,
+    read_said,
+    table_of_emitted,
+)
 from trident.spout.interfaces import (
     Away,
     BatchCoordinator,
@@ -102,15 +106,12 @@ class _DriverBatches(BatchCoordinator):
         return self._fields
 
     def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
-        """Return the worker's side; parts are tables already."""
         return TableEmitter()
 
     def size(self, definition: Definition) -> int:
-        """Say how many bytes the rows of a batch take."""
         return int(definition["bytes"])
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
-        """Return the rows of a batch in slices, none if it has no rows."""
         table = self._tables[attempt.txid]
         return cut_table(table, parallelism, fewest=1) if table.num_rows else []
 
@@ -174,7 +175,7 @@ class BatchSpoutExecutor(_DriverBatches):
 
     def _definition(self, table: pa.Table) -> dict[str, int]:
         counted = {"rows": table.num_rows, "bytes": table.nbytes if table.num_rows else 0}
-        return counted | {"crc": checksum(table)} if self.spout_type is SpoutType.TRANSACTIONAL else counted
+        return counted | {"crc": checksum([table])} if self.spout_type is SpoutType.TRANSACTIONAL else counted
 
     def _check_replay(self, txid: int, defined: dict[str, int], found: dict[str, int]) -> None:
         if any(found[each] != defined[each] for each in ("rows", "crc") if each in found):
@@ -259,13 +260,11 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
             self._spout.ack(message_id)
 
     def activate(self) -> None:
-        """Tell the spout that it is asked again."""
         if not self._active:
             self._active = True
             self._besides.activate()
 
     def deactivate(self) -> None:
-        """Tell the spout that it is asked no more."""
         if self._active:
             self._active = False
             self._besides.deactivate()
@@ -283,11 +282,3 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
             self._tables.pop(ended, None)
             for message_id in self._ids.pop(ended):
                 self._spout.fail(message_id)
-
-
-def checksum(table: pa.Table) -> int:
-    crc = 0
-    for column in table.columns:
-        for buffer in column.chunk(0).buffers():
-            crc = crc if buffer is None else zlib.crc32(buffer, crc)
-    return crc

@@ -22,6 +22,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 
 from trident.arrow import UNFIT, TablePart, cast_table, row_of, schema_of, table_of
@@ -70,7 +71,6 @@ class PartitionedTridentSpoutExecutor:
         return self._spout.get_output_fields()
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> PartitionsCoordinator:
-        """Open the driver's side."""
         coordinator = self._spout.get_coordinator(conf)
         if lacks := ", ".join(lacking(PartitionedCoordinator, coordinator)):
             raise self._lacks("get_coordinator", coordinator, PartitionedCoordinator, lacks)
@@ -78,7 +78,6 @@ class PartitionedTridentSpoutExecutor:
         return PartitionsCoordinator(self._name, own, self.get_emitter(conf), conf)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> PartitionReader:
-        """Return the worker's side."""
         identical = self.spout_type is SpoutType.TRANSACTIONAL
         emitter = self._spout.get_emitter(conf)
         kind = PartitionedEmitter if identical else OpaquePartitionedEmitter
@@ -136,7 +135,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
         given = [read[name] for name in definition["partitions"]]
         size = sum(one.size for one in given)
         self._looks = size <= self._looks_up_to
-        if not any(one.rows or one.metadata != last.get(one.partition) for one in given):
+        if not any(one.rows or _differ(one.metadata, last.get(one.partition)) for one in given):
             return None
         entries = {one.partition: _entry(one) for one in given if one.rows}
         latest = {**last, **{one.partition: one.metadata for one in given}}
@@ -144,7 +143,6 @@ class PartitionsCoordinator(ThrottledCoordinator):
         return {"read": entries, "kept": others, "bytes": size}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
-        """Return a part for each partition, so that one task reads it in order."""
         if "read" not in definition:
             last = definition["last"]
             return [NewPart(attempt, name, last.get(name), self._share) for name in definition["partitions"]]
@@ -161,12 +159,10 @@ class PartitionsCoordinator(ThrottledCoordinator):
         ]
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes the rows take; None before they are read."""
         size: int | None = definition.get("bytes")
         return size
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Forget the batch and notify the user's coordinator."""
         self._tables.pop(txid, None)
         self._coordinator.success(txid, last_metadata(definition))
 
@@ -197,6 +193,10 @@ class PartitionsCoordinator(ThrottledCoordinator):
         if definition is not None:
             self._tables[txid] = tables
         return definition
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return bool(one != other) and repr(one) != repr(other)  # NaN is no news
 
 
 def last_metadata(definition: Definition | None) -> Metadata:
@@ -255,7 +255,6 @@ class PartitionReader:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the user's emitter says that it reads without waiting."""
         return isinstance(self._emitter, Quick) and self._emitter.is_quick
 
     def emit(self, part: Part) -> Iterator[pa.Table | PartitionRead]:
@@ -271,7 +270,6 @@ class PartitionReader:
                 yield from self._again(part)
 
     def read(self, part: NewPart) -> tuple[list[pa.Table], PartitionRead]:
-        """Read a partition on; the tables, and what the reading returned."""
         call = self._called("emit_partition_batch_new", part.partition)
         collector = _Collector(self._fields, call, part.share)
         with _named(call):
@@ -281,7 +279,7 @@ class PartitionReader:
         tables = collector.tables()
         rows = sum(table.num_rows for table in tables)
         self._check(part, metadata, rows)
-        crc = _checksum(tables) if self._identical and rows else None
+        crc = checksum(tables) if self._identical and rows else None
         size = sum(table.nbytes for table in tables)
         return tables, PartitionRead(part.partition, deepcopy(metadata), rows, size, crc)
 
@@ -291,7 +289,7 @@ class PartitionReader:
         with _named(call):
             self._emitter.emit_partition_batch(part.attempt, collector, part.partition, deepcopy(part.metadata))
         tables = collector.tables()
-        rows, crc = sum(table.num_rows for table in tables), _checksum(tables)
+        rows, crc = sum(table.num_rows for table in tables), checksum(tables)
         if rows != part.rows or (part.crc is not None and crc != part.crc):
             raise ReplayMismatchError(
                 f"{call} gave other rows than when batch {part.attempt.txid} was read first: {read_said(rows, crc)} in "
@@ -323,7 +321,6 @@ class PartitionReader:
 
 
 def read_said(rows: int, crc: int | None) -> str:
-    """Say how many rows were read, and their checksum."""
     return f"{rows} rows" + (f" with checksum {crc:08x}" if crc is not None else "")
 
 
@@ -381,12 +378,19 @@ def table_of_emitted(call: str, fields: Fields, rows: pa.Table | Sequence[Sequen
         raise SpoutError(f"{call} emitted rows that do not fit its fields ({fields}): {error}") from error
 
 
-def _checksum(tables: Sequence[pa.Table]) -> int:
-    """Return a checksum of the rows, however they are cut into tables."""
+def checksum(tables: Sequence[pa.Table]) -> int:
+    """Return a checksum of the rows, however they are cut into tables, and whatever their writer has left below a null."""
     crc = 0
     for batch in pa.concat_tables(tables).combine_chunks().to_batches() if tables else ():
-        crc = crc32(batch.serialize(), crc)  # leaves out what a slice does not show
+        every = pa.array(np.arange(len(batch))) if any(map(_may_hide, batch.columns)) else None
+        columns = [column.take(every) if _may_hide(column) else column for column in batch.columns]
+        # Serialized, because that leaves out what a slice does not show.
+        crc = crc32(pa.RecordBatch.from_arrays(columns, schema=batch.schema).serialize(), crc)
     return crc
+
+
+def _may_hide(column: pa.Array) -> bool:
+    return bool(column.null_count) or pa.types.is_nested(column.type)
 
 
 def _not_plain(value: Any, place: str) -> str:

@@ -9,9 +9,8 @@ from unittest import SkipTest
 from trident.coordination.framing import decode, encode
 from trident.errors import SpoutError
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.contract import answer_in_another_process, broken, expect, promise
-from trident.testing.checks.promises import SpoutPromise
-from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
+from trident.testing.checks.contract import SpoutPromise, answer_in_another_process, broken, expect, promise
+from trident.testing.spout.source_under_test import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
 
 _MANY_BATCHES = 24
 _AHEAD = 3
@@ -185,7 +184,6 @@ class DefinitionChecks(SpoutChecks):
 
     @staticmethod
     def _commit(life: Life, batch: FilledBatch, attempt: int = 0) -> FilledBatch:
-        """Read a batch that was defined, and commit it."""
         batch = batch._replace(rows=life.read(batch, attempt=attempt), is_read=True)
         life.succeeded(batch)
         return batch

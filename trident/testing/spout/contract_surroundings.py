@@ -18,9 +18,8 @@ import cloudpickle
 from trident.errors import SpoutError, describe
 from trident.spout.interfaces import ITridentSpout, TransactionAttempt
 from trident.spout.partitioned import PartitionedSpout
-from trident.testing.checks.contract import Violation, broken, expect_error, promise
-from trident.testing.checks.promises import SpoutPromise
-from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, SpoutChecks, rows_of
+from trident.testing.checks.contract import SpoutPromise, Violation, broken, expect_error, promise
+from trident.testing.spout.source_under_test import FilledBatch, FilledSource, Life, SpoutChecks, rows_of
 
 _CYCLES = 3
 _FACTOR = 1000  # between the reported size and the size of the rows: a compressed source is small

@@ -1,33 +1,60 @@
-"""CsvFileSpout: the rows of CSV files, each exactly once, from files that are there, that come and that grow.
-
-Definitions are as in `TextFileSpout`: byte ranges that end at line ends, or whole files with `multiline`.
-"""
+"""The spouts of lines: text, CSV and JSON, each line exactly once, from files that are there, that come and that grow."""
 
 from __future__ import annotations
 
-import gzip
-import io
-import os
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
-from typing import IO, Unpack, cast
+from collections.abc import Sequence
+from typing import Unpack
 
-import pyarrow as pa
-import pyarrow.csv as pacsv
-
-from spouts.files.csv_lines import CsvFormat, may_bend
+from spouts.files.csv_lines import CsvFormat, WholeCsvEmitter
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import FileSettings, FileSpout
 from spouts.files.line_ends import LineFiles
-from spouts.files.line_reading import LineEmitter
-from spouts.files.ranges import Piece, check_unchanged, open_error, opened
+from spouts.files.line_reading import LineEmitter, TextEmitter
+from spouts.files.parsed_columns import JsonFormat
 from trident.arrow import schema_of
-from trident.errors import BadDataError, TopologyError
+from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
 
-_BLOCK = 1 << 20
+
+class TextFileSpout(FileSpout):
+    r"""Emits each line of text files once, without its line end (`\n` or `\r\n`). Transactional.
+
+    Parameters
+    ----------
+    paths
+        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
+    encoding
+        Any encoding in which ASCII is ASCII. A byte order mark at the beginning of UTF-8 is dropped.
+    errors
+        What becomes of bytes that are not text: `"replace"` (U+FFFD, one warning a file) or `"strict"` (`SpoutError`).
+    with_source
+        Emit `file: string` and `offset: bigint` after the line: its path and the byte at which it begins (of `.gz`
+        files, in the unpacked text).
+    output_field
+        The name of the field that holds the line.
+    max_line_bytes
+        The greatest length of a line, at most 512 MiB; `SpoutError` beyond.
+    files
+        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default: all files), `recursive`, `follow`,
+        `tail`, `allow_empty`; see `FileSettings`. A longer line than `max_batch_bytes`, and a `.gz` file, makes a batch
+        of its own.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        encoding: str = "utf-8",
+        errors: str = "replace",
+        with_source: bool = False,
+        output_field: str = "line",
+        max_line_bytes: int = 64 << 20,
+        **files: Unpack[FileSettings],
+    ) -> None:
+        super().__init__("text", paths, "*", **files)
+        lines = LineFiles(encoding, errors, max_line_bytes)
+        fields = Fields(f"{output_field}: string", *(("file: string", "offset: bigint") if with_source else ()))
+        self._read_as(lines, TextEmitter(lines, fields))
 
 
 class CsvFileSpout(FileSpout):
@@ -108,7 +135,7 @@ class CsvFileSpout(FileSpout):
             csv.check_names("header=", list(header))
         lines = LineFiles(encoding, errors, max_line_bytes, multiline, csv)
         kind = WholeCsvEmitter if multiline else LineEmitter
-        self._read_as(lines, kind(csv, lines, declared, bad_lines, with_file))
+        self._read_as(lines, kind(lines, csv, declared, bad_lines, with_file))
 
 
 def _check_marks(**marks: str | None) -> None:
@@ -127,84 +154,54 @@ def _flat_fields(fields: Fields) -> Fields:
     return fields
 
 
-# CSV files whose quoted values may have line ends: each is read whole, by one task.
+class JsonFileSpout(FileSpout):
+    """Emits each object of JSON-lines files once: one object a line. Transactional.
 
+    Parameters
+    ----------
+    paths
+        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
+    fields
+        The members to read, with their types; `struct` and `array` as deep as the objects are. A member that an object does
+        not have is null.
+    unknown_fields
+        What to do with a member that is not a field: `"ignore"`, or `"error"`.
+    bad_lines
+        The name of a further field of type string: a line that cannot be read gives its text there, and null in all other
+        fields. Without it such a line raises `SpoutError`.
+    with_file
+        Emit `file: string`, the path, after all other fields.
+    encoding, errors, max_line_bytes
+        As for `TextFileSpout`, but `errors` is `"strict"` by default.
+    files
+        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.json`, `*.jsonl` and `*.ndjson`, also
+        with `.gz`), `recursive`, `follow`, `tail`, `allow_empty`; see `FileSettings`.
+    """
 
-class WholeCsvEmitter(LineEmitter):
-    """Reads whole files as a stream, so that memory is bounded by the longest row. A bad row is an error."""
-
-    _format: CsvFormat
-
-    def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
-        for piece in part:
-            path = piece.range.path
-            try:
-                with opened(path) as file:
-                    check_unchanged(file, piece.range, whole=True)
-                    for batch in self._batches(path, file):
-                        yield self._table(list(batch.columns), path, len(batch))
-                    check_unchanged(file, piece.range, whole=True)  # cut meanwhile, it would have looked shorter
-            except OSError as error:
-                raise open_error(path, error, "cannot read the batch defined as a whole file") from error
-
-    def _batches(self, path: str, file: int) -> Iterator[pa.RecordBatch]:
-        with _stream(path, file) as first:
-            names = self._names(path, first)
-        longest = min(self._files.max_line_bytes, 1 << 30)
-        size = longest if path.endswith(".gz") else min(longest, os.fstat(file).st_size)
-        with _stream(path, file) as data:
-            read = pacsv.ReadOptions(
-                column_names=names,
-                skip_rows_after_names=int(self._format.has_header),
-                use_threads=False,
-                block_size=size + 1,
-                encoding=self._files.encoding,
-            )
-            try:
-                with opened(path) as other, _stream(path, other) as text:  # streams of one opened file share its place
-                    bends = _may_bend(text)
-                for at, batch in enumerate(self._open(data, read, self._format.convert_options())):
-
-                    def again(convert: pacsv.ConvertOptions, at: int = at) -> pa.Table:
-                        with opened(path) as other, _stream(path, other) as text:
-                            return pa.Table.from_batches([next(islice(self._open(text, read, convert), at, None))])
-
-                    self._format.check_numbers(pa.Table.from_batches([batch]), bends, again)
-                    yield self._format.typed(batch)
-            except pa.ArrowException as error:
-                raise BadDataError(
-                    f"the CSV file {path} cannot be read: {error}. Fix it, change the fields, or raise "
-                    f"max_line_bytes={longest} if a row is longer"
-                ) from error
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise BadDataError(f"the compressed file {path} is damaged or not complete: {error}") from error
-
-    def _open(
-        self, data: IO[bytes], read: pacsv.ReadOptions, convert: pacsv.ConvertOptions
-    ) -> Iterator[pa.RecordBatch]:
-        return iter(pacsv.open_csv(data, read, self._format.parse_options(True), convert))
-
-    def _names(self, path: str, data: IO[bytes]) -> list[str]:
-        with io.TextIOWrapper(data, self._files.encoding, "replace", newline="") as lines:
-            return self._format.names(path, lines)
-
-
-def _may_bend(data: IO[bytes]) -> bool:
-    before = b""
-    while block := data.read(_BLOCK):
-        if may_bend(before + block):
-            return True
-        before = block[-32:]  # a number may go on in the next one
-    return False
-
-
-@contextmanager
-def _stream(path: str, file: int) -> Iterator[IO[bytes]]:
-    copy = os.dup(file)
-    os.lseek(copy, 0, os.SEEK_SET)
-    with os.fdopen(copy, "rb") as raw:
-        if path.endswith(".gz"):
-            with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield cast("IO[bytes]", unpacked)
-        else:
-            yield raw
+    def __init__(
+        self,
+        paths: Paths,
+        fields: FieldsLike,
+        *,
+        unknown_fields: str = "ignore",
+        bad_lines: str | None = None,
+        with_file: bool = False,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+        max_line_bytes: int = 64 << 20,
+        **files: Unpack[FileSettings],
+    ) -> None:
+        if unknown_fields not in ("ignore", "error"):
+            raise ValueError(f'unknown_fields is {unknown_fields!r}; it must be "ignore" or "error"')
+        endings = ("json", "jsonl", "ndjson")
+        super().__init__("JSON", paths, tuple(f"*.{one}{gz}" for one in endings for gz in ("", ".gz")), **files)
+        declared = Fields(fields)
+        for name in declared.names:
+            if "map<" in (declared.type_of(name) or ""):
+                raise TopologyError(
+                    f"field {name!r} is of type {declared.type_of(name)}, which Arrow does not read from JSON; declare a "
+                    "struct with the members that you need"
+                )
+        format_ = JsonFormat(schema_of(declared), unknown_fields)
+        lines = LineFiles(encoding, errors, max_line_bytes, rows=format_)
+        self._read_as(lines, LineEmitter(lines, format_, declared, bad_lines, with_file))
