@@ -249,8 +249,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         refuse_this_batch(self, state.state_name)
         return True
 
-    def _windowed(self) -> tuple[Stream, Fields | None]:
-        return self, None
+    def _windowed(self) -> tuple[Stream, Fields]:
+        return self, Fields()
 
     def _filter(self, inputs: Fields, operation: Any, spread: bool) -> Stream:
         filter_ = adapt(operation, PlainFilter, spread=spread, stream=self.get_name())
@@ -287,9 +287,9 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         migrate: Migrate | None,
     ) -> TridentState:
         refuse_state(self, "persistent_aggregate")
-        spec, grouped = spec_of(state), len(group) > 0
+        spec = spec_of(state)
         if named := by_name(self, args, name or self._label or "aggregates", "persistent_aggregate", group):
-            return self._persisted(spec, Aggregation(group, grouped, *named, combines=True), name, migrate)
+            return self._persisted(spec, named, name, migrate)
         inputs, aggregator, out = self._operation_args(args)
         combines, reduces = has(aggregator, "combine"), has(aggregator, "reduce")
         refuse_missing_output("persistent_aggregate", aggregator, out, self.get_name())
@@ -301,12 +301,12 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         output = aggregate_type(aggregator, inputs, out, self.get_name())
         if combines and len(inputs) > 1 and not isinstance(aggregator, Last):
             raise self._wrong(f"a combiner takes one field, got {list(inputs.names)}")
-        return self._persisted(spec, Aggregation(group, grouped, inputs, aggregator, output, combines), name, migrate)
+        return self._persisted(spec, Aggregation(inputs, aggregator, output, combines, group), name, migrate)
 
     def _persisted(
         self, spec: StateSpec, aggregation: Aggregation, name: str | None, migrate: Migrate | None
     ) -> TridentState:
-        group, output = aggregation.group, aggregation.output
+        group, output = aggregation.group, aggregation.outputs
         fields = group.concat(output, self.get_name())
         state_name = name or self._label or output.names[0]
         if migrate is not None:
@@ -365,8 +365,8 @@ class GroupedStream(Windowing[Stream]):
 
         Gives the grouping fields and what the aggregator gives.
         """
-        member = member_of(self._stream, args, "partition_aggregate")
-        return GroupedStream(declare(self._stream, self._group, [member], full=False), self._group)
+        member = member_of(self._stream, args, "partition_aggregate", self._group)
+        return GroupedStream(declare(self._stream, [member], full=False), self._group)
 
     def aggregate(self, *args: Any) -> Stream:
         """Aggregate each key of the batch: `([in,] aggregator, out)`; gives the grouping fields and the result.
@@ -445,7 +445,7 @@ class GroupedStream(Windowing[Stream]):
         """
         return declare_process(self._stream, self._group, args, event_time, delay, state_name)
 
-    def _windowed(self) -> tuple[Stream, Fields | None]:
+    def _windowed(self) -> tuple[Stream, Fields]:
         return self._stream, self._group
 
     def __repr__(self) -> str:
@@ -517,7 +517,7 @@ class TridentState(TridentNames):
             )
         new, node = Stream(self._topology, self._node), self._node
         if isinstance(node, PersistNode) and node.aggregation and isinstance(node.aggregation.aggregator, Several):
-            return results(new, node.aggregation.aggregator, node.aggregation.output.names[0])
+            return results(new, node.aggregation)
         return new
 
     def __repr__(self) -> str:

@@ -86,7 +86,7 @@ def aggregated(given_: dict[str, Any], tables: Sequence[pa.Table], grouped: bool
     """Aggregate the tables of a batch as tasks do, and merge them as the driver does."""
     made = several(given_, FIELDS, "s", aggregate_type)
     group = FIELDS.select(["k"]) if grouped else Fields()
-    aggregation = Aggregation(group, grouped, FIELDS, made, value_of(made, "out"), True)
+    aggregation = Aggregation(FIELDS, made, value_of(made, "out"), True, group)
     keys, values = merge_partials(aggregation, [partial("a", aggregation, one, TupleErrors()) for one in tables])
     assert len(set(keys)) == len(keys)
     return dict(zip(keys, values, strict=True))

@@ -73,9 +73,8 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
     check_keys("multi_reduce", streams, groups)
     fields = output_fields(reducer, Fields(out), streams[0].get_name())
     return child_of(
-        streams, "multi_reduce", MultiReduceNode, fields, inputs=tuple(inputs), groups=tuple(groups), grouped=any(grouped),
-        reducer=reducer,
-    )  # fmt: skip
+        streams, "multi_reduce", MultiReduceNode, fields, inputs=tuple(inputs), groups=tuple(groups), reducer=reducer
+    )
 
 
 def _check_reducer(stream: StreamBase, reducer: Any, grouped: bool) -> None:

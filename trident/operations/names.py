@@ -9,7 +9,7 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, fields_of_struct
-from trident.graph import Member
+from trident.graph import Aggregation
 from trident.operations.builtin import Count, First, Last, MapGet, Max, Min, SnapshotGet, Sum
 from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator
 from trident.operations.several import Several
@@ -61,7 +61,7 @@ class MergedCombiner(CombinerAggregator[Any]):
         return self.combiner.zero()
 
 
-def merging_member(member: Member) -> Member:
+def merging_member(member: Aggregation) -> Aggregation:
     """Return the member of an aggregate that merges what a combiner's own member gave in part."""
     return replace(member, inputs=member.outputs, aggregator=_merging(member.aggregator))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
 from itertools import repeat
@@ -19,6 +18,7 @@ from typing import Any
 from trident.errors import TopologyError
 from trident.extras import needs_package
 from trident.fields import Fields, is_nested, struct_type, unquoted
+from trident.graph import Aggregation
 from trident.operations.builtin import Count, Min, Sum, at_least, sums
 from trident.operations.interfaces import CombinerAggregator
 from trident.roles import has
@@ -366,13 +366,8 @@ def _sketches() -> Any:
 # ---- several of them ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Aggregation):
     """One of several aggregates: what it is given, and its fields of the value."""
-
-    inputs: Fields
-    aggregator: Any
-    outputs: Fields
 
     @property
     def is_wide(self) -> bool:

@@ -162,7 +162,7 @@ def keyed(draw: st.DrawFn, values: st.SearchStrategy[Any], type_: Any) -> pa.Tab
 def aggregated(aggregator: Any, out: str, parts: list[pa.Table], grouped: bool) -> Any:
     """Aggregate as a batch of several parts is: each in part, then all of them. Overflow is an answer as well."""
     group = Fields("k: string") if grouped else Fields()
-    aggregation = Aggregation(group, grouped, Fields("v: string"), aggregator, Fields(f"out: {out}"), True)
+    aggregation = Aggregation(Fields("v: string"), aggregator, Fields(f"out: {out}"), True, group)
     try:
         partials = [partial("a", aggregation, part, TupleErrors()) for part in parts]
         keys, values = merge_partials(aggregation, partials)
@@ -216,7 +216,7 @@ def test_a_sum_that_is_too_large_fails_the_batch_instead_of_wrapping_around(
     type_ = arrow_type(ddl)
     table = pa.table({"k": ["a"] * 3, "v": pa.array([value] * 3, type_)})
     group = Fields("k: string") if grouped else Fields()
-    aggregation = Aggregation(group, grouped, Fields(f"v: {ddl}"), Sum(), Fields(f"out: {ddl}"), True)
+    aggregation = Aggregation(Fields(f"v: {ddl}"), Sum(), Fields(f"out: {ddl}"), True, group)
     with pytest.raises(StepFailed) as caught:
         partial("a", aggregation, table, TupleErrors())
     assert caught.value.failure.cause.startswith(f"field 'out' is declared {ddl}, but got ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ def _aggregated(node: WindowNode, held: pa.Table, key: Fields, run: StepRun) -> 
     if node.combines:
         table = merged(node, held, key, run)
     else:
-        table = aggregate(node.id, aggregating(node, key, node.member, partial=False), held, run)
+        table = aggregate(node.id, aggregating(node, replace(node.member, group=key), False), held, run)
     ends = table.column(END).to_numpy()
     return table.take(pa.array(np.argsort(ends, kind="stable"))) if np.any(ends[1:] < ends[:-1]) else table
 

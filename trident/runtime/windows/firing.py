@@ -78,7 +78,7 @@ def _with_times(node: WindowNode, tables: list[pa.Table]) -> tuple[list[pa.Table
 
 
 def _updated(node: WindowNode, state: Any, share: Share) -> pa.Table:
-    if node.config.counts and node.grouped:
+    if node.config.counts and len(node.group):
         return update_counts(node, state, pa.concat_tables(share.tables), share.run) if share.tables else _nothing(node)
     if isinstance(node.config, SessionWindow):
         return update_sessions(node, state, share)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -21,10 +22,9 @@ import pyarrow.compute as pc
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.graph import AggregateNode, Aggregation, JoinWithinNode, Member, WindowNode
+from trident.graph import AggregateNode, Aggregation, JoinWithinNode, WindowNode
 from trident.operations.metrics import count_again, remark
 from trident.operations.names import merging_member
-from trident.operations.several import Several
 from trident.operations.windows import SessionWindow, first_and_last
 from trident.runtime.steps.aggregates import merged_table, partial
 from trident.runtime.steps.in_batch import aggregate
@@ -52,9 +52,8 @@ def value_fields(node: WindowNode) -> Fields:
     return fields.select(names) if names else NOTHING
 
 
-def aggregating(node: WindowNode, key: Fields, member: Member, partial: bool) -> AggregateNode:
-    """Return an aggregate of a window's rows by a key; without a key they are one row."""
-    return AggregateNode(node.id, (), key.concat(member.outputs), key, bool(len(key)), (member,), partial)
+def aggregating(node: WindowNode, member: Aggregation, partial: bool) -> AggregateNode:
+    return AggregateNode(node.id, (), member.partial, (member,), partial)
 
 
 def bigint(name: str) -> Fields:
@@ -122,21 +121,14 @@ def panes_of(node: WindowNode, table: pa.Table) -> Ints:
 
 def partials(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.Table:
     """Aggregate tuples to partial results by a key; without a key to one row."""
-    return partial(node.id, _aggregation(node, key), table, run.on_error)
-
-
-def _aggregation(node: WindowNode, key: Fields) -> Aggregation:
-    member = node.member
-    return Aggregation(key, bool(len(key)), member.inputs, member.aggregator, member.outputs, combines=True)
+    return partial(node.id, replace(node.member, group=key), table, run.on_error)
 
 
 def merged(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.Table:
     """Combine partial results by a key; other columns than these are dropped."""
-    if table.num_rows and isinstance(node.member.aggregator, Several):
-        whole = merged_table(_aggregation(node, key), one_form(table, key.names))
-        if whole is not None:
-            return whole
-    return aggregate(node.id, aggregating(node, key, merging_member(node.member), partial=True), table, run)
+    member = replace(node.member, group=key)
+    whole = merged_table(member, one_form(table, key.names)) if table.num_rows else None
+    return aggregate(node.id, aggregating(node, merging_member(member), True), table, run) if whole is None else whole
 
 
 def with_column(table: pa.Table, name: str, numbers: Ints) -> pa.Table:
