@@ -17,9 +17,9 @@ import pyarrow.csv as pacsv
 from spouts.files.line_ends import RowFormat, RowParser
 from spouts.files.parsed_columns import is_extreme, may_be_small, refuse_bent_numbers, refuse_wide_decimals
 from spouts.files.tails import Check, End
+from trident.alignment import moments_as_text, read_formatted, read_moments
 from trident.errors import BadDataError
 from trident.fields import names_shown
-from trident.moment_columns import moments_as_text, read_formatted, read_moments
 
 _BOM = b"\xef\xbb\xbf"
 _ROWS = 10_000

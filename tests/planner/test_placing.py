@@ -12,7 +12,7 @@ from trident import TridentTopology
 from trident.errors import TopologyError
 from trident.operations import Count, MapGet
 from trident.planner import make_plan
-from trident.planner.placing import misplaced, place
+from trident.planner.plan import misplaced, place
 
 
 @pytest.fixture

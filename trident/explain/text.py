@@ -36,7 +36,7 @@ from trident.operations.expressions import Expression, col
 from trident.operations.names import operation_name
 from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import early_reads, is_exact, lack_text, spout_type_of
-from trident.planner.placing import Stage, misplaced, stage_memory, stages_of
+from trident.planner.plan import Stage, misplaced, stage_memory, stages_of
 from trident.redaction import shown_configuration
 from trident.spout.interfaces import SpoutType
 from trident.state.interfaces import StateSpec, StateType

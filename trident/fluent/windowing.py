@@ -18,13 +18,13 @@ from trident.operations.adapters import output_fields
 from trident.operations.expressions import Expression, col
 from trident.operations.names import step_label
 from trident.operations.several import result_fields
-from trident.operations.timers import TimersConfig
 from trident.operations.windows import (
     LATE,
     EventTime,
     SessionWindow,
     SlidingCountWindow,
     SlidingDurationWindow,
+    TimersConfig,
     TumblingCountWindow,
     TumblingDurationWindow,
     WindowConfig,

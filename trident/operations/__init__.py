@@ -53,12 +53,13 @@ from trident.operations.interfaces import (
 from trident.operations.metrics import Counter
 from trident.operations.several import ArgMax, ArgMin, Avg, Collect, CountDistinct, StdDev, TopN
 from trident.operations.sql import sql
-from trident.operations.timers import KeyedProcess, Timers
 from trident.operations.vectorised import ArrowFilter, ArrowFunction, arrow_filter, arrow_function
 from trident.operations.windows import (
+    KeyedProcess,
     SessionWindow,
     SlidingCountWindow,
     SlidingDurationWindow,
+    Timers,
     TumblingCountWindow,
     TumblingDurationWindow,
     WindowConfig,

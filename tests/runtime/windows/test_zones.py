@@ -12,8 +12,8 @@ import pytest
 
 from tests.harness.topology_runs import RowsSpout, keep, run_all
 from trident import TopologyError, TridentTopology
+from trident.moments import changes_in
 from trident.operations import Count, SlidingDurationWindow, TumblingDurationWindow
-from trident.operations.zones import changes_in
 from trident.testing import TopologyTestDriver
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)

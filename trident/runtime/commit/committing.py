@@ -26,7 +26,7 @@ from trident.channel import DaemonPool
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.planner import Plan
-from trident.planner.placing import place
+from trident.planner.plan import place
 from trident.runtime.commit.committer import (
     Committer,
     PartitionCommit,

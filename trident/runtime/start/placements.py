@@ -21,7 +21,7 @@ from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowN
 from trident.observe.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
-from trident.planner.placing import misplaced
+from trident.planner.plan import misplaced
 from trident.retention import Retention
 from trident.servers.log_addresses import Database, PostgresAddress, is_postgres
 from trident.spark.connect import server_of

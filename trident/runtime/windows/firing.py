@@ -21,12 +21,10 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations.metrics import count_again
-from trident.operations.timers import TimersConfig
-from trident.operations.windows import SessionWindow
+from trident.operations.windows import SessionWindow, TimersConfig
 from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.windows.count_windows import update_counts
-from trident.runtime.windows.fired_rows import Complete, late_rows, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
 from trident.runtime.windows.kept_windows import TupleRun as Chunks
@@ -34,16 +32,19 @@ from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.session_update import update_sessions
 from trident.runtime.windows.shares import Share
 from trident.runtime.windows.timer_update import update_timers
-from trident.runtime.windows.worker_input import (
+from trident.runtime.windows.window_rows import (
     AT,
     NOWHERE,
     PANE,
     ROWS,
+    Complete,
     bigint,
     content_fields,
+    late_rows,
     merged,
     panes_of,
     partials,
+    results,
     with_column,
 )
 

@@ -32,10 +32,9 @@ from trident.operations.metrics import count_again
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords, keys_together
-from trident.runtime.windows.fired_rows import late_rows, session_results
 from trident.runtime.windows.grid import Spans, sessions_of
 from trident.runtime.windows.shares import Share
-from trident.runtime.windows.worker_input import (
+from trident.runtime.windows.window_rows import (
     AT,
     END,
     NOTHING,
@@ -43,8 +42,10 @@ from trident.runtime.windows.worker_input import (
     SESSION,
     START,
     bigint,
+    late_rows,
     merged,
     partials,
+    session_results,
     value_fields,
     with_column,
     with_nothing,
