@@ -49,9 +49,9 @@ from trident.operations.adapters import (
 )
 from trident.operations.builtin import Last
 from trident.operations.expressions import Expression
+from trident.operations.interfaces import ArrowFilter, ArrowFunction
 from trident.operations.names import spread, step_label
 from trident.operations.several import Several
-from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.roles import has
 from trident.state.interfaces import StateFactory, StateSpec
 

@@ -28,7 +28,7 @@ from trident.graph import (
     SelectNode,
 )
 from trident.operations.expressions import col
-from trident.operations.vectorised import ArrowFunction
+from trident.operations.interfaces import ArrowFunction
 from trident.planner import Exchange, RequestPlan, Sink, Step
 from trident.runtime.engine.fragment_runs import run_step
 from trident.runtime.engine.routing import route

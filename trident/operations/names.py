@@ -11,7 +11,7 @@ from trident.errors import TopologyError
 from trident.fields import Fields, fields_of_struct
 from trident.graph import Aggregation
 from trident.operations.builtin import Count, First, Last, MapGet, Max, Min, SnapshotGet, Sum
-from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator
+from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator, function_name
 from trident.operations.several import Several
 from trident.roles import has
 from trident.tuples import TridentCollector, TridentTuple
@@ -38,11 +38,6 @@ def step_label(call: str, operation: Any, state: str | None = None) -> str:
     name = operation_name(operation)
     label = name if _WORD.fullmatch(name) else call  # `<lambda>`
     return label if state is None else f"{label}@{state}"
-
-
-def function_name(function: Any) -> str:
-    """Return a function's name; for a callable object without one, its class's."""
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 class MergedCombiner(CombinerAggregator[Any]):

@@ -19,8 +19,8 @@ from trident.fields import Fields
 from trident.graph import EachNode, FilterNode, MapNode, SelectNode
 from trident.operations.expression_types import EXACT, type_of
 from trident.operations.expressions import Expression, lit
+from trident.operations.interfaces import ArrowFunction
 from trident.operations.metrics import count_again, counting
-from trident.operations.vectorised import ArrowFunction
 from trident.planner import Step
 from trident.runtime.steps import kernels
 from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, failure_of
