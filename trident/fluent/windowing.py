@@ -176,26 +176,26 @@ def _declare(
     given = member.outputs if named is None else result_fields(named.aggregator)
     fields = key.concat(limits, stream.get_name()).concat(given, stream.get_name())
     check_own_names(stream, "a window cannot take or give", (*fields.names, *member.inputs.names, *late.names))
-    name = state_name or stream._label or f"{member.outputs.names[0]}-window"
-    stream._topology._add_state(
-        StateNode(name, keeping(stream, "window", name, spec, config.kept_ms, by_key=len(key) > 0))
-    )
-    label = step_label("window", member.aggregator, name)
     if len(late):
-        own = Fields.of([LATE, *map(late_field, late.names)], ["boolean", *late.types])
-        fields = fields.concat(own)
-    node = stream._child(
-        label,
-        WindowNode,
-        fields,
-        state=name,
-        inputs=member.inputs,
-        window=config,
-        member=member,
-        bounds=limits,
-        late=late,
-    )
-    return type(stream)(stream._topology, node)
+        fields = fields.concat(Fields.of([LATE, *map(late_field, late.names)], ["boolean", *late.types]))
+    return _added(stream, config, member, fields, spec, state_name, bounds=limits, late=late)
+
+
+def _added(
+    stream: S,
+    config: WindowConfig,
+    member: Aggregation,
+    fields: Fields,
+    spec: StateSpec,
+    name: str | None,
+    **more: Fields,
+) -> S:
+    """Add the node of a window or of a process, and its state."""
+    name = name or stream._label or f"{member.outputs.names[0]}-{config.what}"
+    kept = keeping(stream, config.what, name, spec, config.kept_ms, by_key=len(member.group) > 0)
+    stream._topology._add_state(StateNode(name, kept))
+    label, more = step_label(config.what, member.aggregator, name), {"inputs": member.inputs, **more}
+    return stream._then(label, WindowNode, fields, state=name, window=config, member=member, **more)
 
 
 def check_own_names(stream: StreamBase, what: str, names: Iterable[str]) -> None:
@@ -329,13 +329,7 @@ def declare_process(
     config = _config(stream, event_time, delay)
     fields = group.concat(member.outputs, stream.get_name())
     check_own_names(stream, "a process cannot take or give", (*fields.names, *member.inputs.names))
-    name = state_name or stream._label or f"{member.outputs.names[0]}-process"
-    stream._topology._add_state(StateNode(name, keeping(stream, config.what, name, spec, config.kept_ms)))
-    node = stream._child(
-        step_label(config.what, member.aggregator, name), WindowNode, fields, state=name, inputs=member.inputs,
-        window=config, member=member,
-    )  # fmt: skip
-    return type(stream)(stream._topology, node)
+    return _added(stream, config, member, fields, spec, state_name)
 
 
 def _member(stream: StreamBase, args: Sequence[Any], group: Fields) -> Aggregation:

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.graph import JoinWithinNode, WindowNode
-from trident.operations.metrics import count_again
 from trident.operations.windows import SessionWindow, TimersConfig
 from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import Ints
@@ -36,7 +35,6 @@ from trident.runtime.windows.window_rows import (
     AT,
     NOWHERE,
     PANE,
-    ROWS,
     Complete,
     bigint,
     content_fields,
@@ -46,6 +44,7 @@ from trident.runtime.windows.window_rows import (
     partials,
     results,
     with_column,
+    without_late,
 )
 
 _Rows = list[pa.RecordBatch]
@@ -164,11 +163,9 @@ class _Update:
         over = [pane for pane in np.unique(panes).tolist() if self._grid.is_over(pane, self._before)]
         if not over:
             return table
-        late = np.isin(panes, over)
-        tuples = table.column(ROWS).to_numpy()[late].sum() if ROWS in table.column_names else late.sum()
-        count_again({f"{self._node.state}/late": int(tuples)})
-        self.late = [late_rows(self._node, table.filter(pa.array(late)))]
-        return table.filter(pa.array(~late))
+        in_time, late = without_late(self._node, table, np.isin(panes, over))
+        self.late = [late_rows(self._node, late)]
+        return in_time
 
     def _move_to(self, ordinate: int) -> None:
         self._frontier = ordinate if self._frontier is None else max(self._frontier, ordinate)

@@ -317,6 +317,14 @@ def late_rows(node: WindowNode, tuples: pa.Table) -> pa.Table:
     return _widened(node, pa.table({**columns, **{late_field(name): tuples.column(name) for name in node.late.names}}))
 
 
+def without_late(node: WindowNode, rows: pa.Table, late: np.ndarray) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that are in time, and the late ones, whose tuples are counted."""
+    if late.any():
+        tuples = rows.column(ROWS).to_numpy()[late].sum() if ROWS in rows.column_names else late.sum()
+        count_again({f"{node.state}/late": int(tuples)})
+    return rows.filter(pa.array(~late)), rows.filter(pa.array(late))
+
+
 def _widened(node: WindowNode, table: pa.Table) -> pa.Table:
     """Return a table with all that the node gives; null where the table lacks it."""
     schema = schema_of(node.fields)
