@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -295,6 +297,21 @@ def test_a_sketch_counts_many_values_in_bounded_bytes() -> None:
     assert len(merged["n_sketch"]) < 2_200
     few = made.combine(made.init(_tuple(FIELDS.select(["k"]), "a")), made.init(_tuple(FIELDS.select(["k"]), "b")))
     assert few["n"] == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        ([Decimal("1" * 38), Decimal("1" * 37 + "2")], 2),  # Python rounds to 28 digits where it is not told otherwise
+        ([Decimal("1.50"), Decimal("1.5")], 1),
+        ([datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))], 1),
+        ([datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=ZoneInfo("UTC"))], 1),
+    ],
+)
+def test_a_sketch_takes_equal_values_for_one_and_others_for_two(values: list[Any], count: int) -> None:
+    sketch = CountDistinct("v", approximate=True)
+    one, other = (sketch.init(_tuple(Fields("v"), value)) for value in values)
+    assert sketch.combine(one, other)[0] == count
 
 
 def test_more_distinct_values_than_are_remembered_fail_the_batch() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from datetime import UTC, datetime
 from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
 from itertools import repeat
@@ -347,8 +348,12 @@ def _canonical(value: Any) -> Any:
 
 def _hashed(value: Any) -> str | int | float:
     """Return a value as a sketch takes it; of values that are equal always the same."""
+    if isinstance(value, Decimal):
+        return repr(_DIGITS.normalize(value))
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return repr(value.astimezone(UTC))  # not as the zone that a release of Arrow gives it calls itself
     if isinstance(value, bool | bytes) or not isinstance(value, str | int | float):
-        return repr(value.normalize() if isinstance(value, Decimal) else value)
+        return repr(value)
     return math.nan if value != value else _canonical(value)
 
 
