@@ -19,7 +19,6 @@ from trident.fluent.repartitioning import Repartitioning, memory_load
 from trident.fluent.selecting import Selecting, is_sql, sql_texts
 from trident.fluent.windowing import Windowing, declare_process
 from trident.graph import (
-    Aggregation,
     EachNode,
     FilterNode,
     MapNode,
@@ -39,7 +38,6 @@ from trident.operations.adapters import (
     PlainFunction,
     PlainMap,
     adapt,
-    aggregate_type,
     check_query,
     check_texts,
     output_fields,
@@ -286,37 +284,21 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         name: str | None,
         migrate: Migrate | None,
     ) -> TridentState:
-        refuse_state(self, "persistent_aggregate")
-        spec = spec_of(state)
-        if named := by_name(self, args, name or self._label or "aggregates", "persistent_aggregate", group):
-            return self._persisted(spec, named, name, migrate)
-        inputs, aggregator, out = self._operation_args(args)
-        combines, reduces = has(aggregator, "combine"), has(aggregator, "reduce")
-        refuse_missing_output("persistent_aggregate", aggregator, out, self.get_name())
-        if out is None or not (combines or reduces) or isinstance(aggregator, type):
-            raise self._wrong(
-                f"persistent_aggregate takes (state, [fields,] aggregator, output field); got {aggregator!r}, expected an "
-                "object with combine (CombinerAggregator) or reduce (ReducerAggregator)"
-            )
-        output = aggregate_type(aggregator, inputs, out, self.get_name())
-        if combines and len(inputs) > 1 and not isinstance(aggregator, Last):
-            raise self._wrong(f"a combiner takes one field, got {list(inputs.names)}")
-        return self._persisted(spec, Aggregation(inputs, aggregator, output, combines, group), name, migrate)
-
-    def _persisted(
-        self, spec: StateSpec, aggregation: Aggregation, name: str | None, migrate: Migrate | None
-    ) -> TridentState:
-        group, output = aggregation.group, aggregation.outputs
-        fields = group.concat(output, self.get_name())
-        state_name = name or self._label or output.names[0]
+        call = "persistent_aggregate"
+        refuse_state(self, call)
+        spec, value = spec_of(state), name or self._label or "aggregates"
+        made = by_name(self, args, value, call, group) or member_of(self, args, call, group, in_state=True)
+        if made.combines and len(made.inputs) > 1 and not isinstance(made.aggregator, Last | Several):
+            raise self._wrong(f"a combiner takes one field, got {list(made.inputs.names)}")
+        fields = group.concat(made.outputs, self.get_name())
+        name = name or self._label or made.outputs.names[0]
         if migrate is not None:
-            refuse_migration(migrate, spec, output, state_name)
-        state = StateNode(state_name, spec, key_fields=group, value=output, migrate=migrate)
-        declared = self._topology._add_state(state)
-        label = step_label("aggregate", aggregation.aggregator, state_name)
-        node = self._child(
-            label, PersistNode, fields, state=state_name, inputs=aggregation.inputs, aggregation=aggregation
+            refuse_migration(migrate, spec, made.outputs, name)
+        declared = self._topology._add_state(
+            StateNode(name, spec, key_fields=group, value=made.outputs, migrate=migrate)
         )
+        label = step_label("aggregate", made.aggregator, name)
+        node = self._child(label, PersistNode, fields, state=name, inputs=made.inputs, aggregation=made)
         return TridentState(self._topology, declared, node)
 
     def _each_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:

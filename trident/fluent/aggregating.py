@@ -157,22 +157,29 @@ def results(stream: S, aggregation: Aggregation) -> S:
     return stream._then("select", SelectNode, Fields.of(list(columns), types), expressions=tuple(columns.values()))
 
 
-def member_of(stream: StreamBase, args: Sequence[Any], call: str, group: Fields = Fields()) -> Aggregation:
+def member_of(
+    stream: StreamBase, args: Sequence[Any], call: str, group: Fields = Fields(), in_state: bool = False
+) -> Aggregation:
     """Read `([in,] aggregator, out)`; `TopologyError` if it is no aggregator or the fields do not fit it."""
     inputs, aggregator, out = stream._operation_args(args)
     combines = has(aggregator, "combine")
     single = combines or has(aggregator, "reduce")
     refuse_missing_output(call, aggregator, out, stream.get_name())
-    if out is None or isinstance(aggregator, type) or not (single or has(aggregator, "complete")):
+    fits = not isinstance(aggregator, type) and (single or (has(aggregator, "complete") and not in_state))
+    if out is None or not fits:
+        takes, kinds = _IN_STATE if in_state else _IN_BATCH
         raise stream._wrong(
-            f"{call} takes ([fields,] aggregator, output fields); got {aggregator!r}, expected an object with combine "
-            "(CombinerAggregator), reduce (ReducerAggregator) or aggregate and complete (Aggregator)"
+            f"{call} takes ({takes}); got {aggregator!r}, expected an object with combine (CombinerAggregator){kinds}"
         )
     if not len(out):
         raise stream._wrong(f"{call} needs at least one output field")
     name = stream.get_name()
     typed = aggregate_type(aggregator, inputs, out, name) if single else output_fields(aggregator, out, name)
     return Aggregation(inputs, aggregator, typed, combines, group)
+
+
+_IN_STATE = "state, [fields,] aggregator, output field", " or reduce (ReducerAggregator)"
+_IN_BATCH = "[fields,] aggregator, output fields", ", reduce (ReducerAggregator) or aggregate and complete (Aggregator)"
 
 
 def declare(stream: S, members: Sequence[Aggregation], full: bool, label: str | None = None) -> S:
