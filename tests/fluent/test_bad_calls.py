@@ -75,14 +75,6 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
         "stream 's': Sum needs a number, but field 'a' is string",
     ),
     "sum of booleans": (lambda t, s: s.aggregate("b", Sum(), "x"), "Sum needs a number, but field 'b' is boolean"),
-    "sum of maps by key": (
-        lambda t, s: s.group_by("a").aggregate("m", Sum(), "x"),
-        "Sum needs a number, but field 'm' is map<string,int>",
-    ),
-    "sum in a chain": (
-        lambda t, s: s.chained_agg().aggregate(Count(), "c").aggregate("l", Sum(), "x"),
-        "field 'l' is array<int>",
-    ),
     "sum of a field that is not there": (
         lambda t, s: s.partition_aggregate("z", Sum(), "x"),
         "no field 'z' of stream 's'; it has ['a', 'n', 'm', ",
@@ -137,32 +129,12 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
         lambda t, s: s.each("n", Split(), "w"),
         "stream 's': Split takes one field of type string, but got (n: int); name one, and make it text with each or select",
     ),
-    "split of two fields": (
-        lambda t, s: s.each("a, n", Split(), "w"),
-        "Split takes one field of type string, but got (a: string, n",
-    ),
     "split of nothing": (lambda t, s: s.each(Split(), "w"), "Split takes one field of type string, but got ()"),
     "length of a number": (
         lambda t, s: s.each("n", StringLength(), "w"),
         "StringLength takes one field of type string, but got",
     ),
     # fields
-    "a field twice": (lambda t, s: s.project("a, n, a"), "duplicate field 'a' in ['a', 'n', 'a']"),
-    "a key twice": (lambda t, s: s.group_by("a", "a"), "duplicate field 'a' in ['a', 'a']"),
-    "an output twice": (lambda t, s: s.each("a", str.split, "x: int, x: int"), "duplicate field 'x' in ['x', 'x']"),
-    "an unknown type": (
-        lambda t, s: s.each("a", len, "x: strng"),
-        "'strng' is not a Spark type; known are bigint, binary",
-    ),
-    "no fields at all": (
-        lambda t, s: s.project(THREE),
-        "cannot read 3 as fields; write 'name', 'name: type' or a list of them",
-    ),
-    "a condition that is none": (
-        lambda t, s: s.where(col("n")),
-        "stream 's': where takes a boolean, but col('n') is int",
-    ),
-    "a condition of two types": (lambda t, s: s.where(col("a") > 1), "stream 's': cannot compute (col('a') > lit(1))"),
     # several streams
     "merge of other types": (
         lambda t, s: t.merge(s.project("a"), s.project("n")),
@@ -300,13 +272,8 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     # names
     "a stream called 3": (lambda t, s: t.new_stream(THREE, FixedBatchSpout("a", 1, ["x"])), "3 cannot name a stream"),
     "a label of 3": (lambda t, s: s.name(THREE), "3 cannot be the name of a stream, a text without '/' and ':'"),
-    "a state called 3": (
-        lambda t, s: s.persistent_aggregate(MemoryMapState(), Count(), "c", state_name=THREE),
-        "3 cannot name a state",
-    ),
     "a function called None": (lambda t, s: t.new_drpc_stream(NOTHING), "None cannot name a DRPC function"),
     # round and round
-    "assemblies that apply each other": (lambda t, s: ping(s), "stream 's/bool': assembly <function pong at 0x"),
     "a function without a field for what it gives": (
         lambda t, s: s.each("a", Split()),
         "stream 's': each of Split does not say what its output is called. Name it after the operation: "
@@ -360,15 +327,6 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
             for name, path in (("one", "s3://bucket/states/inner/"), ("two", "s3://bucket/states/"))
         ],
         "states 'one' and 'two' are kept in s3://bucket/states and inside of it, in s3://bucket/states/inner; give each",
-    ),
-    "new values into the same state": (
-        lambda t, s: (
-            by_key(s)
-            .new_values_stream()
-            .group_by("a")
-            .persistent_aggregate(MemoryMapState(), "c", Sum(), "c2", state_name="c")
-        ),
-        "topology 't' already has a state 'c'; give this one a name of its own: state_name=...",
     ),
 }
 

@@ -471,13 +471,6 @@ def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> No
         call(lines())
 
 
-def test_two_windows_need_two_names() -> None:
-    stream = lines()
-    stream.tumbling_window(2, Count(), "n")
-    with pytest.raises(TopologyError, match="already has a state 'n-window'; give this one a name of its own"):
-        stream.tumbling_window(3, Count(), "n")
-
-
 class _NoKind:
     """A state that says no kind."""
 
