@@ -377,14 +377,14 @@ def test_states_that_do_not_feed_each_other_commit_in_one_stage_and_what_is_behi
 
 def test_a_query_of_the_state_before_the_batch_runs_before_the_update(topology: TridentTopology) -> None:
     counts = counted(lines(topology), "counts")
-    lines(topology, "asked").state_query(counts, "line", MapGet(), "n").peek(print)
+    lines(topology, "asked").state_query(counts, "line", MapGet(), "c").peek(print)
     levels = levels_of(topology, "counts")
     assert ["asked" in level[0] for level in levels] == [True, False]
 
 
 def test_a_query_that_sees_its_batch_runs_after_the_update(topology: TridentTopology) -> None:
     counts = counted(lines(topology), "counts")
-    lines(topology, "asked").state_query(counts, "line", MapGet(), "n", sees="this_batch").peek(print)
+    lines(topology, "asked").state_query(counts, "line", MapGet(), "c", sees="this_batch").peek(print)
     levels = levels_of(topology, "counts")
     assert ["asked" in level[0] for level in levels] == [False, True]
 
@@ -392,7 +392,7 @@ def test_a_query_that_sees_its_batch_runs_after_the_update(topology: TridentTopo
 def test_every_query_that_sees_its_batch_runs_after_the_update(topology: TridentTopology) -> None:
     counts = counted(lines(topology), "counts")
     for name in ("first", "second"):
-        lines(topology, name).state_query(counts, "line", MapGet(), "n", sees="this_batch").peek(print)
+        lines(topology, name).state_query(counts, "line", MapGet(), "c", sees="this_batch").peek(print)
     update, queries = levels_of(topology, "counts")
     assert (len(update), len(queries)) == (1, 2)
 
