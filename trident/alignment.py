@@ -140,10 +140,7 @@ def align(column: Any, wanted: pa.DataType, name: str, what: str) -> Any:
     if column.type == wanted:
         return column
     check_readable(column.type, wanted, name, what)
-    convert = partial(_convert, what)
-    if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([rebuild(chunk, wanted, name, convert) for chunk in column.chunks], wanted)
-    return rebuild(column, wanted, name, convert)
+    return rebuild(column, wanted, name, partial(_convert, what))
 
 
 def _convert(what: str, array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
@@ -177,14 +174,16 @@ def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     return made
 
 
-def rebuild(array: pa.Array, wanted: pa.DataType, path: str, convert: Convert) -> pa.Array:
+def rebuild(array: Any, wanted: pa.DataType, path: str, convert: Convert) -> Any:
     """Return an array as one of another type; `convert` makes what is no list, map or struct, of its values and its path."""
+    if array.type == wanted:
+        return array
+    if isinstance(array, pa.ChunkedArray):
+        return pa.chunked_array([rebuild(chunk, wanted, path, convert) for chunk in array.chunks], wanted)
     if isinstance(array.type, pa.BaseExtensionType):
         return rebuild(array.storage, wanted, path, convert)
     if isinstance(array.type, pa.DictionaryType):
         return rebuild(array.dictionary_decode(), wanted, path, convert)
-    if array.type == wanted:
-        return array
     if isinstance(array.type, pa.StructType) and isinstance(wanted, pa.StructType):
         columns = {f".{one.name}": column for one, column in zip(array.type, array.flatten(), strict=True)}
     elif isinstance(array.type, _LISTS) and isinstance(wanted, pa.ListType):
@@ -229,10 +228,6 @@ def read_moments(column: Any, type_: pa.DataType, name: str, read: Convert | Non
     `read`: makes what is neither list nor struct; by default moments and dates.
     Raises `pa.ArrowInvalid` that names the column and the first text that is none.
     """
-    if column.type == type_:
-        return column
-    if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([rebuild(chunk, type_, name, read or _read) for chunk in column.chunks], type_)
     return rebuild(column, type_, name, read or _read)
 
 

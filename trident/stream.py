@@ -12,7 +12,7 @@ from typing import Any, Literal
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, by_name, declare, member_of, results
-from trident.fluent.base import is_fields, key_of, refuse_state, refuse_this_batch
+from trident.fluent.base import child_of, is_fields, key_of, refuse_state, refuse_this_batch
 from trident.fluent.declaration import Declaration, spec_of
 from trident.fluent.removing import remove
 from trident.fluent.repartitioning import Repartitioning, memory_load
@@ -189,7 +189,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         outputs = output_fields(updater, out, self.get_name()) if out is not None else Fields()
         declared = self._topology._add_state(StateNode(name, spec_of(state), free_keys=True))
         label = step_label("persist", updater, name)
-        node = self._child(label, PersistNode, outputs, state=name, inputs=inputs, updater=updater)
+        node = child_of([self], label, PersistNode, outputs, state=name, inputs=inputs, updater=updater)
         return TridentState(self._topology, declared, node)
 
     def state_query(
@@ -298,7 +298,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
             StateNode(name, spec, key_fields=group, value=made.outputs, migrate=migrate)
         )
         label = step_label("aggregate", made.aggregator, name)
-        node = self._child(label, PersistNode, fields, state=name, inputs=made.inputs, aggregation=made)
+        node = child_of([self], label, PersistNode, fields, state=name, inputs=made.inputs, aggregation=made)
         return TridentState(self._topology, declared, node)
 
     def _each_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:

@@ -19,7 +19,7 @@ rows go to the partition of an exchange. So a batch, or its second half, is one 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -187,12 +187,6 @@ def kept_by(graph: Graph, node: Node, fragment: Fragment) -> int:
         partitions = partitions_of_state(graph, node)
         return partitions if partitions > 1 else 0
     return 0
-
-
-def keeping(fragment: Fragment, kept: Mapping[str, int]) -> Fragment:
-    """Return a fragment whose sinks know which of their targets keep partitions."""
-    sinks = tuple(replace(sink, kept=kept.get(sink.target, 0)) for sink in fragment.sinks)
-    return replace(fragment, sinks=sinks)
 
 
 def most_kept(sinks: Iterable[Sink]) -> int:
