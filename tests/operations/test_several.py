@@ -273,29 +273,25 @@ def test_means_of_decimals_are_exact_however_a_stream_is_cut() -> None:
     made = several({"mean": Avg("n")}, fields, "s", aggregate_type)
     assert made.parts[0].outputs.types == ("decimal(38,6)", "decimal(38,2)", "bigint")
     rows = [Decimal("0.01"), Decimal("0.02"), Decimal("0.02")]
-    values = [made.init(_tuple(fields, one)) for one in rows]
+    values = [made.init(TridentTuple(fields, (one,))) for one in rows]
     left = made.combine(made.combine(values[0], values[1]), values[2])
     assert left == made.combine(values[0], made.combine(values[1], values[2]))
     assert left["mean"] == Decimal("0.016667")
-
-
-def _tuple(fields: Fields, *values: Any) -> Any:
-    from trident.tuples import TridentTuple
-
-    return TridentTuple(fields, values)
 
 
 def test_a_sketch_counts_many_values_in_bounded_bytes() -> None:
     made = several({"n": CountDistinct("k", approximate=True)}, FIELDS, "s", aggregate_type)
     value, merged = made.zero(), made.zero()
     for number in range(3_000):
-        one = made.init(_tuple(FIELDS.select(["k"]), f"user {number % 1_500}"))
+        one = made.init(TridentTuple(FIELDS.select(["k"]), (f"user {number % 1_500}",)))
         value = made.combine(value, one)
         if number % 100 == 99:  # in parts, as batches are
             merged, value = made.combine(merged, value), made.zero()
     assert abs(merged["n"] - 1_500) < 1_500 * 0.05
     assert len(merged["n_sketch"]) < 2_200
-    few = made.combine(made.init(_tuple(FIELDS.select(["k"]), "a")), made.init(_tuple(FIELDS.select(["k"]), "b")))
+    few = made.combine(
+        made.init(TridentTuple(FIELDS.select(["k"]), ("a",))), made.init(TridentTuple(FIELDS.select(["k"]), ("b",)))
+    )
     assert few["n"] == 2
 
 
@@ -310,7 +306,7 @@ def test_a_sketch_counts_many_values_in_bounded_bytes() -> None:
 )
 def test_a_sketch_takes_equal_values_for_one_and_others_for_two(values: list[Any], count: int) -> None:
     sketch = CountDistinct("v", approximate=True)
-    one, other = (sketch.init(_tuple(Fields("v"), value)) for value in values)
+    one, other = (sketch.init(TridentTuple(Fields("v"), (value,))) for value in values)
     assert sketch.combine(one, other)[0] == count
 
 
