@@ -222,15 +222,6 @@ def test_event_times_of_other_types(type_: str, make: Callable[[int], Any], boun
     }
 
 
-def test_a_time_that_no_calendar_has_is_no_time() -> None:
-    topology = TridentTopology("t")
-    given = {1: [(5,), (1 << 62,), (-(1 << 62),), (None,)], 2: [(25,)]}
-    stream = topology.new_stream("s", RowsSpout("at: bigint", given))
-    fired = keep(stream.window(TumblingDurationWindow.of(10 * MS).by_event_time("at"), Count(), "n"))
-    assert run_all(topology, "in_process").status["metrics"] == {"n-window/no_event_time": 3}
-    assert fired.rows == [(1,)]
-
-
 def test_a_window_that_begins_before_the_calendar_does_has_a_bound_that_can_be_read() -> None:
     first = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
     topology = TridentTopology("t")

@@ -136,14 +136,6 @@ def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> No
         call(topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1))))
 
 
-def test_a_key_may_have_the_name_that_their_value_has_by_itself() -> None:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", FixedBatchSpout("aggregates: string, n: int", 2, ("a", 1), ("a", 2)))
-    kept = keep(stream.group_by("aggregates").tumbling_window(2, {"total": Sum("n")}))
-    run_all(topology, "in_process")
-    assert kept.rows == [("a", 3)]
-
-
 def test_explain_names_them() -> None:
     topology = TridentTopology("t")
     stream = topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1)))

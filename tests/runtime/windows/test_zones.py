@@ -73,12 +73,6 @@ def check_days(zone: str, given: list[datetime], type_: str) -> None:
             assert (edge - timedelta(microseconds=1)).astimezone(tz).date() < day
 
 
-def test_days_about_both_changes_of_the_clocks_have_23_and_25_hours() -> None:
-    for change, hours in ((datetime(2024, 3, 31, 12), 23), (datetime(2024, 10, 27, 12), 25)):
-        (row,) = fired(TumblingDurationWindow.of(DAY, zone="Europe/Berlin"), [change.replace(tzinfo=UTC)])
-        assert row[1] - row[0] == hours * HOUR
-
-
 @pytest.mark.parametrize(
     ("zone", "moment"), [("Asia/Kolkata", datetime(2024, 10, 27)), ("Australia/Adelaide", datetime(2024, 4, 6, 16, 30))]
 )
