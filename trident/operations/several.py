@@ -218,7 +218,7 @@ class CountDistinct(WideAggregator):
     """
 
     def __init__(self, field: str, approximate: bool = False, most: int = 10_000) -> None:
-        self.of, self.approximate, self.most = (field,), approximate, most
+        self.of, self.approximate, self.most = (field,), approximate, _how_many(self, most)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         _refuse_nested(self, inputs, 0)
@@ -293,9 +293,7 @@ class TopN(WideAggregator):
     """
 
     def __init__(self, n: int, field: str, by: str | None = None) -> None:
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise ValueError(f"TopN takes how many values to keep, at least 1; got {n!r}")
-        self.n, self.of = n, _distinct(field, by or field)
+        self.n, self.of = _how_many(self, n), _distinct(field, by or field)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         _refuse_nested(self, inputs, -1)
@@ -318,7 +316,7 @@ class Collect(WideAggregator):
     """The values of one field as an array, in the order in which they come, nulls skipped: the first `most` of them."""
 
     def __init__(self, field: str, most: int = 1_000) -> None:
-        self.of, self.most = (field,), most
+        self.of, self.most = (field,), _how_many(self, most)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         return Fields.of([name], [f"array<{inputs.types[0]}>"])
@@ -331,6 +329,12 @@ class Collect(WideAggregator):
 
     def zero(self) -> Values:
         return ([],)
+
+
+def _how_many(aggregator: WideAggregator, values: Any) -> int:
+    if not isinstance(values, int) or isinstance(values, bool) or values < 1:
+        raise ValueError(f"{type(aggregator).__name__} takes how many values to keep, at least 1; got {values!r}")
+    return values
 
 
 def _in_order(row: tuple[Any, ...]) -> tuple[bool, Any]:
