@@ -184,20 +184,26 @@ def rebuild(array: Any, wanted: pa.DataType, path: str, convert: Convert) -> Any
         return rebuild(array.storage, wanted, path, convert)
     if isinstance(array.type, pa.DictionaryType):
         return rebuild(array.dictionary_decode(), wanted, path, convert)
-    if isinstance(array.type, pa.StructType) and isinstance(wanted, pa.StructType):
-        columns = {f".{one.name}": column for one, column in zip(array.type, array.flatten(), strict=True)}
-    elif isinstance(array.type, _LISTS) and isinstance(wanted, pa.ListType):
-        columns = {"[]": array.flatten()}
-    elif isinstance(array.type, pa.MapType) and isinstance(wanted, pa.MapType):
+    if isinstance(array.type, pa.MapType):
         array = array.take(pa.array(range(len(array)), pa.int64()))  # with offsets from 0, and nothing under a null
-        columns = {"[key]": array.keys, "[value]": array.items}
-    else:
+    if (columns := _columns(array, wanted)) is None:
         return convert(array, wanted, path)
     made = [
         rebuild(columns[part], type_, path + part, convert) if part in columns else pa.nulls(len(array), type_)
         for part, type_ in _parts(wanted).items()
     ]
     return _nested(array, wanted, made)
+
+
+def _columns(array: pa.Array, wanted: pa.DataType) -> dict[str, pa.Array] | None:
+    """Return the parts of a struct, a list or a map by their paths; None of what is none, or is to be another."""
+    if isinstance(array.type, pa.StructType) and isinstance(wanted, pa.StructType):
+        return {f".{one.name}": column for one, column in zip(array.type, array.flatten(), strict=True)}
+    if isinstance(array.type, _LISTS) and isinstance(wanted, pa.ListType):
+        return {"[]": array.flatten()}
+    if isinstance(array.type, pa.MapType) and isinstance(wanted, pa.MapType):
+        return {"[key]": array.keys, "[value]": array.items}
+    return None
 
 
 def _nested(array: pa.Array, wanted: pa.DataType, parts: list[pa.Array]) -> pa.Array:
