@@ -56,7 +56,7 @@ ALLOWED = {
     ): "the driver's constants are chosen by the names of consistency levels",
     ("trident/coordination/transaction_log.py", "fdatasync"): SYSTEM,
     ("trident/runtime/engine/runners.py", "sched_getaffinity"): SYSTEM,
-    ("trident/operations/names.py", "__name__"): FUNCTIONS,
+    ("trident/operations/interfaces.py", "__name__"): FUNCTIONS,
     ("trident/crashtest/injected/sitecustomize.py", "__code__"): FUNCTIONS,
     ("trident/crashtest/injected/sitecustomize.py", "__name__"): FUNCTIONS,
     ("trident/testing/backend/fenced_map_contract.py", "__name__"): FUNCTIONS,

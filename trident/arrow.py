@@ -61,14 +61,21 @@ def table_of(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
 
 
 _ALIKE = tuple(
-    {getattr(pa, name)().id for name in names.split() if hasattr(pa, name)}
+    {getattr(pa.lib, f"Type_{name}", None) for name in names.split()}  # an older Arrow lacks some
     for names in (
-        "int8 int16 int32 int64 uint8 uint16 uint32 uint64",
-        "float16 float32 float64",
-        "string large_string string_view",
-        "binary large_binary binary_view",
+        "INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64",
+        "HALF_FLOAT FLOAT DOUBLE",
+        "DECIMAL32 DECIMAL64 DECIMAL128 DECIMAL256",
+        "STRING LARGE_STRING STRING_VIEW",
+        "BINARY LARGE_BINARY BINARY_VIEW FIXED_SIZE_BINARY",
+        "LIST LARGE_LIST",
     )
 )
+
+
+def are_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether types are of one kind, as whole numbers, texts or times are: converted to each other if the values fit."""
+    return one.id == other.id or any({one.id, other.id} <= each for each in _ALIKE)
 
 
 def strict_cast(array: Any, type_: pa.DataType, field: str, declared: str | None = None) -> Any:
@@ -78,10 +85,8 @@ def strict_cast(array: Any, type_: pa.DataType, field: str, declared: str | None
         return array
     if pa.types.is_dictionary(of):
         return strict_cast(array.cast(of.value_type), type_, field, declared)
-    is_same = of.id == type_.id and not pa.types.is_nested(of)
-    if pa.types.is_timestamp(of) and pa.types.is_timestamp(type_):
-        is_same = (of.tz is None) == (type_.tz is None)
-    if is_same or any({of.id, type_.id} <= each for each in _ALIKE):
+    is_simple = are_alike(of, type_) and not pa.types.is_nested(of)
+    if is_simple and not (pa.types.is_timestamp(of) and (of.tz is None) != (type_.tz is None)):
         with suppress(*UNFIT):
             made = array.cast(type_)
             if not pa.types.is_float32(type_) or is_kept_by_float(made, array.cast(pa.float64())):

@@ -215,14 +215,19 @@ def normal_type(ddl: str) -> str:
         if not inner.endswith(">"):
             raise TopologyError(f"{ddl!r} is not a Spark type: '>' is missing")
         return _nested(head.strip().lower(), split_commas(inner[:-1]), ddl)
-    match = re.fullmatch(r"([a-zA-Z_]+)\s*(\(\s*\d+\s*(?:,\s*\d+\s*)?\))?", text)
+    match = re.fullmatch(r"([a-zA-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", text)
     name = "" if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
     if match is None or name not in TYPES:
         raise TopologyError(
             f"{ddl!r} is not a Spark type; known are {', '.join(sorted(TYPES))}, array<>, map<>, struct<>"
         )
     if name == "decimal":
-        return "decimal" + re.sub(r"\s", "", match[2] or "(10,0)")
+        digits, scale = int(match[2] or 10), int(match[3] or 0)
+        if not max(1, scale) <= digits <= 38:
+            raise TopologyError(
+                f"{ddl!r} is no type of decimals: they have 1 to 38 digits, of which none to all are behind the point"
+            )
+        return f"decimal({digits},{scale})"
     return name
 
 

@@ -23,9 +23,9 @@ from spouts.files.line_reading import LineEmitter
 from spouts.files.parsed_columns import is_extreme, may_be_small, refuse_bent_numbers, refuse_wide_decimals
 from spouts.files.ranges import Piece, check_unchanged, open_error, opened
 from spouts.files.tails import Check, End
+from trident.alignment import moments_as_text, read_formatted, read_moments
 from trident.errors import BadDataError
 from trident.fields import names_shown
-from trident.moment_columns import moments_as_text, read_formatted, read_moments
 
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"

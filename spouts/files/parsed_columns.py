@@ -15,8 +15,7 @@ import pyarrow.json as pj
 
 from spouts.files.line_ends import RowFormat, RowParser
 from spouts.files.tails import End
-from trident.alignment import replace_leaves
-from trident.moment_columns import moments_as_text, read_moments
+from trident.alignment import moments_as_text, read_moments, replace_leaves
 
 _NOT_0 = "^[^eE]*[1-9]"
 """What a number begins with that is not 0."""

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import pyarrow as pa
 
 from spouts.files.parsed_columns import refuse_bent_numbers
+from trident.alignment import read_moments
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SourceAwayError, SpoutError
 from trident.fields import Fields, FieldsLike
-from trident.moment_columns import read_moments
 from trident.servers.redis_server import RedisServer, driver, error_text, is_transient
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from tests.runtime.random_oracle import Content, Expected, expected, form, form_
 from trident import TridentTopology, open_state
 from trident.errors import BatchFailedError
 from trident.planner import make_plan
-from trident.planner.placing import misplaced
+from trident.planner.plan import misplaced
 from trident.runtime.running import RunningTopology
 from trident.state import StateSpec, map_state
 from trident.state.encoding.codec import decode, decode_keys

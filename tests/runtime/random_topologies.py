@@ -28,7 +28,7 @@ from tests.runtime.random_operations import (
 from trident import JoinType, Stream, TridentState, TridentTopology
 from trident.operations import Count, FilterNull, FirstN, MapGet, SnapshotGet, Sum, coalesce, col, lit
 from trident.planner import make_plan
-from trident.planner.placing import misplaced
+from trident.planner.plan import misplaced
 
 BATCHES = 2
 FIELDS = "k: string, v: bigint"

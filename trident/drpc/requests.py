@@ -28,7 +28,7 @@ from trident.graph import (
     SelectNode,
 )
 from trident.operations.expressions import col
-from trident.operations.vectorised import ArrowFunction
+from trident.operations.interfaces import ArrowFunction
 from trident.planner import Exchange, RequestPlan, Sink, Step
 from trident.runtime.engine.fragment_runs import run_step
 from trident.runtime.engine.routing import route
@@ -73,7 +73,8 @@ def _by_request(table: pa.Table, fields: Fields, requests: int) -> list[list[lis
 def _carrying(node: Node) -> Step:
     """Return the step that keeps the number of the request beside all fields."""
     if isinstance(node, AggregateNode):
-        node = replace(node, fields=_NUMBER.concat(node.fields), group=_NUMBER.concat(node.group), grouped=True)
+        members = tuple(replace(one, group=_NUMBER.concat(one.group)) for one in node.members)
+        node = replace(node, fields=_NUMBER.concat(node.fields), members=members)
     elif isinstance(node, JoinNode):
         keys = len(node.groups[0])
         names, types = list(node.fields.names), list(node.fields.types)
@@ -100,7 +101,7 @@ def _apply(node: Node, carrying: Step, sources: list[pa.Table], requests: int, r
     if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
         return _routed(node, sources[0], run)
     done = run_step(carrying, sources, run)
-    if isinstance(node, AggregateNode) and not node.grouped and not node.partial:
+    if isinstance(node, AggregateNode) and not len(node.group) and not node.partial:
         return _with_aggregates_of_nothing(node, done, sources[0], requests, run)
     return done
 

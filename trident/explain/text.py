@@ -10,6 +10,7 @@ from trident.config import Config
 from trident.fields import Fields
 from trident.graph import (
     AggregateNode,
+    Aggregation,
     DrpcNode,
     EachNode,
     FilterNode,
@@ -17,7 +18,6 @@ from trident.graph import (
     JoinNode,
     JoinWithinNode,
     MapNode,
-    Member,
     MergeNode,
     MultiReduceNode,
     Node,
@@ -36,7 +36,7 @@ from trident.operations.expressions import Expression, col
 from trident.operations.names import operation_name
 from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import early_reads, is_exact, lack_text, spout_type_of
-from trident.planner.placing import Stage, misplaced, stage_memory, stages_of
+from trident.planner.plan import Stage, misplaced, stage_memory, stages_of
 from trident.redaction import shown_configuration
 from trident.spout.interfaces import SpoutType
 from trident.state.interfaces import StateSpec, StateType
@@ -306,7 +306,7 @@ def _persisted(node: PersistNode) -> str:
     called = _call(aggregation.aggregator, aggregation.inputs)
     pairs = zip(node.removals, node.parents[1:], strict=True)
     removed = "".join(f"; removes {', '.join(key)} of {stream}" for key, stream in pairs)
-    return f"persist {node.state}: {called} -> {', '.join(aggregation.output)}{_by(aggregation.group)}{removed}"
+    return f"persist {node.state}: {called} -> {', '.join(aggregation.outputs)}{_by(aggregation.group)}{removed}"
 
 
 def _named(name: str, expression: Expression) -> str:
@@ -319,7 +319,7 @@ def _call(operation: Any, inputs: Fields) -> str:
     return f"{operation_name(operation)}({', '.join(inputs)})"
 
 
-def _member(member: Member) -> str:
+def _member(member: Aggregation) -> str:
     return f"{_call(member.aggregator, member.inputs)} -> {', '.join(member.outputs)}"
 
 

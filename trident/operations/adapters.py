@@ -32,9 +32,17 @@ from trident.operations.builtin import (
     TupleCollectionGet,
 )
 from trident.operations.expressions import Expression
-from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Function, MapFunction, Operation
-from trident.operations.names import function_name
-from trident.operations.vectorised import ArrowFilter, ArrowFunction
+from trident.operations.interfaces import (
+    ArrowFilter,
+    ArrowFunction,
+    Consumer,
+    Filter,
+    FlatMapFunction,
+    Function,
+    MapFunction,
+    Operation,
+    function_name,
+)
 from trident.roles import has
 from trident.state.interfaces import StateSpec, StateType
 from trident.tuples import TridentCollector, TridentTuple

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from trident.errors import TopologyError
 from trident.fields import normal_type
-from trident.operations.zones import checked_zone
+from trident.moments import checked_zone
 
 _BINARY = re.compile(r"[-+*/%&|<>=!]+")
 

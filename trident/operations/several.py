@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
 from itertools import repeat
@@ -19,6 +19,7 @@ from typing import Any
 from trident.errors import TopologyError
 from trident.extras import needs_package
 from trident.fields import Fields, is_nested, struct_type, unquoted
+from trident.graph import Aggregation
 from trident.operations.builtin import Count, Min, Sum, at_least, sums
 from trident.operations.interfaces import CombinerAggregator
 from trident.roles import has
@@ -217,7 +218,7 @@ class CountDistinct(WideAggregator):
     """
 
     def __init__(self, field: str, approximate: bool = False, most: int = 10_000) -> None:
-        self.of, self.approximate, self.most = (field,), approximate, most
+        self.of, self.approximate, self.most = (field,), approximate, _how_many(self, most)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         _refuse_nested(self, inputs, 0)
@@ -292,9 +293,7 @@ class TopN(WideAggregator):
     """
 
     def __init__(self, n: int, field: str, by: str | None = None) -> None:
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise ValueError(f"TopN takes how many values to keep, at least 1; got {n!r}")
-        self.n, self.of = n, _distinct(field, by or field)
+        self.n, self.of = _how_many(self, n), _distinct(field, by or field)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         _refuse_nested(self, inputs, -1)
@@ -317,7 +316,7 @@ class Collect(WideAggregator):
     """The values of one field as an array, in the order in which they come, nulls skipped: the first `most` of them."""
 
     def __init__(self, field: str, most: int = 1_000) -> None:
-        self.of, self.most = (field,), most
+        self.of, self.most = (field,), _how_many(self, most)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         return Fields.of([name], [f"array<{inputs.types[0]}>"])
@@ -330,6 +329,12 @@ class Collect(WideAggregator):
 
     def zero(self) -> Values:
         return ([],)
+
+
+def _how_many(aggregator: WideAggregator, values: Any) -> int:
+    if not isinstance(values, int) or isinstance(values, bool) or values < 1:
+        raise ValueError(f"{type(aggregator).__name__} takes how many values to keep, at least 1; got {values!r}")
+    return values
 
 
 def _in_order(row: tuple[Any, ...]) -> tuple[bool, Any]:
@@ -347,8 +352,12 @@ def _canonical(value: Any) -> Any:
 
 def _hashed(value: Any) -> str | int | float:
     """Return a value as a sketch takes it; of values that are equal always the same."""
+    if isinstance(value, Decimal):
+        return repr(_DIGITS.normalize(value))
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return repr(value.astimezone(UTC))  # not as the zone that a release of Arrow gives it calls itself
     if isinstance(value, bool | bytes) or not isinstance(value, str | int | float):
-        return repr(value.normalize() if isinstance(value, Decimal) else value)
+        return repr(value)
     return math.nan if value != value else _canonical(value)
 
 
@@ -366,13 +375,8 @@ def _sketches() -> Any:
 # ---- several of them ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Aggregation):
     """One of several aggregates: what it is given, and its fields of the value."""
-
-    inputs: Fields
-    aggregator: Any
-    outputs: Fields
 
     @property
     def is_wide(self) -> bool:

@@ -33,7 +33,7 @@ from trident.graph import (
     StateNode,
     WindowNode,
 )
-from trident.planner.plan import Exchange, Fragment, Plan, Sink, Step, keeping, kept_by, most_kept, partitions_of_state
+from trident.planner.plan import Exchange, Fragment, Plan, Sink, Step, kept_by, most_kept, partitions_of_state
 
 
 def make_plan(graph: Graph) -> Plan:
@@ -74,7 +74,9 @@ def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:
     exchanges: dict[str, Exchange] = {}
     kept: dict[str, int] = {}
     for node in reversed([node for node in graph.nodes if is_entry(graph, node)]):
-        fragment = keeping(fragment_of(graph, node, exchanges), kept)
+        fragment = fragment_of(graph, node, exchanges)
+        sinks = tuple(replace(sink, kept=kept.get(sink.target, 0)) for sink in fragment.sinks)
+        fragment = replace(fragment, sinks=sinks)
         kept[node.id] = kept_by(graph, node, fragment)
         width = width_of(graph, node, fragment)
         if isinstance(node, ExchangeNode):

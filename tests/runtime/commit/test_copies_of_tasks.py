@@ -22,7 +22,7 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, run_entry
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.worker_input import window_input
+from trident.runtime.windows.window_rows import window_input
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import Sentinel, Txid, Winners
 

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from trident import TopologyError
 from trident.arrow import arrow_type, schema_of
 from trident.fields import Fields
+from trident.moments import changes_in
 from trident.operations import Expression, col, lit, sql
 from trident.operations.expression_types import type_of
-from trident.operations.zones import changes_in
 from trident.runtime.steps.local_times import LocalClock
 from trident.runtime.steps.vector_steps import evaluate
 

@@ -25,7 +25,7 @@ from tests.runtime.windows.test_window_partitions import Life
 from tests.runtime.windows.test_windows import WallClock
 from tests.runtime.windows.test_windows_model import batches, fed_batch, ordinate
 from trident import BatchFailedError, Config, Fields, Stream, TopologyError, TridentTopology, TridentTuple
-from trident.errors import InexactPairingError, TopologyChangedError
+from trident.errors import TopologyChangedError
 from trident.operations import Count, KeyedProcess, Sum, Timers, TumblingDurationWindow
 from trident.runtime import drive
 from trident.runtime.steps.key_columns import partition_of
@@ -618,12 +618,6 @@ def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> No
     topology = TridentTopology("t")
     with pytest.raises(TopologyError, match=text):
         call(topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1))))
-
-
-def test_a_spout_that_promises_nothing_is_refused() -> None:
-    topology, _ = declared(True, MemoryMapState.opaque(), RowsSpout(FIELDS, {}, SpoutType.NON_TRANSACTIONAL))
-    with pytest.raises(InexactPairingError):
-        start(topology, "in_process")
 
 
 def test_a_process_goes_on_with_other_outputs_and_is_refused_with_another_time_or_version(tmp_path: Path) -> None:

@@ -162,16 +162,16 @@ class PartitionCommit:
             updaters = CombinerUpdates(aggregator.combine, given.given, combining(aggregator), native)
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given.given]
-        if aggregation.grouped:
+        if len(aggregation.group):
             values = (state.multi_update_once if once else state.multi_update)(given.keys, updaters)
             rows = [(*key, value) for key, value in zip(given.keys, values, strict=True)]
         else:
             rows = [(state.update(updaters[0]),)]
-        if rows and aggregation.output.types[0] and not native:
+        if rows and aggregation.outputs.types[0] and not native:
             group, width = aggregation.group, len(aggregation.group)
             typed_columns(  # raises if user code made a value that the declared type does not have
                 node.id,
-                aggregation.output,
+                aggregation.outputs,
                 [[row[-1] for row in rows]],
                 lambda at: TridentTuple(group, rows[at][:width]) if width else None,
             )

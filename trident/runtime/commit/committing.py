@@ -26,7 +26,7 @@ from trident.channel import DaemonPool
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.planner import Plan
-from trident.planner.placing import place
+from trident.planner.plan import place
 from trident.runtime.commit.committer import (
     Committer,
     PartitionCommit,
@@ -159,7 +159,7 @@ class CommittingProgram(WorkerProgram):
     ) -> pa.Table | None:
         """Commit one partition; return the new values if a step reads them, or what a window or a join over time gives."""
         name, aggregation, partitions = node.state, node.aggregation, self.program.exchanges[node.id].partitions or 1
-        if aggregation is not None and not aggregation.grouped and partition != partition_of_total(partitions):
+        if aggregation is not None and not len(aggregation.group) and partition != partition_of_total(partitions):
             return None  # the one value is elsewhere
         with failing_at(node.id):
             state = self._open.opened(name, partition, partitions)

@@ -27,7 +27,7 @@ from trident.runtime.steps.failures import FailingAt, Failure, StepFailed, calls
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.key_columns import removals_of
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.worker_input import join_input, window_input
+from trident.runtime.windows.window_rows import join_input, window_input
 
 
 def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -48,8 +48,8 @@ from trident.runtime.steps.aggregates import merge_partials, merged
 from trident.runtime.steps.failures import TupleErrors, failing_at, failure_of
 from trident.runtime.steps.key_columns import are_removals
 from trident.runtime.steps.rows import StepRun, columns_of
-from trident.runtime.windows.worker_input import AT, MARKS, PANE, ROWS, bigint
-from trident.runtime.windows.worker_input import merged as merged_panes
+from trident.runtime.windows.window_rows import AT, MARKS, PANE, ROWS, bigint
+from trident.runtime.windows.window_rows import merged as merged_panes
 
 logger = logging.getLogger(__name__)
 

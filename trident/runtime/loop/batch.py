@@ -25,7 +25,7 @@ import numpy as np
 
 from trident.coordination.records import TIME
 from trident.graph import WindowNode
-from trident.operations.timers import TimersConfig
+from trident.operations.windows import TimersConfig
 from trident.planner import Plan
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import Checked

@@ -27,7 +27,7 @@ from trident.observe.component_statistics import (
 from trident.observe.time_series import WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
 from trident.operations.metrics import add_counts
 from trident.planner import Fragment, Plan
-from trident.planner.placing import place
+from trident.planner.plan import place
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.task_output import EACH, HEAD, NS, ROWS, TaskOutput
 from trident.runtime.engine.task_output import Figures as Counts

@@ -21,7 +21,7 @@ from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowN
 from trident.observe.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
-from trident.planner.placing import misplaced
+from trident.planner.plan import misplaced
 from trident.retention import Retention
 from trident.servers.log_addresses import Database, PostgresAddress, is_postgres
 from trident.spark.connect import server_of
@@ -53,7 +53,7 @@ def _check_capabilities(plan: Plan, states: States, kinds: Kinds) -> None:
             _check_window(node, states[node.state][0], kinds[node.state])
             needed += ["multi_get", "multi_put"]
         if node.aggregation is not None:
-            needed.append("multi_update" if node.aggregation.grouped else "update")
+            needed.append("multi_update" if len(node.aggregation.group) else "update")
         if node.removals:
             needed.append("multi_remove")
         for name in (name for name in needed if not states[node.state][0].offers(name)):

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from trident.arrow import Misfit, schema_of
 from trident.fields import Fields
-from trident.graph import AggregateNode, Aggregation, JoinNode, Member, MultiReduceNode
+from trident.graph import AggregateNode, Aggregation, JoinNode, MultiReduceNode
 from trident.operations.assemblies import FirstRows
 from trident.operations.builtin import MaxBy, MinBy
 from trident.roles import has
@@ -30,7 +30,7 @@ from trident.tuples import TridentTuple
 
 def aggregate(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> pa.Table:
     """Aggregate one partition: a row per key, or as many as the members emit; ungrouped also without any rows."""
-    if table.num_rows == 0 and (node.grouped or node.partial):
+    if table.num_rows == 0 and (len(node.group) or node.partial):
         return schema_of(node.fields).empty_table()
     table, kernel = one_form(table, node.group.names), _table_kernel(node)
     if kernel is not None:
@@ -38,24 +38,17 @@ def aggregate(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> 
         return kernel(member.aggregator, table.select(list(member.inputs.names))).rename_columns(
             list(node.fields.names)
         )
-    parts = [
-        Aggregation(node.group, node.grouped, member.inputs, member.aggregator, member.outputs, combines=True)
-        for member in node.members
-        if member.combines
-    ]
-    if table.num_rows and len(parts) == len(node.members) and all(has_kernel(part, table) for part in parts):
-        made = _by_kernels(step, node, parts, table, run)
+    if table.num_rows and all(member.combines and has_kernel(member, table) for member in node.members):
+        made = _by_kernels(step, node, table, run)
         if made is not None:
             return made
     return _row_by_row(step, node, table, run)
 
 
-def _by_kernels(
-    step: str, node: AggregateNode, parts: list[Aggregation], table: pa.Table, run: StepRun
-) -> pa.Table | None:
+def _by_kernels(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> pa.Table | None:
     """Return the aggregates; None if a tuple is to be left out, which is then left out of all members."""
     try:
-        tables = [strict_partial(step, part, table, run.on_error) for part in parts]
+        tables = [strict_partial(step, member, table, run.on_error) for member in node.members]
     except Misfit:
         if run.on_error.capture:
             return None
@@ -71,7 +64,7 @@ def has_aggregate_kernel(node: AggregateNode) -> bool:
 
 
 def _table_kernel(node: AggregateNode) -> Callable[[Any, pa.Table], pa.Table] | None:
-    return None if node.grouped or len(node.members) > 1 else _TABLE_KERNELS.get(type(node.members[0].aggregator))
+    return None if len(node.group) or len(node.members) > 1 else _TABLE_KERNELS.get(type(node.members[0].aggregator))
 
 
 # ---- built-ins that keep whole rows ------------------------------------------------------------------------------------
@@ -139,7 +132,7 @@ class _Fold:
     """The members of a chain, over the tuples of one key."""
 
     def __init__(
-        self, step: str, members: Sequence[Member], aggregators: Sequence[Any], run: StepRun, given: int
+        self, step: str, members: Sequence[Aggregation], aggregators: Sequence[Any], run: StepRun, given: int
     ) -> None:
         self._bounds, self._given, self._members = run.on_error.bounds, given, aggregators
         self._outs = [Emitted(step, member.outputs, run.on_error, given) for member in members]
@@ -188,7 +181,7 @@ def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -
 
 def _keys(node: AggregateNode, table: pa.Table) -> tuple[list[tuple[Any, ...]], list[int]]:
     """Return the distinct keys, and the number of each row's key. Ungrouped, there is one key, also without rows."""
-    if not node.grouped:
+    if not len(node.group):
         return [()], [0] * table.num_rows
     ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
     keys = table.select(list(node.group.names)).take(pa.array(firsts))
@@ -268,7 +261,7 @@ def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: StepRun) -
     keys: list[tuple[TridentTuple, ...]] = [()]  # what a grouped reducer gets besides
     numbers = [[0] * table.num_rows for table in streams]
     with failing_at(node.id):
-        if node.grouped:
+        if len(node.groups[0]):
             whole, ids, firsts = _numbered(node.groups, streams)
             keys = [(key,) for key in tuples_of(whole.take(pa.array(firsts)), node.groups[0])]
             numbers = [of_table.tolist() for of_table in _of_tables(ids, streams)]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.operations.zones import changes_in, zone_of
+from trident.moments import changes_in, zone_of
 from trident.runtime.steps.key_columns import Ints
 
 _DAY_S = 86_400

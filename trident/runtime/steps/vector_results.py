@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import UNFIT, Misfit, beyond_python, schema_of, strict_cast
+from trident.arrow import UNFIT, Misfit, are_alike, beyond_python, schema_of, strict_cast
 from trident.fields import Fields
 from trident.naming import counted
 from trident.runtime.steps.failures import Bounds, WrongResult
@@ -149,7 +149,7 @@ def _typed(name: str, field: str, type_: pa.DataType, column: Any) -> Any:
         _refuse(f"{name} returned {_kind(column)} for {field}; it must return a pyarrow.Array")
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if _family(column.type) not in (_family(type_), "null"):
+    if not pa.types.is_null(column.type) and not are_alike(column.type, type_):
         _refuse(f"{name} returned {column.type} for {field}")
     try:
         typed = strict_cast(column, type_, name)
@@ -164,30 +164,3 @@ def checked_times(name: str, column: Any) -> Any:
     if beyond_python(column) is not None:
         raise WrongResult(f"{name} gives a time before year 1 or after 9999")
     return column
-
-
-def _family(type_: pa.DataType) -> str:
-    """Return the family of a type. Types of one family are converted to each other if the values fit."""
-    for family, checks in _FAMILIES.items():
-        if any(check(type_) for check in checks):
-            return family
-    return str(type_)
-
-
-_types = pa.types
-_FAMILIES: dict[str, tuple[Any, ...]] = {
-    "null": (_types.is_null,),
-    "whole": (_types.is_integer,),
-    "fraction": (_types.is_floating,),
-    "decimal": (_types.is_decimal,),
-    "text": (
-        _types.is_string,
-        _types.is_large_string,
-        lambda type_: str(type_) == "string_view",  # Arrow 14 and 15 have no name for it
-    ),
-    "bytes": (_types.is_binary, _types.is_large_binary, _types.is_fixed_size_binary),
-    "time": (_types.is_timestamp,),
-    "list": (_types.is_list, _types.is_large_list),
-    "struct": (_types.is_struct,),
-    "map": (_types.is_map,),
-}

@@ -12,18 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trident.alignment import read_formatted
 from trident.arrow import arrow_type, rows_without_columns, schema_of
 from trident.errors import FailedException
 from trident.fields import Fields
 from trident.graph import EachNode, FilterNode, MapNode, SelectNode
-from trident.moment_columns import read_formatted
 from trident.operations.expression_types import EXACT, type_of
 from trident.operations.expressions import Expression, lit
+from trident.operations.interfaces import ArrowFunction
 from trident.operations.metrics import count_again, counting
-from trident.operations.vectorised import ArrowFunction
 from trident.planner import Step
-from trident.runtime.steps import number_kernels as numbers
-from trident.runtime.steps import text_kernels as texts
+from trident.runtime.steps import kernels
 from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, failure_of
 from trident.runtime.steps.local_times import in_zone, to_utc, truncated
 from trident.runtime.steps.rows import tuples_of
@@ -205,7 +204,7 @@ _NEEDED: dict[str, Callable[[list[Any]], Any]] = {
     "&": lambda values: pc.fill_null(values[0], True),
     "|": lambda values: pc.invert(pc.fill_null(values[0], False)),
     "if_else": lambda values: pc.equal(pc.fill_null(values[0], False), len(values) == 1),
-    "coalesce": lambda values: pc.is_null(pc.coalesce(*numbers.widened(values))),
+    "coalesce": lambda values: pc.is_null(pc.coalesce(*kernels.widened(values))),
     **dict.fromkeys(("greatest", "least"), lambda values: pa.repeat(True, len(values[0]))),
 }
 """Which rows need the next operand, by the values of those before; else those where the first is not null."""
@@ -221,11 +220,11 @@ def _exact(expression: Expression, operands: list[Any]) -> list[Any]:
     ):
         return operands
     literals = [len(str(abs(one.options[0]))) if one.kind == "lit" else None for one in expression.operands]
-    return [numbers.as_decimal(one, digits) for one, digits in zip(operands, literals, strict=True)]
+    return [kernels.as_decimal(one, digits) for one, digits in zip(operands, literals, strict=True)]
 
 
 def _date_part(value: Any, part: str) -> Any:
-    value = texts.without_zone(value)
+    value = kernels.without_zone(value)
     if part == "day_of_week":
         return pc.add(pc.day_of_week(value, week_start=7), 1).cast(pa.int32())
     return getattr(pc, "iso_week" if part == "week" else part)(value).cast(pa.int32())
@@ -234,10 +233,10 @@ def _date_part(value: Any, part: str) -> Any:
 def _date_trunc(value: Any, unit: str, zone: str | None) -> Any:
     if zone is not None:
         return truncated(value, unit, zone)
-    return pc.floor_temporal(texts.without_zone(value), unit=unit, week_starts_monday=True).cast(value.type)
+    return pc.floor_temporal(kernels.without_zone(value), unit=unit, week_starts_monday=True).cast(value.type)
 
 
-def _formatted(call: str, ddl: str) -> numbers.Kernel:
+def _formatted(call: str, ddl: str) -> kernels.Kernel:
     """Read texts in a format; without an offset in it they are in UTC."""
 
     def kernel(given: Any, *options: Any) -> Any:
@@ -247,18 +246,18 @@ def _formatted(call: str, ddl: str) -> numbers.Kernel:
     return kernel
 
 
-_KERNELS: dict[str, numbers.Kernel] = {
-    "+": numbers.arithmetic(pc.add_checked),
-    "-": numbers.arithmetic(pc.subtract_checked),
-    "*": numbers.arithmetic(pc.multiply_checked),
-    "/": numbers.quotient,
-    "%": numbers.remainder,
-    "negate": numbers.arithmetic(pc.negate_checked),
+_KERNELS: dict[str, kernels.Kernel] = {
+    "+": kernels.arithmetic(pc.add_checked),
+    "-": kernels.arithmetic(pc.subtract_checked),
+    "*": kernels.arithmetic(pc.multiply_checked),
+    "/": kernels.quotient,
+    "%": kernels.remainder,
+    "negate": kernels.arithmetic(pc.negate_checked),
     "abs": pc.abs_checked,
-    "round": numbers.rounded,
-    "floor": numbers.to_whole(pc.floor),
-    "ceil": numbers.to_whole(pc.ceil),
-    "isin": numbers.is_in,
+    "round": kernels.rounded,
+    "floor": kernels.to_whole(pc.floor),
+    "ceil": kernels.to_whole(pc.ceil),
+    "isin": kernels.is_in,
     "date_part": _date_part,
     "date_trunc": _date_trunc,
     "in_zone": lambda value, zone: in_zone(value, zone, pa.timestamp("us")),
@@ -268,35 +267,35 @@ _KERNELS: dict[str, numbers.Kernel] = {
     "to_timestamp": _formatted("to_timestamp", "timestamp"),
     "like": pc.match_like,
     "rlike": pc.match_substring_regex,
-    "regexp_extract": texts.regexp_extract,
+    "regexp_extract": kernels.regexp_extract,
     "regexp_replace": pc.replace_substring_regex,
-    "replace": texts.replace,
-    "json": texts.json_path,
+    "replace": kernels.replace,
+    "json": kernels.json_path,
     "concat": lambda *parts: pc.binary_join_element_wise(*parts, "", null_handling="emit_null"),
-    "greatest": numbers.extreme("greater"),
-    "least": numbers.extreme("less"),
-    "==": numbers.comparison("equal"),
-    "!=": numbers.comparison("not_equal"),
-    "<": numbers.comparison("less"),
-    "<=": numbers.comparison("less_equal"),
-    ">": numbers.comparison("greater"),
-    ">=": numbers.comparison("greater_equal"),
+    "greatest": kernels.extreme("greater"),
+    "least": kernels.extreme("less"),
+    "==": kernels.comparison("equal"),
+    "!=": kernels.comparison("not_equal"),
+    "<": kernels.comparison("less"),
+    "<=": kernels.comparison("less_equal"),
+    ">": kernels.comparison("greater"),
+    ">=": kernels.comparison("greater_equal"),
     "&": pc.and_kleene,
     "|": pc.or_kleene,
     "not": pc.invert,
     "is_null": pc.is_null,
     "is_not_null": pc.is_valid,
-    "cast": lambda value, ddl, *session: texts.cast(value, arrow_type(ddl), *session),
-    "upper": texts.upper,
-    "lower": texts.lower,
-    "trim": texts.trim,
-    "length": lambda text: texts.cast(pc.utf8_length(text), pa.int64()),
+    "cast": lambda value, ddl, *session: kernels.cast(value, arrow_type(ddl), *session),
+    "upper": kernels.upper,
+    "lower": kernels.lower,
+    "trim": kernels.trim,
+    "length": lambda text: kernels.cast(pc.utf8_length(text), pa.int64()),
     "contains": pc.match_substring,
     "starts_with": pc.starts_with,
     "ends_with": pc.ends_with,
     "substring": lambda text, start, size: pc.utf8_slice_codeunits(text, start, None if size is None else start + size),
     "field": lambda value, name: pc.struct_field(value, [name]),
     "split": pc.split_pattern,
-    "coalesce": lambda *values: pc.coalesce(*numbers.widened(values)),
-    "if_else": lambda condition, *values: pc.if_else(pc.fill_null(condition, False), *numbers.widened(values)),
+    "coalesce": lambda *values: pc.coalesce(*kernels.widened(values)),
+    "if_else": lambda condition, *values: pc.if_else(pc.fill_null(condition, False), *kernels.widened(values)),
 }

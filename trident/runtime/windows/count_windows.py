@@ -20,13 +20,14 @@ from trident.graph import WindowNode
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.due_keys import ID, KeyRecords, keys_together
-from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid
-from trident.runtime.windows.worker_input import (
+from trident.runtime.windows.window_rows import (
     NOTHING,
     PANE,
+    Complete,
     merged,
     partials,
+    results,
     value_fields,
     with_column,
     with_nothing,

@@ -29,7 +29,7 @@ from trident.fields import Fields
 from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.windows.kept_windows import Frontier, WindowStore, mergeable
 from trident.runtime.windows.shares import ONE, PartitionPlace
-from trident.runtime.windows.worker_input import bigint
+from trident.runtime.windows.window_rows import bigint
 from trident.state.encoding.codec import decode_found, encode_many
 from trident.state.interfaces import Key
 

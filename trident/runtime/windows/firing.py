@@ -20,13 +20,10 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.graph import JoinWithinNode, WindowNode
-from trident.operations.metrics import count_again
-from trident.operations.timers import TimersConfig
-from trident.operations.windows import SessionWindow
+from trident.operations.windows import SessionWindow, TimersConfig
 from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.windows.count_windows import update_counts
-from trident.runtime.windows.fired_rows import Complete, late_rows, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
 from trident.runtime.windows.kept_windows import TupleRun as Chunks
@@ -34,17 +31,20 @@ from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.session_update import update_sessions
 from trident.runtime.windows.shares import Share
 from trident.runtime.windows.timer_update import update_timers
-from trident.runtime.windows.worker_input import (
+from trident.runtime.windows.window_rows import (
     AT,
     NOWHERE,
     PANE,
-    ROWS,
+    Complete,
     bigint,
     content_fields,
+    late_rows,
     merged,
     panes_of,
     partials,
+    results,
     with_column,
+    without_late,
 )
 
 _Rows = list[pa.RecordBatch]
@@ -78,7 +78,7 @@ def _with_times(node: WindowNode, tables: list[pa.Table]) -> tuple[list[pa.Table
 
 
 def _updated(node: WindowNode, state: Any, share: Share) -> pa.Table:
-    if node.config.counts and node.grouped:
+    if node.config.counts and len(node.group):
         return update_counts(node, state, pa.concat_tables(share.tables), share.run) if share.tables else _nothing(node)
     if isinstance(node.config, SessionWindow):
         return update_sessions(node, state, share)
@@ -163,11 +163,9 @@ class _Update:
         over = [pane for pane in np.unique(panes).tolist() if self._grid.is_over(pane, self._before)]
         if not over:
             return table
-        late = np.isin(panes, over)
-        tuples = table.column(ROWS).to_numpy()[late].sum() if ROWS in table.column_names else late.sum()
-        count_again({f"{self._node.state}/late": int(tuples)})
-        self.late = [late_rows(self._node, table.filter(pa.array(late)))]
-        return table.filter(pa.array(~late))
+        in_time, late = without_late(self._node, table, np.isin(panes, over))
+        self.late = [late_rows(self._node, late)]
+        return in_time
 
     def _move_to(self, ordinate: int) -> None:
         self._frontier = ordinate if self._frontier is None else max(self._frontier, ordinate)

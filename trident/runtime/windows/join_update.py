@@ -36,7 +36,7 @@ from trident.runtime.steps.failures import Bounds
 from trident.runtime.steps.key_columns import Ints, group_ids, nulls_apart, one_form
 from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace, Share
-from trident.runtime.windows.worker_input import side_tables
+from trident.runtime.windows.window_rows import side_tables
 from trident.state.interfaces import Key
 
 MET = "$met"

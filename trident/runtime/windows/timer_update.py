@@ -29,7 +29,7 @@ from trident.errors import CorruptValueError, describe
 from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.naming import shown
-from trident.operations.timers import Timers, TimersConfig, time_of
+from trident.operations.windows import Timers, TimersConfig, time_of
 from trident.runtime.steps.failures import AtStep, Failure, StepFailed, calls_user_code, failure_of
 from trident.runtime.steps.key_columns import Ints, keys_of
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate

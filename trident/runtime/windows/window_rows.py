@@ -1,17 +1,19 @@
-"""What a worker sends to a window: tuples, or partial results if the time of a tuple says to which window it belongs.
+"""Rows of windows: what a worker sends to one, and what comes of those that are complete.
 
-The columns are the grouping fields, the aggregated fields or partial results, and with event time `PANE` or `AT`. A session
-is told by `START` and `AT`, the times of its first and last tuple.
-
-What a worker sends to a join over time: the rows of one side that have a time, with that time in front.
+A worker sends tuples, or partial results if the time of a tuple says to which window it belongs. The columns are the grouping
+fields, the aggregated fields or partial results, and with event time `PANE` or `AT`. A session is told by `START` and `AT`, the
+times of its first and last tuple. To a join over time it sends the rows of one side that have a time, with that time in front.
 
 `timed` drops what has no time, and warns of times that are probably of another unit; only that may ask this machine's clock.
+
+One aggregate over all windows that fire in a batch makes their results, in order of their ends.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -19,14 +21,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import schema_of
+from trident.arrow import arrow_type, schema_of
 from trident.fields import Fields
-from trident.graph import AggregateNode, Aggregation, JoinWithinNode, Member, WindowNode
+from trident.graph import AggregateNode, Aggregation, JoinWithinNode, WindowNode
 from trident.operations.metrics import count_again, remark
 from trident.operations.names import merging_member
-from trident.operations.several import Several
-from trident.operations.windows import SessionWindow, first_and_last
+from trident.operations.several import Several, result_fields
+from trident.operations.windows import LATE, SessionWindow, first_and_last, late_field
 from trident.runtime.steps.aggregates import merged_table, partial
+from trident.runtime.steps.failures import in_lists
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.steps.rows import StepRun
@@ -52,9 +55,8 @@ def value_fields(node: WindowNode) -> Fields:
     return fields.select(names) if names else NOTHING
 
 
-def aggregating(node: WindowNode, key: Fields, member: Member, partial: bool) -> AggregateNode:
-    """Return an aggregate of a window's rows by a key; without a key they are one row."""
-    return AggregateNode(node.id, (), key.concat(member.outputs), key, bool(len(key)), (member,), partial)
+def aggregating(node: WindowNode, member: Aggregation, partial: bool) -> AggregateNode:
+    return AggregateNode(node.id, (), member.partial, (member,), partial)
 
 
 def bigint(name: str) -> Fields:
@@ -122,21 +124,14 @@ def panes_of(node: WindowNode, table: pa.Table) -> Ints:
 
 def partials(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.Table:
     """Aggregate tuples to partial results by a key; without a key to one row."""
-    return partial(node.id, _aggregation(node, key), table, run.on_error)
-
-
-def _aggregation(node: WindowNode, key: Fields) -> Aggregation:
-    member = node.member
-    return Aggregation(key, bool(len(key)), member.inputs, member.aggregator, member.outputs, combines=True)
+    return partial(node.id, replace(node.member, group=key), table, run.on_error)
 
 
 def merged(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.Table:
     """Combine partial results by a key; other columns than these are dropped."""
-    if table.num_rows and isinstance(node.member.aggregator, Several):
-        whole = merged_table(_aggregation(node, key), one_form(table, key.names))
-        if whole is not None:
-            return whole
-    return aggregate(node.id, aggregating(node, key, merging_member(node.member), partial=True), table, run)
+    member = replace(node.member, group=key)
+    whole = merged_table(member, one_form(table, key.names)) if table.num_rows else None
+    return aggregate(node.id, aggregating(node, merging_member(member), True), table, run) if whole is None else whole
 
 
 def with_column(table: pa.Table, name: str, numbers: Ints) -> pa.Table:
@@ -253,3 +248,101 @@ def _look_at(step: str, state: str, field: str, low: int, high: int, per_ms: int
         then = f"the watermark of {state!r} goes with it, and stays there: earlier tuples are late. If it is not meant, filter "
         more = "such times out before, and give another state_name, which begins again"
         remark(step, "ahead", f"{what}; {then}{more}")
+
+
+_MANY = 1 << 20  # rows that are aggregated at once, unless one window has more
+
+
+class Complete(NamedTuple):
+    """A window that fires: its end, and the range of its rows in a table of all that is held."""
+
+    end: int
+    first: int
+    stop: int
+
+
+def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: StepRun) -> pa.Table:
+    """Return the rows that windows give, of `held` tuples or partial results; windows come in order of their ends."""
+    key = node.group.concat(bigint(END))
+    tables = []
+    for some in in_lists(windows, lambda window: window.stop - window.first, _MANY):
+        sizes = [window.stop - window.first for window in some]
+        at = np.concatenate([np.arange(window.first, window.stop) for window in some])
+        ends = np.repeat(np.array([window.end for window in some], np.int64), sizes)
+        tables.append(_aggregated(node, with_column(held.take(pa.array(at)), END, ends), key, run))
+    schema = schema_of(node.fields)
+    return pa.concat_tables([_bounded(node, table) for table in tables]) if tables else schema.empty_table()
+
+
+def session_results(node: WindowNode, held: pa.Table, run: StepRun) -> pa.Table:
+    """Return the rows that sessions give, of `held` tuples or partial results with `START` and `END` of the session of each."""
+    key = node.group.concat(bigint(START)).concat(bigint(END))
+    return _bounded(node, _aggregated(node, held, key, run))
+
+
+def _aggregated(node: WindowNode, held: pa.Table, key: Fields, run: StepRun) -> pa.Table:
+    """Aggregate the rows of windows by a key; in the order of their ends, because a kernel returns groups in no defined one."""
+    if node.combines:
+        table = merged(node, held, key, run)
+    else:
+        table = aggregate(node.id, aggregating(node, replace(node.member, group=key), False), held, run)
+    ends = table.column(END).to_numpy()
+    return table.take(pa.array(np.argsort(ends, kind="stable"))) if np.any(ends[1:] < ends[:-1]) else table
+
+
+def _bounded(node: WindowNode, table: pa.Table) -> pa.Table:
+    """The table with the fields that the window gives, in their order."""
+    for name, ordinates in zip(node.bounds.names, _bounds(node, table), strict=False):
+        type_ = arrow_type(node.bounds.type_of(name) or "")
+        table = table.append_column(name, pa.array(ordinates, pa.int64()).cast(type_))
+    return _widened(node, _spread(node, table))
+
+
+def _spread(node: WindowNode, table: pa.Table) -> pa.Table:
+    """The table with the results of several aggregates, each as a column, in place of their value."""
+    several = node.member.aggregator
+    if not isinstance(several, Several):
+        return table
+    (value,) = node.member.outputs.names
+    results = {name: pc.struct_field(table.column(value), [name]) for name in result_fields(several).names}
+    table = table.drop_columns([value])
+    return pa.table([*table.columns, *results.values()], names=[*table.column_names, *results])
+
+
+def late_rows(node: WindowNode, tuples: pa.Table) -> pa.Table:
+    """Return the rows that a window gives for tuples that came too late, if it is to give them."""
+    if not len(node.late):
+        return schema_of(node.fields).empty_table()
+    columns = {LATE: pa.array(np.ones(tuples.num_rows, bool))}
+    return _widened(node, pa.table({**columns, **{late_field(name): tuples.column(name) for name in node.late.names}}))
+
+
+def without_late(node: WindowNode, rows: pa.Table, late: np.ndarray) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that are in time, and the late ones, whose tuples are counted."""
+    if late.any():
+        tuples = rows.column(ROWS).to_numpy()[late].sum() if ROWS in rows.column_names else late.sum()
+        count_again({f"{node.state}/late": int(tuples)})
+    return rows.filter(pa.array(~late)), rows.filter(pa.array(late))
+
+
+def _widened(node: WindowNode, table: pa.Table) -> pa.Table:
+    """Return a table with all that the node gives; null where the table lacks it."""
+    schema = schema_of(node.fields)
+    there = set(table.column_names)
+    columns = [
+        table.column(name) if name in there else pa.nulls(table.num_rows, type_)
+        for name, type_ in zip(schema.names, schema.types, strict=True)
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
+
+
+def _bounds(node: WindowNode, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    ends = table.column(END).to_numpy()
+    grid, unit = Grid.of(node.config), node.config.per_ms
+    starts = table.column(START).to_numpy() if START in table.column_names else ends - grid.length
+    if node.config.counts:
+        return np.maximum(starts, 0), ends
+    if grid.clock is not None:
+        starts, ends = grid.clock.begins(starts), grid.clock.is_over(ends)
+    (first, last), us = first_and_last(unit), 1000 // unit  # a timestamp is in microseconds
+    return np.maximum(starts, first) * us, np.minimum(ends, last) * us
