@@ -80,8 +80,11 @@ class RedisLayout:
         self.other_sentinels = [stem + other for stem in stems]
         self.change_keys = [stem + changes for stem in stems]
         self.named: Callable[..., list[bytes]] = encode_keys if plain is None else plain.names
-        self.scan_pattern = _GLOB.sub(rb"\\\1", before) + tags + glob
-        """The glob that the names of all keys match, and few others."""
+        types = (
+            () if plain is None else (b"TYPE", b"hash")
+        )  # not the strings of a state whose prefix begins with this one
+        self.scan = (b"MATCH", _GLOB.sub(rb"\\\1", before) + tags + glob, *types)
+        """What SCAN is given: the glob that the names of all keys match, and few others."""
 
     def check_buckets(self, recorded: bytes | None, place: str) -> None:
         """Refuse a number of buckets that differs from the one recorded with the sentinels of `place`."""

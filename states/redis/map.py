@@ -283,7 +283,7 @@ class RedisBackingMap(BackingMap):
         self._is_checked = True
 
     def _names(self) -> Iterator[list[bytes]]:
-        return self._wire.names(f"list the keys of {self._what}", self._layout.scan_pattern)
+        return self._wire.names(f"list the keys of {self._what}", self._layout.scan)
 
     def _groups(self, keys: Sequence[Key]) -> Iterator[KeyGroup]:
         """Group keys for calls. A commit writes the keys that it has read, so their names are made only once."""

@@ -265,8 +265,8 @@ class Wire:
             waited_s += pause_s
         raise AssertionError("unreachable")
 
-    def names(self, doing: str, pattern: bytes) -> Iterator[list[bytes]]:
-        """Iterate over pages of the names that match; a name may occur twice, and names that do not match may occur too.
+    def names(self, doing: str, match: tuple[bytes, ...]) -> Iterator[list[bytes]]:
+        """Iterate over pages of the names that match, as SCAN is told; a name may occur twice, and others may occur too.
 
         A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So
         if a connection broke or a slot was moved meanwhile, everything is listed once more.
@@ -274,20 +274,20 @@ class Wire:
         for _ in range(_PASSES):
             before = self.persist(doing, self.servers.placement)
             for name in self.persist(doing, lambda: [link.name for link in self.servers.primaries()]):
-                yield from self._names_of(name, pattern, doing)
+                yield from self._names_of(name, match, doing)
             if self.persist(doing, self.servers.placement) == before:
                 return
         raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _names_of(self, server: str, pattern: bytes, doing: str) -> Iterator[list[bytes]]:
+    def _names_of(self, server: str, match: tuple[bytes, ...], doing: str) -> Iterator[list[bytes]]:
         cursor = _START
 
         def page() -> tuple[bytes, list[bytes]] | None:
             for link in self.servers.primaries():
                 if link.name == server:
-                    (answer,) = link.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _PAGE))
+                    (answer,) = link.ask((b"SCAN", cursor, *match, b"COUNT", _PAGE))
                     if isinstance(answer, Exception):
                         raise answer
                     return answer[0], answer[1]

@@ -69,16 +69,16 @@ def test_json_keeps_what_json_has(prev: Any, curr: Any) -> None:
     assert repr(back) == repr(stored)
 
 
-def test_json_turns_tuples_into_lists_and_keys_into_text() -> None:
+def test_json_turns_tuples_into_lists() -> None:
     json = JSONNonTransactionalSerializer()
-    assert json.deserialize(json.serialize({1: (2, 3)})) == {"1": [2, 3]}
+    assert json.deserialize(json.serialize({"1": (2, 3)})) == {"1": [2, 3]}
 
 
 def test_json_takes_numpy_numbers() -> None:
     assert JSONTransactionalSerializer().serialize(TransactionalValue(1, np.int64(7))) == b"[1,7]"
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf, Decimal("1.1"), b"x", {1}, "\ud800"], ids=repr)
+@pytest.mark.parametrize("value", [math.nan, -math.inf, Decimal("1.1"), b"x", {1}, "\ud800", [{1: 2}]], ids=repr)
 def test_json_refuses_what_it_would_change(value: Any) -> None:
     with pytest.raises(CorruptValueError, match="write OpaqueValue as JSON: .*use CodecSerializer"):
         JSONOpaqueSerializer().serialize(OpaqueValue(1, 0, None, value))

@@ -226,6 +226,21 @@ def test_a_state_in_another_layout_is_refused(
         opened(redis_server, layout=read).read_sentinel()
 
 
+@pytest.mark.server
+def test_values_of_a_state_whose_prefix_begins_with_this_one_are_not_emptied(
+    redis_server: Server, client: redis.Redis
+) -> None:
+    other = opened(redis_server, layout="strings", prefix="words:new")
+    state = opened(redis_server, prefix="words")
+    for one in (other, state):
+        one.begin_commit(Log().next())
+        one.multi_put([("the",)], [1])
+        one.commit(Log().next())
+    state.reset()
+    assert other.multi_get([("the",)]) == [1]
+    assert state.multi_get([("the",)]) == [None]
+
+
 def test_what_has_no_plain_form_is_refused_by_name() -> None:
     cases: list[tuple[str | None, dict[str, Any], str]] = [
         ("map<string,int>", {}, "'v', of type map<string,int>, has no plain form there"),

@@ -9,9 +9,9 @@ name      classes                  for
 `json`    `JSONOpaqueSerializer`…  other programs that read the store
 ========  =======================  ==================================================================================
 
-What JSON loses: a tuple comes back as a list, a key of a dict as text; a Decimal, a time, bytes or a set is refused,
-and so are NaN and the infinities, which JSON does not have. int and float stay different, and an int keeps all of its
-digits here (other programs may read it as a double).
+What JSON loses: a tuple comes back as a list; a Decimal, a time, bytes, a set or a dict with a key that is not text is
+refused, and so are NaN and the infinities, which JSON does not have. int and float stay different, and an int keeps all
+of its digits here (other programs may read it as a double).
 
 What is written, as a list in either of them:
 
@@ -172,6 +172,7 @@ class _JSONSerializer:
         """Write a stored value or a sentinel as UTF-8 JSON."""
         fields = fields_of(obj, self.kind)
         try:
+            _check_names(fields)
             return _ENCODER.encode(fields).encode("utf-8")
         except (ValueError, TypeError, RecursionError) as error:
             raise CorruptValueError(
@@ -206,6 +207,18 @@ class JSONNonTransactionalSerializer(_JSONSerializer):
     """The bare value."""
 
     kind = StateType.NON_TRANSACTIONAL
+
+
+def _check_names(fields: Any) -> None:
+    """Refuse a dict with a key that is not text: read back it would be, and 1 and "1" would be one key."""
+    if isinstance(fields, dict):
+        for key, part in fields.items():
+            if not isinstance(key, str):
+                raise TypeError(f"JSON has no dict with the key {key!r}, only with text")
+            _check_names(part)
+    elif isinstance(fields, (list, tuple)):
+        for part in fields:
+            _check_names(part)
 
 
 def _plain(obj: object) -> object:
