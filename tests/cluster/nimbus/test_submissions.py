@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -247,23 +246,6 @@ def test_a_name_without_a_record_is_told(submissions: Submissions) -> None:
     submissions.cluster.state.set_data("/names/mine", b"mine-7-1")  # as if an operator had removed the record
     with pytest.raises(ClusterError, match="the name 'mine' is that of mine-7-1, of which there is no record"):
         submissions.submit(packed(submissions), "mine")
-
-
-def test_names_as_an_earlier_release_kept_them_are_taken_and_free_as_then(submissions: Submissions) -> None:
-    cluster, sha256 = submissions.cluster, packed(submissions)
-    storm_id = submissions.submit(sha256, submission="s1")
-    base = cluster.storm_base(storm_id)
-    assert base is not None
-    claim = {"version": 1, "id": storm_id, "base": json.loads(base.to_bytes())}
-    cluster.state.set_data("/names/mine", json.dumps(claim).encode())
-    assert submissions.submit(sha256, submission="s1") == storm_id
-    with pytest.raises(NameTaken, match=f"has a topology 'mine', submitted at .* \\(id {storm_id}\\)"):
-        submissions.submit(sha256, submission="s2")
-    cluster.remove_storm(storm_id)
-    assert cluster.storm_of_name("mine") is None
-    cluster.state.set_data("/names/mine", b"")  # a name that was given back
-    again = submissions.submit(sha256)
-    assert submissions.find("mine") == (again, cluster.storm_base(again))
 
 
 def test_a_name_and_its_record_come_and_go_together(submissions: Submissions) -> None:

@@ -103,21 +103,12 @@ class StormClusterState:
     def activate_storm(self, storm_id: str, storm_base: StormBase) -> bool:
         """Add a topology under its name; False, and nothing is done, if there is one of this name or id."""
         name, record = node_at(_NAMES, storm_base.storm_name), node_at(_STORMS, storm_id)
-        node = self.state.get_node(name)
-        if node is not None and not node.data:  # earlier releases gave a name back so
-            self.state.compare_and_delete(name, node.version)
         return self.state.create_all({name: storm_id.encode(), record: storm_base.to_bytes()})
 
     def storm_of_name(self, name: str) -> str | None:
         """Return the id of the topology that has a name, None if it is free."""
-        path = node_at(_NAMES, name)
-        data = self.state.get_data(path)
-        if not data or not data.startswith(b"{"):
-            return data.decode() if data else None
-        try:  # earlier releases kept the record with which it was submitted beside the id
-            return str(json.loads(data)["id"])
-        except (ValueError, KeyError) as error:
-            raise ClusterError(f"{path} cannot be read ({error!r}); was it written by another program?") from error
+        data = self.state.get_data(node_at(_NAMES, name))
+        return None if data is None else data.decode()
 
     def update_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> StormBase | None:
         """Replace a topology's record by `change` of it, even while others change it; None if there is no such topology."""
