@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.coordination.log_homes import Home
 from tests.coordination.log_samples import ATTEMPT, commit
 from trident.coordination import log_state
-from trident.coordination.history import read_history
+from trident.coordination.log_address import read_history
 from trident.coordination.record_store import Patience
 from trident.coordination.records import AdoptRecord, CommitRecord, DefineRecord, Record, RenameRecord, TopologyRecord
 from trident.coordination.transaction_log import LogFile
@@ -130,7 +130,7 @@ class HistoryContract(HistoryHome):
     def test_a_start_that_does_not_say_how_long_keeps_the_history(
         self, home: Home, caplog: pytest.LogCaptureFixture
     ) -> None:
-        caplog.set_level(logging.INFO, "trident.coordination.durable_log")
+        caplog.set_level(logging.INFO, "trident.coordination.log_interface")
         records = written(home, 10) + written(home, 10, history=None)
         home.open().close()
         assert list(read_history(home.address)) == records

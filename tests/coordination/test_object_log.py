@@ -113,7 +113,7 @@ def test_the_start_on_a_long_log_takes_few_requests(home: ObjectHome, monkeypatc
     log = home.open()
     for txid in range(1, 2001):
         log.append(commit(txid, payload="x" * 200), durable=txid % 100 == 0)
-    while log._segments._size < 500_000:  # the worst moment: just before a new segment begins
+    while log._size < 500_000:  # the worst moment: just before a new segment begins
         log.append(commit(log.state.txid + 1, payload="x" * 20_000))
     log.close()
     made: list[str] = []

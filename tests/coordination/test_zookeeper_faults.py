@@ -351,13 +351,6 @@ def test_an_append_is_one_request(home: ZooKeeperHome, monkeypatch: pytest.Monke
         assert read(home) == log.state
 
 
-def test_the_log_of_a_former_layout_is_refused_by_name(home: ZooKeeperHome) -> None:
-    home.client.create(f"{home.path}/segments", b"00000001-0001", makepath=True)
-    for open_it in (home.open, lambda: read(home)):
-        with pytest.raises(LogError, match=f"{home.path} is of another format version; use the version that wrote"):
-            open_it()
-
-
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("at", [0, 5, 11, 20, -1])
 @pytest.mark.parametrize("which", ["head", "chunk"])

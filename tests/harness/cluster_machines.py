@@ -21,7 +21,7 @@ from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.coordination.log_address import open_reader
-from trident.coordination.memory_log import TransactionLogReader
+from trident.coordination.log_interface import TransactionLogReader
 
 __all__ = ["COUNTING", "DaemonProcess", "Machine", "MachineCluster"]
 

@@ -4,7 +4,7 @@ Begin with `coordinator.py` (the rules) and `records.py` (what the log says); `t
 writer, `framing.py` has the bytes and the rule that reads them after a crash.
 """
 
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.coordination.transaction_log import FileLog
 
 __all__ = ["FileLog", "MemoryLog"]

@@ -16,16 +16,9 @@ class Record:
     """One entry of the log."""
 
     tag: ClassVar[str]
-    later: ClassVar[
-        tuple[str, ...]
-    ] = ()  # fields that are not written while they are empty: former versions read the log
 
     def to_data(self) -> dict[str, Any]:
-        data = {"record": self.tag, **vars(self)}
-        for name in self.later:
-            if not data[name]:
-                del data[name]
-        return data
+        return {"record": self.tag, **vars(self)}
 
     def called(self, names: Mapping[str, str]) -> Self:
         """Return the record with other names of states; `names` by the former ones."""
@@ -89,10 +82,10 @@ class StartRecord(Record):
     """The driver of an epoch has compared log and stores; from now on it may write to the states.
 
     `executors`: the states that tasks of Spark commit for it, by name.
-    `run`: tells it from a driver that gets the same epoch because the log was set back; "" where a former version wrote it.
+    `run`: tells it from a driver that gets the same epoch because the log was set back.
     """
 
-    tag, later = "start", ("run",)
+    tag = "start"
     epoch: int
     executors: Sequence[str] = ()
     run: str = ""
@@ -117,7 +110,7 @@ class LayoutRecord(Record):
         What the state means from now on, as in `TopologyRecord`; empty: as before.
     """
 
-    tag, later = "layout", ("means",)
+    tag = "layout"
     state: str
     partitions: int
     kind: str

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 SESSION_S = 10.0
 MOST_OLD = 100
 """Segments that the history has here at most: each has up to 1,000 records, all in the memory of every server."""
-_CLAIM, _ALIVE, _FORMER = "/claim", "/alive", "/segments"
+_CLAIM, _ALIVE = "/claim", "/alive"
 _AT_ONCE = 200  # nodes that are removed together
 _PARTS = re.compile(r".*\.(\d+)")
 
@@ -94,14 +94,6 @@ class ZooKeeperRecords(HeadRecords):
         self._own = ""  # the name of this writer's claim
         self._has_warned = False
         self._nodes = LogNodes(address, self.patience, self._show_life)
-
-    def look(self) -> Head | None:
-        head = super().look()
-        if head is None and self._node(_FORMER) is not None:
-            raise LogError(
-                f"the transaction log {self._address} is of another format version; use the version that wrote it"
-            )
-        return head
 
     def has(self, claim: Head) -> bool:
         return self._node(f"{_CLAIM}/{claim.name}") is not None

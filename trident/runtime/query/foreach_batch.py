@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from trident.config import Config
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import TransactionLog
 from trident.errors import AlreadyRunningError, ConfigError, LogHeldError, TopologyError, TridentError
 from trident.graph import Graph, SpoutNode
 from trident.notebook import table

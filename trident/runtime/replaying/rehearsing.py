@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from trident.config import Config
-from trident.coordination.history import read_history
+from trident.coordination.log_address import read_history
 from trident.errors import HistoryStartError, ReplayFailedError, TopologyError, TridentError, UnsupportedOperation
 from trident.fields import struct_fields
 from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowNode

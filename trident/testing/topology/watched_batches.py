@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trident.coordination.memory_log import TransactionLog
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.records import CommitRecord, Record
 from trident.errors import TridentError
 from trident.graph import Graph, Node, PeekNode
