@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.proof.mutant import Mutant
 
-_COORDINATOR, _LOOP = "trident/coordination/coordinator.py", "trident/runtime/loop/loop.py"
+_COORDINATOR, _LOOP = "trident/runtime/loop/coordinator.py", "trident/runtime/loop/loop.py"
 _ATTEMPTS, _COMMITTER = "trident/runtime/loop/execution.py", "trident/runtime/commit/committer.py"
 _COMMITTING = "trident/runtime/commit/committing.py"
 _NUMBERS, _FIRING, _JOIN = (
@@ -14,7 +14,7 @@ _TIME, _FEED = "trident/runtime/loop/batch.py", "trident/runtime/reading/change_
 _ACKER, _COLLECTORS = "trident/storm/execution/acker.py", "trident/storm/execution/collectors.py"
 _RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/start/rewriting.py"
 
-_COORDINATOR_TESTS = ("tests/coordination/test_coordinator.py",)
+_COORDINATOR_TESTS = ("tests/runtime/loop/test_coordinator.py",)
 _LOOP_TESTS = ("tests/runtime/loop/test_loop.py",)
 _JOIN_TESTS = (
     "tests/runtime/windows/test_join_within.py::test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then",

@@ -130,7 +130,7 @@ MACHINES: dict[str, tuple[type[RuleBasedStateMachine] | None, Patch | None, int]
         Coordinating,
         None,
         10,
-    ),  # tests/coordination/test_coordinator.py breaks nothing: its model is a few lists
+    ),  # tests/runtime/loop/test_coordinator.py breaks nothing: its model is a few lists
     "log": (None, no_owner, 8),
     "readers": (Readers, no_fence, 10),
     "spouts' metadata": (Partitions, rows_once_more, 3),

@@ -11,9 +11,9 @@ import pytest
 
 from states.memory import MemoryMapState
 from trident import Config, Fields, TridentTopology
-from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.errors import BatchFailedError, FailedException, SourceAwayError, SpoutError, can_heal
 from trident.operations import Count
+from trident.runtime.loop.coordinator import MasterBatchCoordinator
 from trident.runtime.loop.retrying import RetryRule
 from trident.runtime.steps.failures import Failure
 from trident.spout import SpoutType, TransactionAttempt

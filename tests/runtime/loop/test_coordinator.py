@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinator
 from trident.errors import CommitOrderError
+from trident.runtime.loop.coordinator import AttemptStatus, MasterBatchCoordinator
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS
 
