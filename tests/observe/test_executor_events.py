@@ -11,7 +11,7 @@ import redis
 from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.observe.watching import Kept, started, word_topology
-from trident.state.key_counts import KeyCounts
+from trident.counts import KeyCounts
 
 WORDS = " ".join(f"word{number % 1500}" for number in range(3000))
 

@@ -8,7 +8,7 @@ _COORDINATOR, _LOOP = "trident/runtime/loop/coordinator.py", "trident/runtime/lo
 _ATTEMPTS, _COMMITTER = "trident/runtime/loop/execution.py", "trident/runtime/commit/committer.py"
 _COMMITTING = "trident/runtime/commit/committing.py"
 _NUMBERS, _FIRING, _JOIN = (
-    "trident/runtime/query/batch_numbers.py", "trident/runtime/windows/firing.py", "trident/runtime/windows/join_update.py",
+    "trident/runtime/query/handed_batches.py", "trident/runtime/windows/firing.py", "trident/runtime/windows/join_update.py",
 )  # fmt: skip
 _TIME, _FEED = "trident/runtime/loop/batch.py", "trident/runtime/reading/change_feed.py"
 _ACKER, _COLLECTORS = "trident/storm/execution/acker.py", "trident/storm/execution/collectors.py"
@@ -357,7 +357,7 @@ OF_RUNS = (
     ),
     Mutant(
         "foreachBatch: a batch with a name is written twice",
-        "trident/runtime/query/batch_numbers.py",
+        "trident/runtime/query/handed_batches.py",
         "if name in names or name == floor:",
         "if name == floor:",
         _NUMBER_TESTS,

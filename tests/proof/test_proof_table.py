@@ -16,7 +16,6 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine
 
 from tests.coordination.log_homes import FileHome
-from tests.coordination.test_coordinator import Coordinating
 from tests.harness.commands import until
 from tests.proof import __main__ as command
 from tests.proof import killed_processes, proof_machines, snapshot_reads
@@ -30,6 +29,7 @@ from tests.proof.proof_servers import RowServers
 from tests.proof.proof_table import picture, save, table
 from tests.proof.random_bolts import Shape, check, in_process, on_spark
 from tests.proof.snapshot_reads import reads
+from tests.runtime.loop.test_coordinator import Coordinating
 from tests.runtime.reading.test_joint_reader import SHOPS
 from tests.spout.partition_source import Emitter
 from tests.storm.spark.journaled import Journal

@@ -5,6 +5,7 @@ Begin with `interfaces.py`, then `builtin.py` (`Count`, `Sum`, `Split` …). `ad
 is in `trident.runtime.steps`.
 """
 
+from trident.counts import Counter
 from trident.operations.assemblies import Assembly, FirstN
 from trident.operations.builtin import (
     Count,
@@ -50,7 +51,6 @@ from trident.operations.interfaces import (
     ReducerAggregator,
     TridentOperationContext,
 )
-from trident.operations.metrics import Counter
 from trident.operations.several import ArgMax, ArgMin, Avg, Collect, CountDistinct, StdDev, TopN
 from trident.operations.sql import sql
 from trident.operations.timers import KeyedProcess, Timers

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from trident.operations.metrics import Counter
+from trident.counts import Counter
 from trident.tuples import TridentCollector, TridentTuple
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trident.errors import CheckpointMismatchError, SpoutError
-from trident.runtime.query.batch_numbers import QueryBatch, definition_of, definition_of_name
+from trident.runtime.query.handed_batches import QueryBatch, definition_of, definition_of_name
 
 MINE, OTHER = "query-1", "query-2"
 

@@ -573,7 +573,7 @@ def test_a_function_that_is_called_twice_at_once(orders: DataFrame, tmp_path: Pa
 
 
 def test_names_that_are_forgotten_are_refused() -> None:
-    from trident.runtime.query.batch_numbers import NAMES_KEPT, definition_of_name
+    from trident.runtime.query.handed_batches import NAMES_KEPT, definition_of_name
 
     last = None
     for number in range(NAMES_KEPT + 3):

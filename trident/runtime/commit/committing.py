@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from trident.arrow import COLLECTOR_PAUSE
 from trident.channel import DaemonPool
+from trident.counts import counting_keys
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.planner import Plan
@@ -44,7 +45,6 @@ from trident.runtime.steps.failures import Bounds, Failure, StepFailed, failing_
 from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
-from trident.state.key_counts import counting_keys
 from trident.state.loss_warnings import suppress_warnings
 from trident.state.sentinel import check_partition
 from trident.state.txid import Txid

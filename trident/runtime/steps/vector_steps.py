@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import arrow_type, rows_without_columns, schema_of
+from trident.counts import count_again, counting
 from trident.errors import FailedException
 from trident.fields import Fields
 from trident.graph import EachNode, FilterNode, MapNode, SelectNode
 from trident.moment_columns import read_formatted
 from trident.operations.expression_types import EXACT, type_of
 from trident.operations.expressions import Expression, lit
-from trident.operations.metrics import count_again, counting
 from trident.operations.vectorised import ArrowFunction
 from trident.planner import Step
 from trident.runtime.steps import number_kernels as numbers

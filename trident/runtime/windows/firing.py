@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import schema_of
+from trident.counts import count_again
 from trident.graph import JoinWithinNode, WindowNode
-from trident.operations.metrics import count_again
 from trident.operations.timers import TimersConfig
 from trident.operations.windows import SessionWindow
 from trident.runtime.steps.failures import calls_user_code

@@ -26,9 +26,9 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import schema_of
+from trident.counts import count_again
 from trident.fields import Fields
 from trident.graph import WindowNode
-from trident.operations.metrics import count_again
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords, keys_together

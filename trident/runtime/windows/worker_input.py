@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import schema_of
+from trident.counts import count_again, remark
 from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, JoinWithinNode, Member, WindowNode
-from trident.operations.metrics import count_again, remark
 from trident.operations.names import merging_member
 from trident.operations.several import Several
 from trident.operations.windows import SessionWindow, first_and_last
