@@ -91,12 +91,7 @@ class StoredLog(DurableLog):
     """
 
     def __init__(
-        self,
-        address: str,
-        store: RecordStore,
-        claim: StoredClaim,
-        state: LogState,
-        segment_bytes: int,
+        self, address: str, store: RecordStore, claim: StoredClaim, state: LogState, segment_bytes: int
     ) -> None:
         """Not for callers: use `open`."""
         self._store, self._claim, self._segment_bytes = store, claim, segment_bytes

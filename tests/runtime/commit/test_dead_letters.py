@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,7 @@ from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
 from trident.servers.local_processes import make_directory
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
+from trident.state.encoding.equal_keys import canonical_key
 from trident.testing import TopologyTestDriver
 
 broken = True
@@ -985,3 +987,17 @@ def test_a_tuple_that_an_earlier_attempt_has_left_in_a_state_is_not_left_out(
         found = running.state(state).multi_get([("one",), ("bad",)])
     replays = 1 if kind == "non_transactional" else 0  # its matrix: no replay is exact
     assert found == [1 + replays, 1 + replays]
+
+
+@pytest.mark.parametrize(
+    "key", [math.nan, -0.0, (1, "ann"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), Decimal("1.50"), b"ann"]
+)
+def test_a_key_is_forgotten_in_whatever_form_a_letter_has_it(key: Any, tmp_path: Path) -> None:
+    """Keys are equal as their states have them: all NaN are one, and so are 0.0 and -0.0."""
+    letters = DeadLetters(tmp_path)
+    rows = [{"k": key, "n": 1}, {"k": [key], "n": 2}, {"k": "another", "n": 3}]
+    failures = [Failure("step", None, "error", left_out=LeftOut(row, "s")) for row in rows]
+    letters.write(TransactionAttempt(1, 1 << 20), failures, "log")
+    assert letters.forget([canonical_key((key,))]) == 2
+    (path,) = tmp_path.glob("*.jsonl")
+    assert [DeadLetter.of_line(line).number for line in path.read_text().splitlines()] == [2]

@@ -29,6 +29,7 @@ from trident.runtime.steps.failures import Failure, LeftOut
 from trident.servers.local_processes import make_directory, write_whole
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
+from trident.state.encoding.equal_keys import canonical
 
 logger = logging.getLogger(__name__)
 
@@ -308,13 +309,14 @@ def _names(letter: DeadLetter, key: Sequence[Any]) -> bool:
 def _is_in(part: Any, value: Any) -> bool:
     if isinstance(part, str) and isinstance(value, str) and part:
         return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", value) is not None
-    return type(part) is type(value) and bool(part == value)
+    return type(part) is type(value) and canonical(part) in (canonical(value),)  # all NaN are one object there
 
 
 def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         yield from (leaf for each in value.values() for leaf in _leaves(each))
     elif isinstance(value, list | tuple | set):
+        yield value  # a tuple may be a key
         yield from (leaf for each in value for leaf in _leaves(each))
     else:
         yield value
