@@ -17,3 +17,12 @@ def test_deaths_are_read_in_order_without_what_another_version_wrote(opened: Ope
     assert cluster.all_deaths() == {"x": [first, second]}
     cluster.remove_storm("x")
     assert cluster.all_deaths() == {}
+
+
+def test_the_reason_of_a_death_may_be_of_any_length(opened: Opened) -> None:
+    """A supervisor reports it until it is there, and starts no driver before that."""
+    cluster = StormClusterState(opened.state)
+    death = DriverDeath(10.0, "node", 6700, 1, 0.0, 1.0, False, "it broke: \udc80" + "\0" * 2_000_000)
+    cluster.report_death("x", death)
+    (found,) = cluster.all_deaths()["x"]
+    assert found.reason == death.reason.replace("\udc80", "?")[:50_000]

@@ -210,8 +210,8 @@ class StormClusterState:
     # ---- deaths of drivers ------------------------------------------------------------------------------------------------
 
     def report_death(self, storm_id: str, death: DriverDeath) -> None:
-        """Add a death; the oldest ones beyond a hundred are removed."""
-        self._add(f"{node_at(_DEATHS, storm_id)}/d", death, _DEATHS_KEPT)
+        """Add a death; the oldest ones beyond a hundred are removed, and what is beyond 50,000 characters of a reason."""
+        self._add(f"{node_at(_DEATHS, storm_id)}/d", replace(death, reason=death.reason[:_MAX_ERROR]), _DEATHS_KEPT)
 
     def all_deaths(self) -> dict[str, list[DriverDeath]]:
         """Return the deaths by topology, oldest first; what cannot be read must not keep Nimbus from the other topologies."""
