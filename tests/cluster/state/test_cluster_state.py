@@ -9,7 +9,7 @@ import pytest
 from tests.harness.cluster_states import Opened, Opening
 from tests.harness.commands import until
 from trident.cluster_errors import ClusterError
-from trident.servers.nodes import NodeEvent, StoredNode
+from trident.servers.nodes import NodeEvent
 
 BINARY = bytes(range(256))
 
@@ -35,13 +35,6 @@ def test_a_node_that_is_not_there_is_none_and_has_nothing_below(opened: Opened) 
     state.delete_node("/none")
 
 
-def test_children_are_sorted(opened: Opened) -> None:
-    for name in ("b", "Z", "a", "é", "10", "9"):
-        opened.state.set_data(f"/all/{name}", name.encode())
-    assert opened.state.get_children("/all") == ["10", "9", "Z", "a", "b", "é"]
-    assert list(opened.state.get_data_below("/all")) == ["10", "9", "Z", "a", "b", "é"]
-
-
 @pytest.mark.sample(1)
 def test_many_nodes_are_read_at_once_in_the_order_asked(opened: Opened) -> None:
     state = opened.state
@@ -55,17 +48,6 @@ def test_many_nodes_are_read_at_once_in_the_order_asked(opened: Opened) -> None:
         path: dict(sorted((f"{number}", b"%d" % number) for number in range(int(path[1:]), 600, 3)))
         for path in ("/2", "/0")
     }
-
-
-def test_compare_and_set_needs_the_version(opened: Opened) -> None:
-    state = opened.state
-    assert not state.compare_and_set("/a/b", b"x", 0)
-    assert state.compare_and_set("/a/b", b"0", None)
-    assert not state.compare_and_set("/a/b", b"x", None)
-    assert not state.compare_and_set("/a/b", b"x", 1)
-    assert state.compare_and_set("/a/b", b"1", 0)
-    assert not state.compare_and_set("/a/b", b"x", 0)
-    assert state.get_node("/a/b") == StoredNode(b"1", 1)
 
 
 def test_sequential_names_have_ten_digits_and_only_grow(opened: Opened) -> None:
@@ -118,43 +100,6 @@ def test_a_data_watch_tells_once(opening: Opening) -> None:
     one.until(bool)
     assert one.settled() == [("changed", "/a")]
     assert other.settled() == []
-
-
-def test_a_watch_of_a_missing_node_tells_of_its_creation(opening: Opening) -> None:
-    one, other = opening(), opening()
-    assert one.state.get_data("/a/b", watch=True) is None
-    assert one.state.get_children("/c", watch=True) == []
-    other.state.set_data("/a/b", b"")
-    other.state.mkdirs("/c/d")
-    one.told(("changed", "/a/b"), ("changed", "/c"))
-
-
-def test_a_watch_of_data_and_of_children_tells_of_a_delete(opening: Opening) -> None:
-    one, other = opening(), opening()
-    one.state.set_data("/a/b", b"")
-    one.state.get_data("/a", watch=True)
-    one.state.get_children("/a", watch=True)
-    one.state.get_data("/a/b", watch=True)
-    other.state.delete_node("/a")
-    one.until(lambda told: ("changed", "/a") in told)
-    told = one.settled()
-    assert set(told) == {("changed", "/a/b"), ("changed", "/a")}
-    assert len(told) <= 3  # the names below first, then the node itself, where they are seen one after the other
-
-
-def test_a_child_watch_tells_of_creations_and_deletes_not_of_data(opening: Opening) -> None:
-    one, other = opening(), opening()
-    one.state.set_data("/a/b", b"")
-    assert one.state.get_children("/a", watch=True) == ["b"]
-    other.state.set_data("/a/b", b"changed")
-    other.state.set_data("/a", b"changed")
-    other.state.set_data("/a/b/below", b"")
-    assert one.settled() == []
-    other.state.set_data("/a/c", b"")
-    one.told(("changed", "/a"))
-    assert one.state.get_children("/a", watch=True) == ["b", "c"]
-    other.state.delete_node("/a/c")
-    one.told(("changed", "/a"))
 
 
 def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:
