@@ -1001,3 +1001,11 @@ def test_a_key_is_forgotten_in_whatever_form_a_letter_has_it(key: Any, tmp_path:
     assert letters.forget([canonical_key((key,))]) == 2
     (path,) = tmp_path.glob("*.jsonl")
     assert [DeadLetter.of_line(line).number for line in path.read_text().splitlines()] == [2]
+
+
+def test_a_key_that_is_an_empty_text_takes_no_letters_along_that_lack_a_row_or_a_traceback(tmp_path: Path) -> None:
+    letters = DeadLetters(tmp_path)
+    failures = [Failure("step", None, "error", left_out=LeftOut({"k": key}, "s")) for key in ("ann", "")]
+    letters.write(TransactionAttempt(1, 1 << 20), failures, "log")
+    assert letters.forget([("",)]) == 1
+    assert letters.forget([("ann",)]) == 1

@@ -301,8 +301,7 @@ def _read(path: Path) -> list[DeadLetter]:
 
 def _names(letter: DeadLetter, key: Sequence[Any]) -> bool:
     failure = letter.failure
-    texts = [failure.row or "", failure.cause, failure.details or ""]
-    values = [*_leaves(letter.left_out.values), *texts]
+    values = [*_leaves(letter.left_out.values), *filter(None, (failure.row, failure.cause, failure.details))]
     return all(any(_is_in(part, value) for value in values) for part in key)
 
 

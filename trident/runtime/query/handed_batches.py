@@ -83,10 +83,11 @@ def definition_of(
     `adopts`: whether to take the batch in any case.
     Raises `CheckpointMismatchError`: log and checkpoint do not belong together.
     """
-    if last is not None and "name" in last:
+    known = last or begun
+    if known is not None and "name" in known:
         raise CheckpointMismatchError(
             f"a query gives batch {found.batch}, but this log has batches that were written by name, the last one "
-            f"{last['name']!r}: give foreachBatch a function, or a log_dir, of its own"
+            f"{known['name']!r}: give foreachBatch a function, or a log_dir, of its own"
         )
     if last is not None and found.is_same(last):
         return None
@@ -99,8 +100,8 @@ def definition_of(
             f"{begun['query']}, and transactional states may have a part of it: start the query with the checkpoint that has "
             f"this batch. {_BEGIN_AGAIN}"
         )
-    known = {"query": found.query, "run": found.run, "planned_ms": found.planned_ms}
-    return dict(begun) if begun is not None else {"batch": found.batch, "base": found.batch - txid, **known}
+    told = {"query": found.query, "run": found.run, "planned_ms": found.planned_ms}
+    return dict(begun) if begun is not None else {"batch": found.batch, "base": found.batch - txid, **told}
 
 
 def _problem(found: QueryBatch, txid: int, last: Mapping[str, Any] | None) -> str | None:
@@ -152,9 +153,10 @@ def definition_of_name(
     Raises `SpoutError`: the name is older than all that the log remembers, so it cannot be known whether it was written.
     Raises `CheckpointMismatchError`: the batches of this log come from a query.
     """
-    if last is not None and "name" not in last:
+    known = last or begun
+    if known is not None and "name" not in known:
         raise CheckpointMismatchError(
-            f"write(batch={name!r}): the batches of this log come from a query, the last one is {last['batch']}: give jobs "
+            f"write(batch={name!r}): the batches of this log come from a query, the last one is {known['batch']}: give jobs "
             "that name their batches a function, or a log_dir, of their own"
         )
     names: list[str] = [] if last is None else list(last["names"])
