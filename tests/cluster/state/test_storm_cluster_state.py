@@ -405,6 +405,16 @@ READS: dict[str, Callable[[StormClusterState], object]] = {
 }
 
 
+def test_a_setting_that_is_not_utf_8_is_refused_and_not_stored_as_another(cluster: StormClusterState) -> None:
+    """As the name of a folder may be: the driver would keep its log elsewhere."""
+    with pytest.raises(ClusterError, match=r"a storm base cannot have the text '/log/\\udcff': it is not UTF-8"):
+        cluster.activate_storm("a", replace(BASE, conf={"log_dir": "/log/\udcff"}))
+    assert cluster.active_storms() == []
+    assert cluster.storm_of_name("\udcff") is None  # asked for by a command line
+    cluster.report_error("a", "\udcff", ERROR)
+    assert cluster.all_errors("a") == {"\udcff": [ERROR]}
+
+
 def test_records_are_json_with_storms_names(cluster: StormClusterState, raw: Opened) -> None:
     filled(cluster)
     found = dict(zip(SHAPES, map(_loaded, raw.state.get_data_each(list(SHAPES))), strict=True))

@@ -268,9 +268,11 @@ def _beat(storm_id: str, node: str, port: int) -> str:
 def node_at(root: str, *texts: str) -> str:
     """Return the path of a node below `root`: one name for each text, whatever characters it has."""
     # `.` and `..` are no names, and are not escaped in addresses.
-    names = (text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="") for text in texts)
+    names = (
+        text.replace(".", "%2E") if text in (".", "..") else quote(text, "", errors="surrogateescape") for text in texts
+    )
     return "/".join((root, *names))
 
 
 def text_of(name: str) -> str:
-    return unquote(name)
+    return unquote(name, errors="surrogateescape")
