@@ -197,10 +197,15 @@ class DeadLetters:
         """Remove the letters, of whatever attempt, whose tuple or error names a key; return how many.
 
         A letter names a key if it has each of its parts: a text as a word of any text, another value as itself.
+        Raises `LogError`: a file cannot be read, so it may name a key; the others name none any more.
         """
-        removed = 0
+        removed, unread = 0, list[LogError]()
         for path in sorted([*self.folder.glob("*.jsonl"), *self.folder.glob("*.edited")]):
-            letters = _read(path)
+            try:
+                letters = _read(path)
+            except LogError as error:
+                unread.append(error)
+                continue
             kept = [letter for letter in letters if not any(_names(letter, key) for key in keys)]
             if len(kept) < len(letters):
                 write_whole(path, "".join(letter.to_line() + "\n" for letter in kept))
@@ -210,6 +215,8 @@ class DeadLetters:
                 edited = [DeadLetter.of_line(line) for line in json.loads(path.read_text(encoding="utf-8"))["edited"]]
                 if any(_names(letter, key) for letter in edited for key in keys):
                     path.unlink()
+        if unread:
+            raise unread[0]
         return removed
 
     # ---- asking for them back ---------------------------------------------------------------------------------------
