@@ -132,6 +132,7 @@ class TestHistory(HistoryHome):
         assert list(read_history(home.address, first=9, last=12)) == records[8:12]
         since = datetime.fromtimestamp(1_700_000_020, UTC)
         assert list(read_history(home.address, since=since)) == records[19:]
+        assert list(read_history(home.address, since=datetime.min)) == records  # a moment without a zone, of the year 1
         assert list(read_history(home.address, first=36)) == []
 
     def test_a_number_of_batches_is_kept_and_what_is_older_is_removed(self, home: Home) -> None:

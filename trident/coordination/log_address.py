@@ -84,7 +84,8 @@ def read_history(
     beside: Beside = lambda *_: None,
 ) -> Iterator[CommitRecord]:
     """Yield the committed batches that a log still has; see `trident.read_history`."""
-    since_ms = None if since is None else since.timestamp() * 1000
+    # In local time, a moment of the year 1 may be none that this machine knows.
+    since_ms = None if since is None or since.year == 1 else since.timestamp() * 1000
     with closing(open_reader(log_dir)) as reader:
         for commit in _Reading(reader, os.fspath(log_dir), beside).commits(first, since_ms):
             if last is not None and commit.txid > last:
