@@ -14,11 +14,11 @@ from urllib.request import Request, urlopen
 import obstore
 import pytest
 
-from tests.coordination.log_contract import LogContract, OwnerContract
 from tests.coordination.log_homes import ObjectHome, read, reopened
 from tests.coordination.log_processes import ProcessContract
 from tests.coordination.log_samples import commit
 from tests.coordination.stored_faults import StoredAway, StoredFaults
+from tests.coordination.test_log_contract import LogContract, OwnerContract
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from trident.coordination import object_records

@@ -135,7 +135,7 @@ OF_RUNS = (
         _COMMITTING,
         "        if given is None and stages:\n",
         "        if given is None:\n",
-        ("tests/runtime/commit/test_copies_of_tasks.py",),
+        ("tests/runtime/commit/test_committing.py",),
     ),
     Mutant(
         "executors: a task that Spark runs again writes again",
@@ -143,7 +143,7 @@ OF_RUNS = (
         "    if run == 0:\n        return",
         "    if run >= 0:\n        return",
         (
-            "tests/runtime/commit/test_copies_of_tasks.py::test_without_speculation_a_second_run_answers_that_the_batch_is_tried_again",
+            "tests/runtime/commit/test_committing.py::test_without_speculation_a_second_run_answers_that_the_batch_is_tried_again",
         ),
     ),
     Mutant(
@@ -151,7 +151,7 @@ OF_RUNS = (
         _COMMITTING,
         ".of_run(secrets.token_hex(8))",
         '.of_run("")',
-        ("tests/runtime/commit/test_copies_of_tasks.py",),
+        ("tests/runtime/commit/test_committing.py",),
     ),
     Mutant(
         "foreachBatch: a batch that the log has is committed again",

@@ -13,6 +13,7 @@ import pytest
 from tests.harness.cluster_states import Opened, Opening, set_assignment
 from trident.cluster.state.cluster_records import (
     Assignment,
+    DriverDeath,
     ErrorInfo,
     NodePort,
     StormBase,
@@ -459,3 +460,24 @@ def test_a_list_where_names_are_expected_is_an_error(cluster: StormClusterState)
     cluster.state.set_data("/assignments/a", json.dumps(broken).encode())
     with pytest.raises(ClusterError, match="/assignments/a: the assignment cannot be read"):
         cluster.all_assignments()
+
+
+def test_deaths_are_read_in_order_without_what_another_version_wrote(opened: Opened) -> None:
+    first, second = (DriverDeath(at, "node", 6700, 1, 0.0, 1.0, False, "it broke") for at in (10.0, 20.0))
+    cluster = StormClusterState(opened.state)
+    cluster.report_death("x", first)
+    for strange in (b"", b"[]", b'{"version": 1, "time_secs": 1}', b'{"version": 2}'):
+        opened.state.create_sequential("/deaths/x/d", strange)
+    cluster.report_death("x", second)
+    assert cluster.all_deaths() == {"x": [first, second]}
+    cluster.remove_storm("x")
+    assert cluster.all_deaths() == {}
+
+
+def test_the_reason_of_a_death_may_be_of_any_length(opened: Opened) -> None:
+    """A supervisor reports it until it is there, and starts no driver before that."""
+    cluster = StormClusterState(opened.state)
+    death = DriverDeath(10.0, "node", 6700, 1, 0.0, 1.0, False, "it broke: \udc80" + "\0" * 2_000_000)
+    cluster.report_death("x", death)
+    (found,) = cluster.all_deaths()["x"]
+    assert found.reason == death.reason.replace("\udc80", "?")[:50_000]
