@@ -345,6 +345,11 @@ def test_keys_need_one_state_and_a_share_is_a_part(words: Words) -> None:
         ([1, 2], (1, 2), True),
         ([1, 2], [1], False),
         (None, 0, False),
+        ({"k": 1.0}, [("k", 1.0 + 1e-15)], True),  # a map may be given as pairs, and a store gives a dictionary
+        ({"a": [{}]}, {"a": [[]]}, True),
+        ({"k": 1}, [("k", 2)], False),
+        ({"k": 1}, [1, 2], False),
+        ({"k": 1}, 5, False),
     ],
 )
 def test_values_are_the_same_but_for_the_last_digits_of_doubles(found: Any, expected: Any, same: bool) -> None:
