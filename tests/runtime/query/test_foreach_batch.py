@@ -459,8 +459,11 @@ def test_columns_that_do_not_fit_are_named_before_anything_is_opened(orders: Dat
 
 def test_exactly_once_names_a_column_that_is_not_there(orders: DataFrame) -> None:
     function = exactly_once("orders", MemoryMapState.opaque(), group_by="town", aggregate=Count(), value="n")
-    with pytest.raises(TopologyError, match="town"):
+    with pytest.raises(TopologyError, match="no column 'town' in the query, which has shop, customer, euros"):
         function(orders, 0)
+    counted = exactly_once("orders", MemoryMapState.opaque(), aggregate=Count(), value="n")
+    with pytest.raises(TopologyError, match="the query has no columns, and rows without any are lost"):
+        counted(orders.select(), 0)
 
 
 def test_a_streaming_dataframe_is_not_a_batch(spark: SparkSession) -> None:
