@@ -240,7 +240,7 @@ def test_a_damaged_header_is_an_error(path: Path) -> None:
         ({"format": "other"}, "not the header of a transaction log"),
         ({"seq": 7}, "the header is of segment 7 of epoch 1"),
         ({"state": {}}, "not a folded log"),
-        ({"version": 3}, "format version 3; this version of the software reads version 2"),
+        ({"version": 3}, "format version 3; this version of the software reads version 1"),
     ],
 )
 def test_a_header_of_another_kind_is_an_error(path: Path, change: dict[str, Any], message: str) -> None:

@@ -34,8 +34,9 @@ from trident.state.txid import Sentinel, Snapshot, Txid, epoch_of
 from trident.state.winners import CHANGES, FORMER, Epochs, Winners, renamed_facts
 
 FORMAT = "trident-log"
-VERSION = 2
+VERSION = 1
 HISTORY = 100  # commits that the folded state remembers in full
+_LATER = ("runs", "retention", "discarded", "renamed")  # not written while there is none
 
 
 class CommittedUpTo(NamedTuple):
@@ -285,7 +286,7 @@ class LogState:
         values["epochs"] = list(self.epochs.ranges)
         values["renamed"] = list(map(list, self.renamed))
         values["retention"] = self.retention and [self.retention.batches, self.retention.ms]
-        return values
+        return {name: value for name, value in values.items() if value or name not in _LATER}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> LogState:
@@ -305,8 +306,8 @@ class LogState:
                 "totals": dict(data["totals"]),
                 "epochs": Epochs.of(data["epochs"]),
                 "history": deque((each for each in commits if isinstance(each, CommitRecord)), maxlen=HISTORY),
-                "retention": Retention(*data["retention"]) if data["retention"] else None,
-                "renamed": [(txid, old, new) for txid, old, new in data["renamed"]],
+                "retention": Retention(*data["retention"]) if data.get("retention") else None,
+                "renamed": [(txid, old, new) for txid, old, new in data.get("renamed", ())],
             }
             return cls(**{**data, **changed})
         except (KeyError, TypeError, AttributeError) as error:

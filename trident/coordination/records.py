@@ -16,9 +16,14 @@ class Record:
     """One entry of the log."""
 
     tag: ClassVar[str]
+    later: ClassVar[tuple[str, ...]] = ()  # fields that are not written while they are empty
 
     def to_data(self) -> dict[str, Any]:
-        return {"record": self.tag, **vars(self)}
+        data = {"record": self.tag, **vars(self)}
+        for name in self.later:
+            if not data[name]:
+                del data[name]
+        return data
 
     def called(self, names: Mapping[str, str]) -> Self:
         """Return the record with other names of states; `names` by the former ones."""
@@ -85,7 +90,7 @@ class StartRecord(Record):
     `run`: tells it from a driver that gets the same epoch because the log was set back.
     """
 
-    tag = "start"
+    tag, later = "start", ("run",)
     epoch: int
     executors: Sequence[str] = ()
     run: str = ""
@@ -110,7 +115,7 @@ class LayoutRecord(Record):
         What the state means from now on, as in `TopologyRecord`; empty: as before.
     """
 
-    tag = "layout"
+    tag, later = "layout", ("means",)
     state: str
     partitions: int
     kind: str
