@@ -38,6 +38,7 @@ class Layer:
 
 
 VALUES = (
+    "trident.counts",
     "trident.roles",
     "trident.errors",
     "trident.extras",
@@ -104,7 +105,7 @@ def _rooms(*names: str) -> tuple[str, ...]:
 # The first layer that has a module decides.
 LAYERS = (
     Layer(("trident.roles", "trident.errors")),
-    Layer(("trident.redaction", "trident.channel")),
+    Layer(("trident.counts", "trident.redaction", "trident.channel")),
     Layer(("trident.retention",), ("trident.errors",)),
     # What notebooks show, as functions of values.
     Layer(("trident.notebook",), ("trident.moments", "trident.naming", "trident.roles")),

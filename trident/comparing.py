@@ -36,13 +36,26 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     """
     if isinstance(one, float) and isinstance(other, float):
         return _is_close_float(one, other, close, close if in_all is None else in_all)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(
-            is_close(each, other[key], close, in_all) for key, each in one.items()
-        )
+    if isinstance(one, Mapping) or isinstance(other, Mapping):
+        maps = _as_map(one), _as_map(other)
+        return None not in maps and _are_close_maps(*maps, close, in_all)
     if isinstance(one, _PARTS) and isinstance(other, _PARTS):
         return len(one) == len(other) and all(is_close(*pair, close, in_all) for pair in zip(one, other, strict=True))
     return bool(one == other)
+
+
+def _are_close_maps(one: Any, other: Any, close: float, in_all: float | None) -> bool:
+    return one.keys() == other.keys() and all(is_close(each, other[key], close, in_all) for key, each in one.items())
+
+
+def _as_map(value: Any) -> Mapping[Any, Any] | None:
+    """Return a map, which may be given as pairs; None if the value is something else."""
+    if isinstance(value, Mapping):
+        return value
+    try:
+        return dict(value) if isinstance(value, _PARTS) else None
+    except (TypeError, ValueError):
+        return None
 
 
 def _is_close_float(one: float, other: float, close: float, in_all: float) -> bool:

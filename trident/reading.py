@@ -480,6 +480,6 @@ def read_history(
     LogError
         There is no log, or it cannot be read.
     """
-    from trident.coordination.history import read_history as read
+    from trident.coordination.log_address import read_history as read
 
     return read(log_dir, first, last, since)

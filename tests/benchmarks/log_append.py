@@ -120,7 +120,7 @@ def _start(log: _Log, batches: int) -> dict[str, Any]:
             txid = state.txid + 1
             state.fold(CommitRecord(txid, epoch << 20 | txid // 100, {"lines": _DEFINITION}, {"counts": [0]}, {}, 0))
         if isinstance(writer, StoredLog):
-            writer._segments.begin(state)
+            writer._begin_segment()
         elif isinstance(writer, FileLog):
             writer._segments.begin(state, None)
         while state.txid < batches:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trident.coordination.framing import decode, encode
+from trident.coordination.log_interface import MemoryLog
 from trident.coordination.log_state import HISTORY, LogState
-from trident.coordination.memory_log import MemoryLog
 from trident.coordination.records import (
     AdoptRecord,
     CommitRecord,

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.coordination.log_contract import LogContract, OwnerContract
 from tests.coordination.log_homes import PostgresHome, read, reopened
 from tests.coordination.log_processes import ProcessContract
 from tests.coordination.log_samples import TOPOLOGY, commit
 from tests.coordination.stored_faults import StoredAway, StoredFaults
+from tests.coordination.test_log_contract import LogContract, OwnerContract
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from trident.coordination import postgres_records

@@ -22,7 +22,7 @@ from trident.cluster.state.cluster_records import WorkerHeartbeat
 from trident.cluster.state.sqlite_nodes import writers_of
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.coordination.log_address import open_reader
-from trident.coordination.memory_log import TransactionLogReader
+from trident.coordination.log_interface import TransactionLogReader
 
 TOKEN = "a-token-of-tests"
 MOVED_AFTER_S = 4.0

@@ -16,11 +16,11 @@ from tests.harness.servers import Server
 from tests.harness.topology_runs import dict_state, keep
 from tests.observe.watching import Kept, started, word_topology
 from trident import TridentTopology
+from trident.counts import NO_KEYS, KeyCounts, count_keys, counting_keys
 from trident.operations import Count, MapGet
 from trident.operations.interfaces import ReducerAggregator
 from trident.state import CachedMap, StateType, map_state
 from trident.state.interfaces import StateSpec
-from trident.state.key_counts import NO_KEYS, KeyCounts, count_keys, counting_keys
 from trident.tuples import TridentTuple
 
 WORDS = "the cow the moon"  # two batches of two

@@ -23,6 +23,7 @@ from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S
 from tests.observe.watching import failing, listens, started, threads_of, word_topology
 from trident import BatchFailedError, TridentTopology
+from trident.counts import KeyCounts
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.observe import open_metrics
 from trident.observe.at_work import AtWork
@@ -33,7 +34,6 @@ from trident.observe.time_series import WINDOWS_S, TimeSeries
 from trident.observe.topology_status import TopologyStatus
 from trident.operations import Count, Function
 from trident.runtime.running import RunningTopology
-from trident.state.key_counts import KeyCounts
 from trident.tuples import TridentCollector, TridentTuple
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server

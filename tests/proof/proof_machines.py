@@ -19,10 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kazoo.client import KazooClient
 
 from tests.coordination.log_homes import FileHome, Home, ZooKeeperHome, stored_home
-from tests.coordination.test_coordinator import Coordinating
 from tests.coordination.test_log_drivers import ACTS, DRIVERS, Model, check_many
 from tests.harness.topology_runs import RowsState, start
 from tests.proof.proof_row import RowServers, Trial
+from tests.runtime.loop.test_coordinator import Coordinating
 from tests.spout.partition_source import Source
 from tests.spout.test_partitioned_random import declared
 from tests.state.test_crash_schedules import PAIRINGS, STORES, Batch, Schedule, opaque_map, transactional_map

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.stores.catalog import TOPOLOGY, Home
 from tests.stores.interruptions import Reach, SeamedState, go_on
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.coordination.records import CommitRecord, ResetRecord
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.key_columns import partitions_of

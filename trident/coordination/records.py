@@ -16,9 +16,7 @@ class Record:
     """One entry of the log."""
 
     tag: ClassVar[str]
-    later: ClassVar[
-        tuple[str, ...]
-    ] = ()  # fields that are not written while they are empty: former versions read the log
+    later: ClassVar[tuple[str, ...]] = ()  # fields that are not written while they are empty
 
     def to_data(self) -> dict[str, Any]:
         data = {"record": self.tag, **vars(self)}
@@ -89,7 +87,7 @@ class StartRecord(Record):
     """The driver of an epoch has compared log and stores; from now on it may write to the states.
 
     `executors`: the states that tasks of Spark commit for it, by name.
-    `run`: tells it from a driver that gets the same epoch because the log was set back; "" where a former version wrote it.
+    `run`: tells it from a driver that gets the same epoch because the log was set back.
     """
 
     tag, later = "start", ("run",)

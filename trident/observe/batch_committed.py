@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
+from trident.counts import NO_KEYS, KeyCounts
 from trident.naming import counted, page_entry
 from trident.spout.interfaces import Lag, TransactionAttempt
-from trident.state.key_counts import NO_KEYS, KeyCounts
 
 Placement = Literal["driver", "executors"]
 """Where a state commits."""

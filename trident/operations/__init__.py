@@ -4,6 +4,7 @@ Begin with `interfaces.py`, then `builtin.py` (`Count`, `Sum`, `Split` …). `ad
 `expressions.py` has `col` and `lit`. How Arrow tables pass through operations is in `trident.runtime.steps`.
 """
 
+from trident.counts import Counter
 from trident.operations.assemblies import Assembly, FirstN
 from trident.operations.builtin import (
     Count,
@@ -53,7 +54,6 @@ from trident.operations.interfaces import (
     arrow_filter,
     arrow_function,
 )
-from trident.operations.metrics import Counter
 from trident.operations.several import ArgMax, ArgMin, Avg, Collect, CountDistinct, StdDev, TopN
 from trident.operations.sql import sql
 from trident.operations.windows import (

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from trident.counts import Counter
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.operations.metrics import Counter
 from trident.tuples import TridentCollector, TridentTuple
 
 T = TypeVar("T")

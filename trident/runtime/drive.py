@@ -16,8 +16,8 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
 from trident.config import Config
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import TransactionLog
 from trident.errors import FencedError, StoreAwayError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.naming import amount

@@ -33,11 +33,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from trident.counts import count_keys
 from trident.errors import StateError
 from trident.state.backing_map import BackingMap
 from trident.state.forwarding import MapWrapper
 from trident.state.interfaces import IBackingMap, Key
-from trident.state.key_counts import count_keys
 from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Txid
 

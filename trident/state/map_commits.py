@@ -22,11 +22,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from trident.counts import count_keys
 from trident.errors import CommitOrderError, UnsupportedOperation
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
-from trident.state.key_counts import count_keys
 from trident.state.kinds import LaterWrite
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel
 from trident.state.txid import EMPTIED, Sentinel, Txid

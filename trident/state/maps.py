@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from trident.counts import count_keys
 from trident.errors import StaleTransactionError
 from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, ValueUpdater, state_type
-from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
 from trident.state.table import KeyColumns, OpaqueColumns, OpaqueTable
 from trident.state.txid import Snapshot, Txid

@@ -21,11 +21,11 @@ from states.redis import RedisState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.servers import Server
 from trident import TridentTopology
+from trident.counts import KeyCounts, counting_keys
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.commit.committing import MOST_KEPT, WorkerStates
 from trident.state import Sentinel, Snapshot, StateSpec, Txid, Winners, map_state
-from trident.state.key_counts import KeyCounts, counting_keys
 from trident.storekit import record_fence as guards
 from trident.testing.backend.simulated_log import Add
 

@@ -16,9 +16,8 @@ from tests.harness.commands import until
 from tests.harness.topology_runs import WAIT_S, FailTimes, Points, RowsSpout, keep, run_all, start
 from tests.runtime.loop.test_loop import HandClock, looping
 from trident import BatchFailedError, Fields, TridentTopology
-from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.operations import Count
-from trident.runtime.loop.start_gate import StartGate
+from trident.runtime.loop.coordinator import MasterBatchCoordinator, StartGate
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 
 if TYPE_CHECKING:

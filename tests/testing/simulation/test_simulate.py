@@ -19,7 +19,7 @@ from tests.testing.simulation import mistaken_topologies as mistaken
 from tests.testing.simulation import right_topologies as right
 from tests.testing.simulation.mistaken_topologies import ROWS
 from trident import TridentTopology
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.errors import BatchFailedError, ConfigError, InexactPairingError, TridentError
 from trident.operations import Count
 from trident.runtime.start import recovery

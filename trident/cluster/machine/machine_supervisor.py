@@ -83,7 +83,7 @@ class MachineSupervisor:
         self._reported_used: list[int] = []
         self._tidied_at = time.monotonic()
         self._changed, self._stopped = threading.Event(), threading.Event()
-        self._registered = self.cluster.state.register(self._on_event)
+        self.cluster.state.register(self._on_event)
         self._thread = threading.Thread(target=self._run, name="trident-supervisor", daemon=True)
         self._thread.start()
 
@@ -94,7 +94,6 @@ class MachineSupervisor:
         if end_drivers:
             self._end_all()
         self._fetching.shutdown(wait=True, cancel_futures=True)
-        self.cluster.state.unregister(self._registered)
         try:
             self.cluster.state.delete_node(f"/supervisors/{self.id}")
         except ClusterError:

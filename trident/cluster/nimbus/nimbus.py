@@ -102,7 +102,7 @@ class Nimbus:
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._leadership = Leadership(cluster, url)
-        self._registered = cluster.state.register(lambda _event: self._wake.set())
+        cluster.state.register(lambda _event: self._wake.set())
         self._health = DriverHealth(driver_timeout_s, _LAUNCH_TIMEOUT_S)
         self.leads = False
         self._problem = ""
@@ -118,7 +118,6 @@ class Nimbus:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
-        self.cluster.state.unregister(self._registered)
         self._leadership.resign()
         self.leads = False
 

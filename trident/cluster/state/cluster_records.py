@@ -58,9 +58,11 @@ class ClusterRecord:
 
     `WHAT`: what errors call it.
     `KEYS`: the names in JSON of fields that have not their own there, with `-` for `_`.
+    `IS_MESSAGE`: whether it is for people to read: what has no UTF-8 is a question mark then, else it is refused.
     """
 
     WHAT: ClassVar[str]
+    IS_MESSAGE: ClassVar[bool] = False
     KEYS: ClassVar[Mapping[str, str]] = {}
 
     def to_bytes(self) -> bytes:
@@ -72,7 +74,11 @@ class ClusterRecord:
             separators=(",", ":"),
             default=lambda each: each.as_json() if isinstance(each, WantedStatus) else dict(each),
         )
-        return text.encode(errors="replace")  # a message of an error may have characters that have no UTF-8
+        try:
+            return text.encode(errors="replace" if self.IS_MESSAGE else "strict")
+        except UnicodeEncodeError as error:
+            lone = text[: error.end].rpartition('"')[2]
+            raise ClusterError(f"a {self.WHAT} cannot have the text {lone!r}: it is not UTF-8") from error
 
     @classmethod
     def of_bytes(cls, data: bytes, **instead: Any) -> Self:
@@ -265,7 +271,7 @@ class WorkerHeartbeat(ClusterRecord):
     `stats`: its statistics, as plain data in the shape of Storm UI's topology page; empty while it starts.
     """
 
-    WHAT = "heartbeat"
+    WHAT, IS_MESSAGE = "heartbeat", True
 
     time_secs: float
     uptime_secs: float
@@ -293,7 +299,7 @@ class WorkerHeartbeat(ClusterRecord):
 class ErrorInfo(ClusterRecord):
     """An error of a component: `/errors/{topology-id}/{component}/e{number}`, the last ten of each."""
 
-    WHAT = "error"
+    WHAT, IS_MESSAGE = "error", True
 
     time_secs: float
     error: str
@@ -313,7 +319,7 @@ class DriverDeath(ClusterRecord):
     `reason`: what is known of it.
     """
 
-    WHAT = "death"
+    WHAT, IS_MESSAGE = "death", True
     KEYS: ClassVar[Mapping[str, str]] = {name: name for name in ("time_secs", "start_time_secs", "ran_secs")}
 
     time_secs: float

@@ -116,7 +116,10 @@ class StormClusterState:
         return self.state.create_all({name: storm_id.encode(), record: storm_base.to_bytes()})
 
     def storm_of_name(self, name: str) -> str | None:
-        data = self.state.get_data(node_at(_NAMES, name))
+        path = node_at(_NAMES, name)
+        data = self.state.get_data(path)
+        if data is not None and (not data or data.startswith(b"{")):
+            raise ClusterError(f"{path} is of another version of the software; use the version that wrote it")
         return None if data is None else data.decode()
 
     def update_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> StormBase | None:
@@ -197,7 +200,7 @@ class StormClusterState:
 
     def report_error(self, storm_id: str, component: str, error: ErrorInfo) -> None:
         """Add an error of a component; the oldest ones beyond ten are removed, and what is beyond 50,000 characters."""
-        cut = replace(error, error=redacted(error.error[: 2 * _MAX_ERROR])[:_MAX_ERROR])
+        cut = replace(error, error=_cut(error.error))
         self._add(f"{node_at(_ERRORS, storm_id, component)}/e", cut, _ERRORS_KEPT)
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
@@ -213,8 +216,8 @@ class StormClusterState:
     # ---- deaths of drivers ------------------------------------------------------------------------------------------------
 
     def report_death(self, storm_id: str, death: DriverDeath) -> None:
-        """Add a death; the oldest ones beyond a hundred are removed."""
-        self._add(f"{node_at(_DEATHS, storm_id)}/d", death, _DEATHS_KEPT)
+        """Add a death; the oldest ones beyond a hundred are removed, and what is beyond 50,000 characters of a reason."""
+        self._add(f"{node_at(_DEATHS, storm_id)}/d", replace(death, reason=_cut(death.reason)), _DEATHS_KEPT)
 
     def all_deaths(self) -> dict[str, list[DriverDeath]]:
         """Return the deaths by topology, oldest first; what cannot be read must not keep Nimbus from the other topologies."""
@@ -270,12 +273,18 @@ def _beat(storm_id: str, node: str, port: int) -> str:
     return node_at(_WORKERBEATS, storm_id, f"{node}-{port}")
 
 
+def _cut(text: str) -> str:
+    return redacted(text[: 2 * _MAX_ERROR])[:_MAX_ERROR]  # before it is cut: half a secret is not known as one
+
+
 def node_at(root: str, *texts: str) -> str:
     """Return the path of a node below `root`: one name for each text, whatever characters it has."""
     # `.` and `..` are no names, and are not escaped in addresses.
-    names = (text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="") for text in texts)
+    names = (
+        text.replace(".", "%2E") if text in (".", "..") else quote(text, "", errors="surrogateescape") for text in texts
+    )
     return "/".join((root, *names))
 
 
 def text_of(name: str) -> str:
-    return unquote(name)
+    return unquote(name, errors="surrogateescape")

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from trident.arrow import COLLECTOR_PAUSE, concatenated, one_array, schema_of, strict_cast
 from trident.channel import DaemonPool
+from trident.counts import NO_KEYS, KeyCounts, add_counts, add_keys, counting, counting_keys
 from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
-from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment, Plan
 from trident.planner.plan import most_kept
 from trident.runtime.commit.entries import Entries, check_one_writer, inputs_kept, inputs_of, marks_of, merging_columns
@@ -33,7 +33,6 @@ from trident.runtime.steps.failures import DEFAULT_BOUNDS, Bounds, StepFailed, T
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, typed_columns
 from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Share, moment_of, rows_by_partition, shares_of
-from trident.state.key_counts import NO_KEYS, KeyCounts, add_keys, counting_keys
 from trident.state.kinds import LaterWrite
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from trident.arrow import COLLECTOR_PAUSE
 from trident.channel import DaemonPool
+from trident.counts import counting_keys
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.planner import Plan
@@ -45,7 +46,6 @@ from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
 from trident.state.backing_map import leave_warnings
-from trident.state.key_counts import counting_keys
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Txid
 

@@ -29,6 +29,7 @@ from trident.runtime.steps.failures import Failure, LeftOut
 from trident.servers.local_processes import make_directory, write_whole
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
+from trident.state.encoding.equal_keys import canonical
 
 logger = logging.getLogger(__name__)
 
@@ -196,20 +197,30 @@ class DeadLetters:
         """Remove the letters, of whatever attempt, whose tuple or error names a key; return how many.
 
         A letter names a key if it has each of its parts: a text as a word of any text, another value as itself.
+        Raises `LogError`: a file cannot be read, so it may name a key; the others name none any more.
         """
-        removed = 0
+        removed, unread = 0, list[LogError]()
         for path in sorted([*self.folder.glob("*.jsonl"), *self.folder.glob("*.edited")]):
-            letters = _read(path)
+            try:
+                letters = _read(path)
+            except LogError as error:
+                unread.append(error)
+                continue
             kept = [letter for letter in letters if not any(_names(letter, key) for key in keys)]
             if len(kept) < len(letters):
                 write_whole(path, "".join(letter.to_line() + "\n" for letter in kept))
                 removed += len(letters) - len(kept) if path.suffix == ".jsonl" else 0
+        self._forget_requests(keys)
+        if unread:
+            raise unread[0]
+        return removed
+
+    def _forget_requests(self, keys: Sequence[tuple[Any, ...]]) -> None:
         for path in sorted((self.folder / _REQUESTS).glob("*.json")):
             with suppress(*_UNREADABLE):  # it is none
                 edited = [DeadLetter.of_line(line) for line in json.loads(path.read_text(encoding="utf-8"))["edited"]]
                 if any(_names(letter, key) for letter in edited for key in keys):
                     path.unlink()
-        return removed
 
     # ---- asking for them back ---------------------------------------------------------------------------------------
 
@@ -300,21 +311,21 @@ def _read(path: Path) -> list[DeadLetter]:
 
 def _names(letter: DeadLetter, key: Sequence[Any]) -> bool:
     failure = letter.failure
-    texts = [failure.row or "", failure.cause, failure.details or ""]
-    values = [*_leaves(letter.left_out.values), *texts]
+    values = [*_leaves(letter.left_out.values), *filter(None, (failure.row, failure.cause, failure.details))]
     return all(any(_is_in(part, value) for value in values) for part in key)
 
 
 def _is_in(part: Any, value: Any) -> bool:
     if isinstance(part, str) and isinstance(value, str) and part:
         return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", value) is not None
-    return type(part) is type(value) and bool(part == value)
+    return type(part) is type(value) and canonical(part) in (canonical(value),)  # all NaN are one object there
 
 
 def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         yield from (leaf for each in value.values() for leaf in _leaves(each))
     elif isinstance(value, list | tuple | set):
+        yield value  # a tuple may be a key
         yield from (leaf for each in value for leaf in _leaves(each))
     else:
         yield value

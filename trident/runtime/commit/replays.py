@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from trident.arrow import rows_without_columns, schema_of
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import LETTERS, DiscardRecord, Ranges, numbers_of, ranges_of, with_letters
 from trident.errors import LogError
 from trident.fields import Fields

@@ -16,8 +16,8 @@ from time import perf_counter_ns
 import pyarrow as pa
 
 from trident.arrow import concatenated, rows_without_columns, schema_of
+from trident.counts import add_counts
 from trident.graph import AggregateNode, MergeNode, RepartitionNode
-from trident.operations.metrics import add_counts
 from trident.planner import Exchange, Fragment, Sink, Step
 from trident.runtime.engine.routing import RowFrame, route
 from trident.runtime.engine.task_output import EACH, HEAD, ROWS, TaskOutput

@@ -23,12 +23,12 @@ import pyarrow as pa
 
 from trident.arrow import concatenated, schema_of
 from trident.comparing import first_difference, row_text
+from trident.counts import counting
 from trident.graph import AggregateNode, RepartitionNode
 from trident.observe.events import not_repeated
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN
 from trident.operations.assemblies import FirstRows
 from trident.operations.builtin import MinBy
-from trident.operations.metrics import counting
 from trident.operations.several import Several
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.fragment_runs import PutBack, entry_input, run_step, send, whole

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from trident.arrow import cast_table, schema_of
+from trident.counts import counting
 from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
-from trident.operations.metrics import counting
 from trident.planner import Exchange, Fragment, Sink
 from trident.roles import has
 from trident.runtime.engine.fragment_runs import PutBack, PutBacks, put_backs_of, send

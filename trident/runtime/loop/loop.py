@@ -14,7 +14,6 @@ import threading
 from dataclasses import replace
 
 from trident.channel import Channel
-from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinator
 from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError, FencedError
@@ -31,12 +30,12 @@ from trident.runtime.loop.batch import (
     Undecided,
     with_timers,
 )
+from trident.runtime.loop.coordinator import AttemptStatus, MasterBatchCoordinator, StartGate
 from trident.runtime.loop.execution import Attempts, Execution
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import Capturing, RetryRule
 from trident.runtime.loop.sources import Sources
-from trident.runtime.loop.start_gate import StartGate
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spout.interfaces import SpoutType

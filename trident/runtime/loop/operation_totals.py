@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from trident.counts import add_counts
 from trident.graph import PersistNode
 from trident.observe.batch_committed import BatchCommitted, Phases, summed
 from trident.observe.component_statistics import (
@@ -25,7 +26,6 @@ from trident.observe.component_statistics import (
     WindowStatistics,
 )
 from trident.observe.time_series import WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
-from trident.operations.metrics import add_counts
 from trident.planner import Fragment, Plan
 from trident.planner.plan import place
 from trident.runtime.commit.committer import Committed

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import sub
 from typing import Any
 
+from trident.counts import add_counts, take_remarks
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read
 from trident.observe.events import AttemptFailed, LastErrors, ReplayDiffered, TopologyEvent
-from trident.operations.metrics import add_counts, take_remarks
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import Checked
 from trident.runtime.loop.batch import Batch

@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.errors import BatchFailedError, RetriesUsedUpError
 from trident.graph import PersistNode
 from trident.planner import Fragment, Plan
 from trident.runtime.loop.batch import Batch, Clock
+from trident.runtime.loop.coordinator import MasterBatchCoordinator
 from trident.runtime.steps.failures import Failure, StepFailed, failing_at
 from trident.spout.interfaces import TransactionAttempt
 

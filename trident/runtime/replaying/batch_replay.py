@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from trident.config import Config
-from trident.coordination.history import read_history
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_address import read_history
+from trident.coordination.log_interface import MemoryLog
 from trident.coordination.records import (
     LETTERS,
     TIME,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from trident.config import Config
-from trident.coordination.history import read_history
+from trident.coordination.log_address import read_history
 from trident.errors import HistoryStartError, ReplayFailedError, TopologyError, TridentError, UnsupportedOperation
 from trident.fields import struct_fields
 from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowNode
@@ -55,6 +55,8 @@ class Rehearsed:
 
 def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) -> list[Rehearsed]:
     """Run the last batches through former and new code; see `trident.rehearse_upgrade`."""
+    if batches < 1:
+        raise ValueError(f"batches={batches}: give at least 1")
     _check(former, new)
     new = _with_former_names(former, new)
     place = log_place(former.name, config)

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.memory_log import TransactionLog
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.records import CommitRecord, ResetRecord
 from trident.errors import (
     FencedError,

@@ -22,7 +22,7 @@ from trident.runtime.reading.state_reader import ForeignLog, StateReader
 from trident.runtime.replaying.batch_replay import TOTAL, KeyWatch, Replay
 from trident.runtime.start.moving import Side
 from trident.state.encoding.codec import decode, encode, encode_keys
-from trident.state.encoding.equal_keys import declared_keys, keys_of_list
+from trident.state.encoding.equal_keys import canonical_key, declared_keys, keys_of_list
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -179,7 +179,7 @@ class _Comparison:
                 yield txid, some
                 some = {}
             txid = reader.txid
-            if _is_in(key := tuple(parts), share):
+            if _is_in(key := canonical_key(tuple(parts)), share):  # that all NaN are one key to the replay, too
                 some[key] = value
         if some:
             yield txid, some

@@ -23,7 +23,7 @@ from typing import Any
 
 from trident.config import Config
 from trident.coordination import log_address
-from trident.coordination.memory_log import TransactionLog
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.records import LayoutRecord
 from trident.errors import ConfigError, StateError, TopologyChangedError, TopologyError, UnsupportedOperation
 from trident.graph import Evolution, Graph, JoinWithinNode, PersistNode, StateNode, WindowNode

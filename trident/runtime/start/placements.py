@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from trident.config import Config
 from trident.coordination import log_address
-from trident.coordination.memory_log import MemoryLog, TransactionLog
+from trident.coordination.log_interface import MemoryLog, TransactionLog
 from trident.coordination.stored_log import StoredLog
 from trident.errors import ConfigError, DirtyReadError, InexactPairingError, TopologyError
 from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowNode

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trident.config import Config
-from trident.coordination.memory_log import TransactionLog
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.records import StartRecord, TopologyRecord
 from trident.errors import UnsupportedOperation, WrongKeyError
 from trident.graph import Graph

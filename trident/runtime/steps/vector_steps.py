@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 
 from trident.alignment import read_formatted
 from trident.arrow import arrow_type, rows_without_columns, schema_of
+from trident.counts import count_again, counting
 from trident.errors import FailedException
 from trident.fields import Fields
 from trident.graph import EachNode, FilterNode, MapNode, SelectNode
 from trident.operations.expression_types import EXACT, type_of
 from trident.operations.expressions import Expression, lit
 from trident.operations.interfaces import ArrowFunction
-from trident.operations.metrics import count_again, counting
 from trident.planner import Step
 from trident.runtime.steps import kernels
 from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, failure_of

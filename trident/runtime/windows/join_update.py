@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import schema_of
+from trident.counts import count_again
 from trident.fields import Fields
 from trident.graph import JoinWithinNode
-from trident.operations.metrics import count_again
 from trident.operations.windows import FIRST_MS
 from trident.runtime.steps.failures import Bounds
 from trident.runtime.steps.key_columns import Ints, group_ids, nulls_apart, one_form

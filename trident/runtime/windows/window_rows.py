@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import arrow_type, schema_of
+from trident.counts import count_again, remark
 from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, JoinWithinNode, WindowNode
-from trident.operations.metrics import count_again, remark
 from trident.operations.names import merging_member
 from trident.operations.several import Several, result_fields
 from trident.operations.windows import LATE, SessionWindow, first_and_last, late_field

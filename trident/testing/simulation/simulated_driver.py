@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from trident.config import Config
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.errors import ConfigError
 from trident.fields import Fields
 from trident.graph import Graph, Node, PersistNode, SpoutNode, StateNode

@@ -11,8 +11,8 @@ from typing import Any
 
 from trident.config import Config
 from trident.coordination.log_address import open_log
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import TransactionLog
 from trident.drpc.batching import Answer, OwnLog, RequestExecutor, unknown_function
 from trident.errors import ConfigError, ReplayDiffersError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode

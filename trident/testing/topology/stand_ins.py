@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from trident.arrow import UNFIT, Misfit, table_of
-from trident.coordination.memory_log import TransactionLog
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.records import CommitRecord, Record
 from trident.errors import ConfigError, ReplayMismatchError, TridentError
 from trident.fields import Fields
