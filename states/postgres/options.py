@@ -101,10 +101,10 @@ class Names:
 
         All at once: a name may have braces.
         """
-        return statement.format(**self._quoted, **parts)
+        return statement.format(**self._quoted_names, **parts)
 
     @cached_property
-    def _quoted(self) -> dict[str, str]:
+    def _quoted_names(self) -> dict[str, str]:
         return {place: name.replace("%", "%%") for place, name in asdict(self).items()}
 
 

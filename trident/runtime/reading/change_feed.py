@@ -240,7 +240,7 @@ class ChangeFeed(Closes):
             raise self._gone(log, log.txid if since is None else since)
         writers = log.writers(self.name)  # before the read: it is compared before the next one
         found, last = self._batches(view, until, log.winners_of(self.name))
-        gone = view.kept_changes.gone()
+        gone = view.kept_changes.last_dropped()
         if self.txid < gone:
             raise self._gone(log, gone)
         view.compare()
