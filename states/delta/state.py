@@ -122,7 +122,7 @@ class DeltaMapState(SnapshottableMap):
 
     def at(self, txid: int | Snapshot) -> DeltaStateAt:
         """Return the state as it was after batch `txid`; see `delta_state_at`."""
-        return DeltaStateAt(self._tables, *_found(self._tables, txid))
+        return DeltaStateAt(self._tables, *_table_at(self._tables, txid))
 
     def to_dataframe(self, spark: SparkSession, snapshot: Snapshot | None = None) -> DataFrame:
         """Return the table as a DataFrame of its key columns and `value`; see `delta_dataframe`.
@@ -135,7 +135,7 @@ class DeltaMapState(SnapshottableMap):
             raise EnvironmentProblem("values of former declarations are read by this process")
         if snapshot is None:
             return delta_dataframe(spark, self._path)
-        table, then = _found(self._tables, snapshot)
+        table, then = _table_at(self._tables, snapshot)
         if table.version <= 0:  # nothing was ever committed
             columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
             return spark.createDataFrame(
@@ -160,7 +160,7 @@ class DeltaMapState(SnapshottableMap):
 
     def recorded(self, snapshot: Snapshot) -> None:
         """Publish the state after a batch that the log holds; called between two commits."""
-        self._backing.recorded(snapshot)
+        self._backing.publish_snapshot(snapshot)
 
     def wait_for_maintenance(self) -> None:
         """Return once no compaction is running, and what may be published is."""
@@ -194,7 +194,7 @@ def delta_state_at(
         The batch is not known to be committed, or is no longer retained; the message names the batches that are.
     """
     tables = StateTables(path, state_type(kind), conf, 0, DeltaOptions(**options))
-    return DeltaStateAt(tables, *_found(tables, txid))
+    return DeltaStateAt(tables, *_table_at(tables, txid))
 
 
 def _base(tables: StateTables, changes: StateTable, txid: int) -> PublishedTable | None:
@@ -218,7 +218,7 @@ def _base(tables: StateTables, changes: StateTable, txid: int) -> PublishedTable
     return None if holds is None else old
 
 
-def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snapshot]:
+def _table_at(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snapshot]:
     """Return the table of the changes at a batch of its history, and the batch with the winners that the newest commit knows.
 
     The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
@@ -251,11 +251,13 @@ def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snaps
         at = table.version
     old = None if at is None else table.another(read_only=True, at=at)
     if old is None or not old.readable():
-        raise StateError(f"{what}: {_retained(table, [(version, note.txid) for version, note in shown if note.txid])}")
+        raise StateError(
+            f"{what}: {_retention_message(table, [(version, note.txid) for version, note in shown if note.txid])}"
+        )
     return old, given or last.snapshot(number)
 
 
-def _retained(table: StateTable, versions: list[tuple[int, int]]) -> str:
+def _retention_message(table: StateTable, versions: list[tuple[int, int]]) -> str:
     # Older files are deleted first, so the readable versions are the end of the history; ascending here.
     versions = versions[::-1]
     first = bisect_left(versions, True, key=lambda place: table.another(read_only=True, at=place[0]).readable())

@@ -52,7 +52,7 @@ def merged(index: LargeIndex, layout: DeltaLayout, frozen: SortedRows, shown: in
             pa.table(columns, names=names), changes.deleted | value.is_null().to_numpy(), names[:-2]
         )
 
-    index.merged(index.base.merge(frozen, in_base), shown)
+    index.adopt_base(index.base.merge(frozen, in_base), shown)
 
 
 def value_of(kind: StateType, txid: int, number: Any) -> Any:
