@@ -227,15 +227,27 @@ def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snaps
     Raises `StateError`: the batch is gone, there is no commit, or it is later than the last one and given by its number alone.
     """
     table = tables.changes.another(read_only=True)
+    number = txid.txid if isinstance(txid, Snapshot) else int(txid)
+    what = f"read Delta state {table.name} as of batch {number}"
+    if table.refresh() == ABSENT and not isinstance(txid, Snapshot):
+        raise StateError(f"{what}: there is no table")
+    if table.version <= 0 and isinstance(txid, Snapshot):
+        return table, txid
+    shown = list(shown_commits(table.notes(), table.version))
+    at, snapshot = _version_at(table, shown, txid, what)
+    old = None if at is None else table.another(read_only=True, at=at)
+    if old is None or not old.readable():
+        raise StateError(f"{what}: {_retained(table, [(version, note.txid) for version, note in shown if note.txid])}")
+    return old, snapshot
+
+
+def _version_at(
+    table: StateTable, shown: Sequence[tuple[int, CommitNote]], txid: int | Snapshot, what: str
+) -> tuple[int | None, Snapshot]:
+    """Return the version that shows a batch, None if it is gone, and the batch with its winners."""
     # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
     given = txid if isinstance(txid, Snapshot) else None
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
-    what = f"read Delta state {table.name} as of batch {number}"
-    if table.refresh() == ABSENT and given is None:
-        raise StateError(f"{what}: there is no table")
-    if table.version <= 0 and given is not None:
-        return table, given
-    shown = list(shown_commits(table.notes(), table.version))
     # The sentinel names the last batch that touched the table, even if the history does not go back so far.
     sentinel = None if shown else newest_sentinel(table)
     last = shown[0][1] if shown else sentinel and CommitNote.of_sentinel(sentinel)
@@ -249,10 +261,7 @@ def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snaps
     at = next((version for version, note in shown if note.txid <= number), None)
     if number >= last.txid and given is not None:
         at = table.version
-    old = None if at is None else table.another(read_only=True, at=at)
-    if old is None or not old.readable():
-        raise StateError(f"{what}: {_retained(table, [(version, note.txid) for version, note in shown if note.txid])}")
-    return old, given or last.snapshot(number)
+    return at, given or last.snapshot(number)
 
 
 def _retained(table: StateTable, versions: list[tuple[int, int]]) -> str:
