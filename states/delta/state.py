@@ -245,23 +245,22 @@ def _version_at(
     table: StateTable, shown: Sequence[tuple[int, CommitNote]], txid: int | Snapshot, what: str
 ) -> tuple[int | None, Snapshot]:
     """Return the version that shows a batch, None if it is gone, and the batch with its winners."""
-    # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
-    given = txid if isinstance(txid, Snapshot) else None
-    number = txid.txid if isinstance(txid, Snapshot) else int(txid)
     # The sentinel names the last batch that touched the table, even if the history does not go back so far.
     sentinel = None if shown else newest_sentinel(table)
     last = shown[0][1] if shown else sentinel and CommitNote.of_sentinel(sentinel)
-    if last is None or not (last.txid or given):  # a sentinel of batch 0 is written before the first batch
+    # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
+    from_log = isinstance(txid, Snapshot)
+    if last is None or not (last.txid or from_log):  # a sentinel of batch 0 is written before the first batch
         raise StateError(f"{what}: its log holds no commit of a batch")
-    if number > last.txid and given is None:
+    snapshot = txid if isinstance(txid, Snapshot) else last.snapshot(int(txid))
+    if from_log and snapshot.txid >= last.txid:
+        return table.version, snapshot
+    if snapshot.txid > last.txid:
         raise StateError(
             f"{what}: the last batch that touched it is {last.txid}, and only the topology's "
             "log knows whether there were later ones. Read it through the topology, or give a Snapshot of its log"
         )
-    at = next((version for version, note in shown if note.txid <= number), None)
-    if number >= last.txid and given is not None:
-        at = table.version
-    return at, given or last.snapshot(number)
+    return next((version for version, note in shown if note.txid <= snapshot.txid), None), snapshot
 
 
 def _retained(table: StateTable, versions: list[tuple[int, int]]) -> str:
