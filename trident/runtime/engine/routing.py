@@ -173,12 +173,12 @@ def check_gathered(exchange: Exchange, partition: int, frames: Sequence[RowFrame
         return
     raise TooManyRows(
         f"partition {partition} of {exchange.partitions or 1} gathers {size} bytes of the batch, and at most "
-        f"{bounds.per_partition} are allowed. {_blamed(exchange, frames)}Use smaller batches or more partitions "
+        f"{bounds.per_partition} are allowed. {_heavy_key_note(exchange, frames)}Use smaller batches or more partitions "
         "(parallelism_hint), or raise the setting max_bytes_per_partition"
     )
 
 
-def _blamed(exchange: Exchange, frames: Sequence[RowFrame]) -> str:
+def _heavy_key_note(exchange: Exchange, frames: Sequence[RowFrame]) -> str:
     for port, names in enumerate(_keys_of(exchange)):
         tables = [frame.data for frame in frames if frame.port == port and not frame.step]
         if not names or not tables:
