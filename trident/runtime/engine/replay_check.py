@@ -44,12 +44,11 @@ from trident.runtime.engine.worker import (
     read_part,
     with_empty_parts,
 )
-from trident.runtime.steps.aggregates import merge_partials, merged
+from trident.runtime.steps.aggregates import merge_all, merge_partials
 from trident.runtime.steps.failures import TupleErrors, failing_at, failure_of
 from trident.runtime.steps.key_columns import are_removals
 from trident.runtime.steps.rows import StepRun, columns_of
-from trident.runtime.windows.window_rows import AT, MARKS, PANE, ROWS, bigint
-from trident.runtime.windows.window_rows import merged as merged_panes
+from trident.runtime.windows.window_rows import AT, MARKS, PANE, ROWS, bigint, combine_by
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +222,7 @@ def _is_by_order(operations: Iterable[Any]) -> bool:
 def _reaching(sink: Sink, tables: Sequence[pa.Table], run: StepRun) -> pa.Table:
     """Return what tables that were sent to a state come to: a row for each key if they are partials, else their rows."""
     if sink.aggregation is not None and sink.aggregation.combines:
-        whole_ = merged(sink.aggregation, list(tables))
+        whole_ = merge_all(sink.aggregation, list(tables))
         if whole_ is not None:
             return whole_
         rows = [(*key, value) for key, value in zip(*merge_partials(sink.aggregation, list(tables)), strict=True)]
@@ -233,7 +232,7 @@ def _reaching(sink: Sink, tables: Sequence[pa.Table], run: StepRun) -> pa.Table:
     names = set(table.column_names)
     if sink.window is not None and sink.window.combines and (ROWS in names or AT not in names):  # else it keeps tuples
         key = sink.window.group.concat(bigint(PANE)) if PANE in names else sink.window.group
-        return table if sink.window.config.counts else merged_panes(sink.window, table, key, run)
+        return table if sink.window.config.counts else combine_by(sink.window, table, key, run)
     return table
 
 

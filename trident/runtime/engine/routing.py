@@ -17,7 +17,7 @@ from trident.arrow import concatenated, schema_of
 from trident.graph import JoinNode, MultiReduceNode, PersistNode, RepartitionNode, Routing
 from trident.naming import shown
 from trident.planner import Exchange, Sink
-from trident.runtime.steps.aggregates import merged
+from trident.runtime.steps.aggregates import merge_all
 from trident.runtime.steps.failures import Bounds, Failure, StepFailed, TooManyRows
 from trident.runtime.steps.in_batch import join, multi_reduce
 from trident.runtime.steps.key_columns import Ints, group_ids, partitions_of, places_of
@@ -76,7 +76,7 @@ def route(
 def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     """Put the tables of a part together; of partials only so that no table has a key twice, because one alone is not merged."""
     if len(tables) > 1 and sink.aggregation is not None and sink.aggregation.combines:
-        table = merged(sink.aggregation, list(tables))
+        table = merge_all(sink.aggregation, list(tables))
         return tables if table is None else [table]
     return [concatenated(tables)]
 
