@@ -133,7 +133,7 @@ class _Side:
     old: int
 
     @property
-    def timed(self) -> Timed:
+    def times(self) -> Timed:
         return Timed(self.rows.column(0).to_numpy(), self.rows.column(1).to_numpy())
 
 
@@ -190,8 +190,8 @@ def _join_rows(
     for at, (side, in_pairs) in enumerate(zip(sides, met_pairs, strict=True)):
         met = np.asarray(side.rows.column(MET).to_numpy(), bool).copy()
         met[in_pairs] = True
-        ends = side.timed.at + (node.latest_us if at == 0 else -node.earliest_us)
-        over = side.timed.ids >= len(keys.names)
+        ends = side.times.at + (node.latest_us if at == 0 else -node.earliest_us)
+        over = side.times.ids >= len(keys.names)
         watermark = watermarks[1 - at]
         if watermark is not None:
             over |= ends < watermark
@@ -206,7 +206,7 @@ def _join_rows(
 
 def _pairs(node: JoinWithinNode, sides: list[_Side], bounds: Bounds) -> tuple[Ints, Ints]:
     """Return the rows that meet in this batch: a new left row and any right row, or a stored left row and a new right row."""
-    left, right = (side.timed for side in sides)
+    left, right = (side.times for side in sides)
     given = sum(side.rows.num_rows for side in sides)
     before, made = np.arange(sides[0].old), [0]
 
@@ -228,7 +228,7 @@ def _rows(node: JoinWithinNode, sides: list[_Side], keys: _Keys, left: Ints, rig
     columns: list[Any] = []
     for side, at in zip(sides, (left, right), strict=True):
         there = at >= 0
-        ids[there] = side.timed.ids[at[there]]
+        ids[there] = side.times.ids[at[there]]
         pick = pa.array(np.where(there, at, 0), pa.int64(), mask=~there)
         columns.extend(side.rows.column(number).take(pick) for number in range(3, side.rows.num_columns))
     return pa.table([*keys.rows.take(pa.array(ids)).columns, *columns], schema=schema_of(node.fields))
