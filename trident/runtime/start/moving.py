@@ -251,7 +251,7 @@ class _Move:
                 f"move state {self._name!r}: both declarations have it in the same place. Another number of partitions needs "
                 "no move: start the topology with it. For another layout, give the new one another table, prefix or path"
             )
-        expected = [log.expected(self._name, partition) for partition in range(len(found))]
+        expected = [log.expected_sentinel(self._name, partition) for partition in range(len(found))]
         return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
 
     def _open_source(self) -> StatePlace:
