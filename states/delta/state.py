@@ -55,7 +55,7 @@ from trident.fields import quoted
 from trident.redaction import Redacted
 from trident.state.interfaces import Key, State, StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.map_state import SnapshottableMap
-from trident.state.maps import map_for, migrated
+from trident.state.maps import map_for, migrate_values
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
@@ -102,9 +102,9 @@ class DeltaStateAt(State):
     def _of(self, raw: Sequence[RawValue | None]) -> list[Any]:
         values = self._layout.unpack_values(raw)
         if self._layout.kind is StateType.OPAQUE:
-            opaque: Sequence[OpaqueValue | None] = migrated(values, self._snapshot.winners, self._types)
+            opaque: Sequence[OpaqueValue | None] = migrate_values(values, self._snapshot.winners, self._types)
             found = [None if one is None else one.at(self._snapshot) for one in opaque]
-            return found if self._types is None else self._types.declared(found)
+            return found if self._types is None else self._types.narrow(found)
         return [value.value if isinstance(value, TransactionalValue) else value for value in values]
 
 
