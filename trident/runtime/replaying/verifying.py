@@ -22,7 +22,7 @@ from trident.runtime.reading.state_reader import ForeignLog, StateReader
 from trident.runtime.replaying.batch_replay import TOTAL, KeyWatch, Replay
 from trident.runtime.start.moving import Side
 from trident.state.encoding.codec import decode, encode, encode_keys
-from trident.state.encoding.equal_keys import canonical_key, declared_keys, keys_of_list
+from trident.state.encoding.equal_keys import declared_keys, keys_of_list, typed_keys
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -153,7 +153,7 @@ class _Comparison:
                 f"verify the keys {given} of state {self._node.name!r}: it is a single value; name no key"
             )
         if not len(fields):
-            return given
+            return list(typed_keys(given))
         return [key for key in declared_keys(given, fields, self._node.name) if key is not None]
 
     def _all(self, reader: StateReader, share: float) -> Chunks:
@@ -179,7 +179,8 @@ class _Comparison:
                 yield txid, some
                 some = {}
             txid = reader.txid
-            if _is_in(key := canonical_key(tuple(parts)), share):  # that all NaN are one key to the replay, too
+            (key,) = typed_keys([tuple(parts)])  # all NaN are one key to the replay, too; 1 and 1.0 are two
+            if _is_in(key, share):
                 some[key] = value
         if some:
             yield txid, some
