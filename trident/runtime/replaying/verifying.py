@@ -315,7 +315,7 @@ def _watched(graph: Graph, writer: PersistNode, key: Any) -> tuple[Key, Sequence
         names = ", ".join(node.key_fields.names) or "chosen by its updater"
         raise WrongKeyError(f"explain state {node.name!r}: it is a map; name the key ({names}) of the value")
     given = keys_of_list([key], node.name)
-    (wanted,) = declared_keys(given, node.key_fields, node.name) if len(node.key_fields) else given
+    (wanted,) = declared_keys(given, node.key_fields, node.name) if len(node.key_fields) else typed_keys(given)
     if wanted is None:
         raise WrongKeyError(f"explain key {key!r} of state {node.name!r}: no key can be this one ({node.key_fields})")
     return wanted, () if aggregation is None else aggregation.group.names
