@@ -169,9 +169,13 @@ def check_server(server: str) -> None:
     """Connect to a server; PySpark itself would try for ten minutes.
 
     Raises `EnvironmentProblem`: nothing answers there. The address is shown without its parameters, which may hold a token.
+    Raises `ConfigError`: it is no address.
     """
-    found = urlsplit(server)
-    host, port = found.hostname or "", found.port or _PORT
+    try:
+        found = urlsplit(server)
+        host, port = found.hostname or "", found.port or _PORT
+    except ValueError as error:
+        raise ConfigError(f"the address of Spark Connect is none: {error}; give it as sc://HOST:{_PORT}") from error
     if problem := unreachable(host, port):
         raise EnvironmentProblem.of_now(
             f"no server of Spark Connect answers at sc://{host}:{port} ({problem}). Is that its address? Start one with "

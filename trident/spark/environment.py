@@ -203,7 +203,7 @@ def unreachable(host: str, port: str | int) -> str:
     try:
         with socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S):
             return ""
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:  # a port may be too large
         return describe(error)
 
 

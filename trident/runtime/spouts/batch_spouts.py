@@ -40,6 +40,7 @@ from trident.spout.interfaces import (
 )
 from trident.spout.partitioned import PartitionedSpout
 from trident.spout.rich import IRichSpout, RichSpoutDefaults, TopologyContext, fields_of_rich_spout
+from trident.types import plain_number
 
 _log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class BatchSpoutExecutor(_DriverBatches):
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         table, said = self._emitted(txid)
-        if not table.num_rows and said is not True:
+        if not table.num_rows and said is not True and plain_number(said) is not True:  # NumPy's True is one, too
             self._warn(txid, said)
             return None
         self._tables[txid] = table

@@ -382,15 +382,22 @@ def checksum(tables: Sequence[pa.Table]) -> int:
     """Return a checksum of the rows, however they are cut into tables, and whatever their writer has left below a null."""
     crc = 0
     for batch in pa.concat_tables(tables).combine_chunks().to_batches() if tables else ():
-        every = pa.array(np.arange(len(batch))) if any(map(_may_hide, batch.columns)) else None
-        columns = [column.take(every) if _may_hide(column) else column for column in batch.columns]
-        # Serialized, because that leaves out what a slice does not show.
+        columns = list(map(_without_hidden, batch.columns))
         crc = crc32(pa.RecordBatch.from_arrays(columns, schema=batch.schema).serialize(), crc)
     return crc
 
 
-def _may_hide(column: pa.Array) -> bool:
-    return bool(column.null_count) or pa.types.is_nested(column.type)
+def _without_hidden(column: pa.Array) -> pa.Array:
+    """Return a column without what lies below its nulls, or beside what it shows, of which `serialize` writes some bytes."""
+    is_nested, hides = pa.types.is_nested(column.type), column.nbytes != column.get_total_buffer_size()
+    if not (is_nested or hides or column.null_count or pa.types.is_boolean(column.type)):
+        return column
+    column = column.take(pa.array(np.arange(len(column))))
+    if not is_nested:
+        return column
+    own, parts = (1, column.flatten()) if pa.types.is_struct(column.type) else (2, [column.values])
+    shown = list(map(_without_hidden, parts))
+    return pa.Array.from_buffers(column.type, len(column), column.buffers()[:own], column.null_count, children=shown)
 
 
 def _not_plain(value: Any, place: str) -> str:

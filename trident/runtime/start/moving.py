@@ -34,6 +34,7 @@ from trident.runtime.reading.open_partitions import Conversion, graph_to_read, m
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.start.recovery import check_meaning, empty, lay, owning
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
+from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import FormerTypes, Key, State
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
@@ -171,11 +172,12 @@ class StatePlace:
         }
 
     def pages(self) -> Iterator[list[Key]]:
-        """Iterate over all keys, some at a time."""
+        """Iterate over all keys, some at a time, as a dict must have them."""
         for partition in range(1 if self._shares else len(self.maps)):
             listed = chain.from_iterable(self.maps[partition].key_pages())
             while some := list(islice(listed, _ROWS)):
-                yield self.by_partition(some).get(partition, [])  # partitions may each list the keys of all
+                # partitions may each list the keys of all
+                yield list(typed_keys(self.by_partition(some).get(partition, [])))
 
     def stored(self, keys: Sequence[Key]) -> dict[Key, Any]:
         """Return what is stored for keys, as it is; absent keys are left out."""

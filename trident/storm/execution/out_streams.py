@@ -197,8 +197,15 @@ def _form(type_: str | None) -> Form | None:
     if type_ == "timestamp_ntz":
         return lambda value: NO_VALUE if value.tzinfo is not None else canonical(value)
     if type_ == "timestamp":
-        return canonical
+        return _in_utc
     return declared if class_of(type_) in (int, float, Decimal) else None
+
+
+def _in_utc(value: Any) -> Any:
+    try:
+        return canonical(value)
+    except OverflowError:  # before the year 1 there, or behind the year 9999
+        return NO_VALUE
 
 
 def _form_of_parts(head: str, inner: str) -> Form:
@@ -231,7 +238,6 @@ def _value_text(value: object) -> str:
 Chooser = Callable[[Sequence[Any]], Sequence[int]]
 
 _REMEMBERED = 1 << 16
-_NESTED = frozenset({list, tuple, dict})
 
 
 def chooser_of(
@@ -301,14 +307,21 @@ def _by_hash(positions: Sequence[int], fields: Fields, tasks: Sequence[int]) -> 
 
 def _routing_bytes(key: Sequence[Any]) -> bytes:
     """Return the bytes that choose the task of a key: the same for keys that are equal, whatever the order of a dict."""
-    if not _NESTED.isdisjoint(map(type, key)):
-        key = list(map(_in_order, key))
-    return encode(canonical_key(tuple(key)))
+    try:
+        if not _PLAIN.issuperset(map(type, key)):
+            key = list(map(_in_order, key))
+        return encode(canonical_key(tuple(key)))
+    except OverflowError as error:
+        raise TopologyError(f"grouping by {_shown(key)}: {error} in UTC, the one form of a moment") from error
 
 
 def _in_order(part: Any) -> Any:
-    if isinstance(part, list | tuple):
-        return type(part)(map(_in_order, part))
+    if isinstance(part, list):
+        return list(map(_in_order, part))
+    if isinstance(part, tuple):
+        return tuple(map(_in_order, part))
+    if isinstance(part, set):
+        return set(map(canonical, part))
     if isinstance(part, dict):
         return sorted(([_in_order(key), _in_order(of)] for key, of in part.items()), key=lambda pair: encode(pair[0]))
     return canonical(part)
