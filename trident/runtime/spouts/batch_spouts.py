@@ -176,12 +176,12 @@ class BatchSpoutExecutor(_DriverBatches):
 
     def _definition(self, table: pa.Table) -> dict[str, int]:
         counted = {"rows": table.num_rows, "bytes": table.nbytes if table.num_rows else 0}
-        return counted | {"crc": checksum([table])} if self.spout_type is SpoutType.TRANSACTIONAL else counted
+        return counted | {"checksum": checksum([table])} if self.spout_type is SpoutType.TRANSACTIONAL else counted
 
     def _check_replay(self, txid: int, defined: dict[str, int], found: dict[str, int]) -> None:
-        if any(found[each] != defined[each] for each in ("rows", "crc") if each in found):
+        if any(found.get(each, was) != was for each, was in defined.items() if each in ("rows", "checksum")):
             call = f"{type(self._spout).__name__}.emit_batch({txid})"
-            now, then = (read_said(each["rows"], each.get("crc")) for each in (found, defined))
+            now, then = (read_said(each["rows"], each.get("checksum")) for each in (found, defined))
             raise ReplayMismatchError(
                 f"{call} gave other rows than when the batch was defined: {now} in place of {then}. A "
                 "transactional spout gives the same again. Let it do so and start again, or declare it as what it is: "

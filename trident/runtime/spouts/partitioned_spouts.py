@@ -3,7 +3,7 @@
 The worker reads rows and the metadata of the same run, which a replay is compared with. A complete definition is plain data:
 
 ``read``
-    By partition with rows in this batch, `{"meta": metadata, "rows": number}`; of a transactional spout also `crc`, the
+    By partition with rows in this batch, `{"meta": metadata, "rows": number}`; of a transactional spout also `checksum`, the
     checksum of the rows.
 ``kept``
     The last metadata of all other partitions that were ever read, so that each finds its place when it is back.
@@ -154,7 +154,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
         if lost:
             raise PartitionLostError(self._name, attempt.txid, _listed(lost), _listed(there))
         return [
-            ReplayedPart(attempt, name, entry["meta"], entry["rows"], entry.get("crc"))
+            ReplayedPart(attempt, name, entry["meta"], entry["rows"], entry.get("checksum"))
             for name, entry in entries.items()
         ]
 
@@ -218,7 +218,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _entry(read: PartitionRead) -> dict[str, Any]:
     entry = {"meta": read.metadata, "rows": read.rows}
-    return entry if read.crc is None else {**entry, "crc": read.crc}
+    return entry if read.crc is None else {**entry, "checksum": read.crc}
 
 
 class NewPart(NamedTuple):

@@ -312,7 +312,7 @@ def _routing_bytes(key: Sequence[Any]) -> bytes:
             key = list(map(_in_order, key))
         return encode(canonical_key(tuple(key)))
     except OverflowError as error:
-        raise TopologyError(f"grouping by {_shown(key)}: {error} in UTC, the one form of a moment") from error
+        raise TopologyError(f"grouping by {_value_text(key)}: {error} in UTC, the one form of a moment") from error
 
 
 def _in_order(part: Any) -> Any:
