@@ -247,7 +247,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         refuse_this_batch(self, state.state_name)
         return True
 
-    def _windowed(self) -> tuple[Stream, Fields]:
+    def _stream_and_group(self) -> tuple[Stream, Fields]:
         return self, Fields()
 
     def _filter(self, inputs: Fields, operation: Any, spread: bool) -> Stream:
@@ -427,7 +427,7 @@ class GroupedStream(Windowing[Stream]):
         """
         return declare_process(self._stream, self._group, args, event_time, delay, state_name)
 
-    def _windowed(self) -> tuple[Stream, Fields]:
+    def _stream_and_group(self) -> tuple[Stream, Fields]:
         return self._stream, self._group
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields
 from trident.planner import Plan
 from trident.planner.guarantees import spout_type_of
-from trident.roles import adapted
+from trident.roles import adapt
 from trident.runtime.spouts.partitioned_spouts import (
     PartitionedTridentSpoutExecutor,
     checksum,
@@ -203,7 +203,7 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
     def __init__(self, spout: IRichSpout, stream: str) -> None:
         self._spout, self._stream, self._name = spout, stream, type(spout).__name__
         super().__init__(fields_of_rich_spout(spout))
-        self._besides: RichSpoutDefaults = adapted(RichSpoutDefaults, spout)
+        self._besides: RichSpoutDefaults = adapt(RichSpoutDefaults, spout)
         if self._besides.max_batch_size < 1:
             raise TopologyError(f"{self._name}.max_batch_size is {self._besides.max_batch_size}; it must be at least 1")
         self._active = False

@@ -28,7 +28,7 @@ import pyarrow as pa
 from trident.arrow import UNFIT, TablePart, cast_table, row_of, schema_of, table_of
 from trident.errors import PartitionLostError, ReplayMismatchError, SpoutError, TopologyError, TridentError, describe
 from trident.fields import Fields
-from trident.roles import adapted, lacking, missing
+from trident.roles import adapt, lacking, missing
 from trident.spout.interfaces import (
     BatchTraits,
     Definition,
@@ -74,7 +74,7 @@ class PartitionedTridentSpoutExecutor:
         coordinator = self._spout.get_coordinator(conf)
         if lacks := ", ".join(lacking(PartitionedCoordinator, coordinator)):
             raise self._lacks("get_coordinator", coordinator, PartitionedCoordinator, lacks)
-        own: PartitionedCoordinator = adapted(PartitionedCoordinator, coordinator)
+        own: PartitionedCoordinator = adapt(PartitionedCoordinator, coordinator)
         return PartitionsCoordinator(self._name, own, self.get_emitter(conf), conf)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> PartitionReader:

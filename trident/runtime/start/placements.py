@@ -21,7 +21,7 @@ from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowN
 from trident.observe.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
-from trident.planner.plan import misplaced
+from trident.planner.plan import misplaced_states
 from trident.retention import Retention
 from trident.servers.log_addresses import Database, PostgresAddress, is_postgres
 from trident.spark.connect import server_of
@@ -183,7 +183,7 @@ def placements_of(plan: Plan, config: Config, states: States) -> dict[str, Place
         name: _wanted(asked[name], plan, name, _unfit(plan, config, name, opened), cluster)
         for name, opened in states.items()
     }
-    for name, why in misplaced(plan, executors_of(found)).items():
+    for name, why in misplaced_states(plan, executors_of(found)).items():
         found[name] = PlacedState(DRIVER, why)
     for name, (where, why) in found.items():
         if asked[name] == EXECUTORS != where:
