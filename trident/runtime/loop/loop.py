@@ -332,7 +332,7 @@ class BatchLoop:
         definitions = with_timers(batch.definitions, timers) if timers else batch.definitions
         self._append(CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, meaning.declares), committed)
         if meaning.declares:
-            meaning.recorded()
+            meaning.mark_recorded()
         self._coordinator.mark_committed(attempt)
         self._late = 0
         if self._retrying.waiting is not None:

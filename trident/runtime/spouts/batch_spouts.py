@@ -133,7 +133,7 @@ class BatchSpoutExecutor(_DriverBatches):
         return self
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        table, said = self._emitted(txid)
+        table, said = self._emit_batch(txid)
         if not table.num_rows and said is not True:
             self._warn(txid, said)
             return None
@@ -143,7 +143,7 @@ class BatchSpoutExecutor(_DriverBatches):
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
         """Return the batch's rows in slices; after a restart the spout is asked to emit the batch again."""
         if attempt.txid not in self._tables:
-            again, _ = self._emitted(attempt.txid)
+            again, _ = self._emit_batch(attempt.txid)
             self._check_replay(attempt.txid, definition, self._definition(again))
             self._tables[attempt.txid] = again
         return super().parts(attempt, definition, parallelism)
@@ -166,7 +166,7 @@ class BatchSpoutExecutor(_DriverBatches):
             )  # fmt: skip
             self._has_warned = True
 
-    def _emitted(self, txid: int) -> tuple[pa.Table, object]:
+    def _emit_batch(self, txid: int) -> tuple[pa.Table, object]:
         """Let the spout emit a batch; return its rows, and what it says: True if this is the batch even without rows."""
         collector = _Rows()
         said = self._spout.emit_batch(txid, collector)
