@@ -356,7 +356,7 @@ class GroupedStream(Windowing[Stream]):
         A combiner is aggregated in each partition first. An empty batch gives nothing. Several combiners by name give a
         field each.
         """
-        return self._stream._aggregated(self._group, args)
+        return self._stream._full_aggregate(self._group, args)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer[Stream]:
         """Begin several aggregators over the same tuples of each key, as `Stream.chained_agg`."""
