@@ -62,11 +62,11 @@ OF_RUNS = (
     Mutant(
         "loop: the record is written before the commit",
         _ATTEMPTS,
-        "            try:\n                result = self._committed(batch, order)\n",
+        "            try:\n                result = self._commit_states(batch, order)\n",
         "            try:\n                from trident.runtime.commit.committer import Committed\n\n"
         "                every = {name: list(range(len(each))) for name, each in order.txids.items()}\n"
         "                self._report(LoopMessage(batch.attempt, Committed(touched=every)))\n"
-        "                result = self._committed(batch, order)\n",
+        "                result = self._commit_states(batch, order)\n",
         ("tests/runtime/loop/test_loop.py::test_a_failed_commit_is_replayed_and_its_writes_count_once",),
     ),
     Mutant(
