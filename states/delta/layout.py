@@ -26,7 +26,7 @@ from trident.state.columns.number_table import NumberTable
 from trident.state.encoding.codec import decode, encode, encode_tuples
 from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.state.table import listed
+from trident.state.table import as_list
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import class_of
@@ -198,7 +198,7 @@ class DeltaLayout:
         return pa.concat_tables([rows, pa.Table.from_pylist([mark], self.schema)])
 
     def raw_rows(self, new: NumberColumns) -> dict[RawKey, Any]:
-        names = listed(new.place[0])
+        names = as_list(new.place[0])
         return dict(zip(zip(names, strict=True) if len(self.key_columns) == 1 else names, new, strict=True))
 
     # ---- from rows ------------------------------------------------------------------------------------------------

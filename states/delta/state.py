@@ -55,7 +55,7 @@ from trident.fields import quote
 from trident.redaction import Redacted
 from trident.state.interfaces import Key, State, StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.map_state import SnapshottableMap
-from trident.state.maps import map_for, migrated
+from trident.state.maps import map_for, migrate_values
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
@@ -102,9 +102,9 @@ class DeltaStateAt(State):
     def _of(self, raw: Sequence[RawValue | None]) -> list[Any]:
         values = self._layout.unpack_values(raw)
         if self._layout.kind is StateType.OPAQUE:
-            opaque: Sequence[OpaqueValue | None] = migrated(values, self._snapshot.winners, self._types)
+            opaque: Sequence[OpaqueValue | None] = migrate_values(values, self._snapshot.winners, self._types)
             found = [None if one is None else one.at(self._snapshot) for one in opaque]
-            return found if self._types is None else self._types.declared(found)
+            return found if self._types is None else self._types.narrow(found)
         return [value.value if isinstance(value, TransactionalValue) else value for value in values]
 
 
@@ -225,32 +225,40 @@ def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snaps
     Raises `StateError`: the batch is gone, there is no commit, or it is later than the last one and given by its number alone.
     """
     table = tables.changes.another(read_only=True)
-    # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
-    given = txid if isinstance(txid, Snapshot) else None
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
     what = f"read Delta state {table.name} as of batch {number}"
-    if table.refresh() == ABSENT and given is None:
+    if table.refresh() == ABSENT and not isinstance(txid, Snapshot):
         raise StateError(f"{what}: there is no table")
-    if table.version <= 0 and given is not None:
-        return table, given
+    if table.version <= 0 and isinstance(txid, Snapshot):
+        return table, txid
     shown = list(shown_commits(table.notes(), table.version))
+    at, snapshot = _version_at(table, shown, txid, what)
+    old = None if at is None else table.another(read_only=True, at=at)
+    if old is None or not old.readable():
+        raise StateError(f"{what}: {_retained(table, [(version, note.txid) for version, note in shown if note.txid])}")
+    return old, snapshot
+
+
+def _version_at(
+    table: StateTable, shown: Sequence[tuple[int, CommitNote]], txid: int | Snapshot, what: str
+) -> tuple[int | None, Snapshot]:
+    """Return the version that shows a batch, None if it is gone, and the batch with its winners."""
     # The sentinel names the last batch that touched the table, even if the history does not go back so far.
     sentinel = None if shown else newest_sentinel(table)
     last = shown[0][1] if shown else sentinel and CommitNote.of_sentinel(sentinel)
-    if last is None or not (last.txid or given):  # a sentinel of batch 0 is written before the first batch
+    # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
+    from_log = isinstance(txid, Snapshot)
+    if last is None or not (last.txid or from_log):  # a sentinel of batch 0 is written before the first batch
         raise StateError(f"{what}: its log holds no commit of a batch")
-    if number > last.txid and given is None:
+    snapshot = txid if isinstance(txid, Snapshot) else last.snapshot(int(txid))
+    if from_log and snapshot.txid >= last.txid:
+        return table.version, snapshot
+    if snapshot.txid > last.txid:
         raise StateError(
             f"{what}: the last batch that touched it is {last.txid}, and only the topology's "
             "log knows whether there were later ones. Read it through the topology, or give a Snapshot of its log"
         )
-    at = next((version for version, note in shown if note.txid <= number), None)
-    if number >= last.txid and given is not None:
-        at = table.version
-    old = None if at is None else table.another(read_only=True, at=at)
-    if old is None or not old.readable():
-        raise StateError(f"{what}: {_retained(table, [(version, note.txid) for version, note in shown if note.txid])}")
-    return old, given or last.snapshot(number)
+    return next((version for version, note in shown if note.txid <= snapshot.txid), None), snapshot
 
 
 def _retained(table: StateTable, versions: list[tuple[int, int]]) -> str:

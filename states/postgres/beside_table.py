@@ -127,7 +127,7 @@ class ChangeTable:
         statement = self._sql(_LET_GO, end=end)
         self._session.run("delete old changes", lambda opened: opened.execute(statement, given))
 
-    def gone(self) -> int:
+    def last_gone(self) -> int:
         """Return the last batch of which rows were deleted."""
         query = self._sql("SELECT txid FROM {gone} WHERE state = %(state)s")
         with suppress(errors.UndefinedTable):

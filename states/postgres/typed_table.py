@@ -10,7 +10,7 @@ from psycopg import errors
 
 from states.postgres.beside_table import ChangeTable, CommittedView
 from states.postgres.columns import AT, Column, Columns, gives, holds, listed
-from states.postgres.options import Names
+from states.postgres.options import TableNames
 from trident.errors import BackendError
 from trident.servers.postgres_connection import PostgresConnection, make
 from trident.state.interfaces import StateConf
@@ -46,7 +46,7 @@ class TypedTable:
 
     def __init__(
         self,
-        names: Names,
+        names: TableNames,
         conf: StateConf,
         columns: Columns,
         what: str,

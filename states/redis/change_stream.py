@@ -115,7 +115,7 @@ class ChangeStreams:
         commands = [(b"EVALSHA", _LET_GO, 2, *both, last, before) for both in keys]
         self._wire.ask(f"delete old changes of {self._what}", commands, reads=False)
 
-    def gone(self) -> int:
+    def last_gone(self) -> int:
         commands = [(b"HGET", sentinels, _GONE) for sentinels in self._layout.sentinel_keys]
         return max(int(one or 0) for one in self._wire.ask(f"look for changes of {self._what}", commands))
 

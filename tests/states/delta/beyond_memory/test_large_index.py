@@ -115,7 +115,7 @@ def test_columns_give_the_numbers_of_rows(tmp_path: Path, width: int) -> None:
     for number in (1, 2, 3):
         found = index.find(KeyColumns(parts))
         assert found is not None
-        new = found.combined(np.array([1, 10, 100, 1000]), "sum", Txid(number, 5))
+        new = found.combine_with(np.array([1, 10, 100, 1000]), "sum", Txid(number, 5))
         assert new is not None
         index.put(new)
         if number == 1:
