@@ -145,7 +145,7 @@ def align(column: Any, wanted: pa.DataType, name: str, what: str) -> Any:
 
 def _convert(what: str, array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
     try:
-        return _converted(array, wanted)
+        return _lossless_cast(array, wanted)
     except pa.ArrowInvalid as error:
         if len(array) > 1:
             half = len(array) // 2
@@ -160,7 +160,7 @@ def _convert(what: str, array: pa.Array, wanted: pa.DataType, path: str) -> pa.A
         ) from error
 
 
-def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _lossless_cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), wanted)
     if pa.types.is_decimal(wanted) and pa.types.is_integer(array.type):
@@ -192,7 +192,7 @@ def rebuild(array: Any, wanted: pa.DataType, path: str, convert: Convert) -> Any
         rebuild(columns[part], type_, path + part, convert) if part in columns else pa.nulls(len(array), type_)
         for part, type_ in _parts(wanted).items()
     ]
-    return _nested(array, wanted, made)
+    return _array_of_parts(array, wanted, made)
 
 
 def _columns(array: pa.Array, wanted: pa.DataType) -> dict[str, pa.Array] | None:
@@ -206,18 +206,18 @@ def _columns(array: pa.Array, wanted: pa.DataType) -> dict[str, pa.Array] | None
     return None
 
 
-def _nested(array: pa.Array, wanted: pa.DataType, parts: list[pa.Array]) -> pa.Array:
+def _array_of_parts(array: pa.Array, wanted: pa.DataType, parts: list[pa.Array]) -> pa.Array:
     """Return an array of other parts, with the lengths and the nulls of this one."""
     if isinstance(wanted, pa.StructType):
         return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=array.is_null())
     if isinstance(wanted, pa.MapType):
-        return pa.MapArray.from_arrays(_masked(array, array.offsets), *parts).cast(wanted)
+        return pa.MapArray.from_arrays(_offsets_with_nulls(array, array.offsets), *parts).cast(wanted)
     ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64()))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
-    return pa.ListArray.from_arrays(_masked(array, offsets), *parts).cast(wanted)
+    return pa.ListArray.from_arrays(_offsets_with_nulls(array, offsets), *parts).cast(wanted)
 
 
-def _masked(array: pa.Array, offsets: pa.Array) -> pa.Array:
+def _offsets_with_nulls(array: pa.Array, offsets: pa.Array) -> pa.Array:
     if not array.null_count:
         return offsets
     return pc.if_else(pa.concat_arrays([array.is_valid(), pa.array([True])]), offsets, None)

@@ -39,7 +39,7 @@ def arrow_type(ddl: str) -> pa.DataType:
 
 @lru_cache(maxsize=1024)
 def schema_of(fields: Fields) -> pa.Schema:
-    return pa.schema([pa.field(name, arrow_type(_known(fields, name))) for name in fields.names])
+    return pa.schema([pa.field(name, arrow_type(_known_type(fields, name))) for name in fields.names])
 
 
 def row_of(values: Any) -> tuple[Any, ...]:
@@ -128,7 +128,7 @@ def table_of_ipc(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
-def concatenated(tables: Iterable[pa.Table]) -> pa.Table:
+def one_table(tables: Iterable[pa.Table]) -> pa.Table:
     """Return tables of the same columns as one; Arrow itself loses the rows of tables without columns."""
     parts = list(tables)
     if parts and not parts[0].num_columns:
@@ -187,7 +187,7 @@ def _with_dicts(value: Any, type_: pa.DataType) -> Any:
     return [_with_dicts(each, type_.value_type) for each in value]
 
 
-def _known(fields: Fields, name: str) -> str:
+def _known_type(fields: Fields, name: str) -> str:
     type_ = fields.type_of(name)
     if type_ is None:
         raise TopologyError(f"the type of field {name!r} is not known; declare it as '{name}: string' or another type")

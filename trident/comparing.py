@@ -75,7 +75,7 @@ def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> 
     if not columns:
         return () if one.num_rows else None, () if other.num_rows else None
     only: list[Row | None] = [None, None]
-    for side, row in _unpaired(deque(_rows(one, columns)), deque(_rows(other, columns)), close):
+    for side, row in _unpaired_rows(deque(_rows(one, columns)), deque(_rows(other, columns)), close):
         only[side] = only[side] or tuple(
             value for _, value in sorted(zip(columns, row, strict=True), key=itemgetter(0))
         )
@@ -95,7 +95,7 @@ def _are_close(one: pa.Table, other: pa.Table, columns: Sequence[int], rounding:
     return all(_same_column(*pair, rounding) for pair in zip(ours.columns, theirs.columns, strict=True))
 
 
-def _unpaired(ours: deque[Row], theirs: deque[Row], close: float) -> Iterator[tuple[int, Row]]:
+def _unpaired_rows(ours: deque[Row], theirs: deque[Row], close: float) -> Iterator[tuple[int, Row]]:
     """Give the rows that only one side has, with the number of the side; both are sorted."""
     while ours and theirs:
         if is_close(ours[0], theirs[0], close):

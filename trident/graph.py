@@ -117,7 +117,7 @@ class SelectNode(Node):
 
     expressions: tuple[Expression, ...] = ()
 
-    def needed(self, names: Container[str]) -> dict[str, Expression]:
+    def expressions_for(self, names: Container[str]) -> dict[str, Expression]:
         """Return what has to be computed for some of the fields: an exploded one always, it says how many rows there are."""
         pairs = zip(self.fields.names, self.expressions, strict=True)
         return {name: one for name, one in pairs if name in names or one.kind == "explode"}
@@ -402,11 +402,11 @@ class JoinWithinNode(PersistNode):
         unit = timedelta(microseconds=1)
         delays = ", ".join(f"{side.time} delay {side.delay_us * unit}" for side in self.sides)
         sides = ", ".join("outer" if side.outer else "inner" for side in self.sides)
-        bounds = f"{_signed(self.earliest_us)} to {_signed(self.latest_us)}"
+        bounds = f"{_signed_time(self.earliest_us)} to {_signed_time(self.latest_us)}"
         return f"({', '.join(left.key)}) = ({', '.join(right.key)}), {right.time} - {left.time} in {bounds} ({sides}); {delays}"
 
 
-def _signed(microseconds: int) -> str:
+def _signed_time(microseconds: int) -> str:
     amount = timedelta(microseconds=abs(microseconds))
     return f"-{amount}" if microseconds < 0 else str(amount)
 

@@ -83,9 +83,9 @@ class Redacted:
     def __repr__(self) -> str:
         fields = [each for each in dataclasses.fields(self) if each.repr]  # type: ignore[arg-type]
         fields.sort(key=lambda each: each.kw_only is True)  # positional options come first, as in the call
-        return f"{type(self).__qualname__}({', '.join(f'{each.name}={self._shown(each)}' for each in fields)})"
+        return f"{type(self).__qualname__}({', '.join(f'{each.name}={self._field_text(each)}' for each in fields)})"
 
-    def _shown(self, field: dataclasses.Field[Any]) -> str:
+    def _field_text(self, field: dataclasses.Field[Any]) -> str:
         value = getattr(self, field.name)
         hidden = value is not None and "trident.secret" in field.metadata
         return repr(_HIDDEN if hidden else _without_secrets(value))

@@ -1,6 +1,6 @@
 """Roles: base classes of what users write, whose optional methods have defaults; and of what a `with` block closes.
 
-A class of a user need not inherit from the base class: where an object comes in, `adapted` makes it one of the role, once. So
+A class of a user need not inherit from the base class: where an object comes in, `adapt` makes it one of the role, once. So
 the rest of the framework calls methods and reads facts, and asks nothing. Where one of several kinds of objects may be given,
 as with operations, `has` tells them apart by their methods.
 """
@@ -47,7 +47,7 @@ class Closes:
         raise NotImplementedError
 
 
-def adapted(role: type, given: Any) -> Any:
+def adapt(role: type, given: Any) -> Any:
     """Return an object as one of a role: itself if it inherits from the base class, else one that does.
 
     It has what the object has of the role's methods and facts, and the defaults for the rest. What is None is not there.

@@ -247,7 +247,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         refuse_this_batch(self, state.state_name)
         return True
 
-    def _windowed(self) -> tuple[Stream, Fields]:
+    def _stream_and_group(self) -> tuple[Stream, Fields]:
         return self, Fields()
 
     def _filter(self, inputs: Fields, operation: Any, spread: bool) -> Stream:
@@ -356,7 +356,7 @@ class GroupedStream(Windowing[Stream]):
         A combiner is aggregated in each partition first. An empty batch gives nothing. Several combiners by name give a
         field each.
         """
-        return self._stream._aggregated(self._group, args)
+        return self._stream._full_aggregate(self._group, args)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer[Stream]:
         """Begin several aggregators over the same tuples of each key, as `Stream.chained_agg`."""
@@ -427,7 +427,7 @@ class GroupedStream(Windowing[Stream]):
         """
         return declare_process(self._stream, self._group, args, event_time, delay, state_name)
 
-    def _windowed(self) -> tuple[Stream, Fields]:
+    def _stream_and_group(self) -> tuple[Stream, Fields]:
         return self._stream, self._group
 
     def __repr__(self) -> str:

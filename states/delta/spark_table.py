@@ -11,7 +11,7 @@ from states.delta.beyond_memory.bucketed_base import is_bucket
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, VALUE_COLUMNS
 from states.delta.options import CHANGES
 from trident.errors import EnvironmentProblem, StateError
-from trident.fields import quoted
+from trident.fields import quote
 from trident.redaction import redacted
 from trident.state.txid import Snapshot
 from trident.state.values import UNKNOWN_ATTEMPT
@@ -130,8 +130,8 @@ def delta_dataframe(
             shown = sf.col(value) if snapshot is None or value != "curr" else value_at(snapshot)
             # Under a name that no key has.
             latest = sf.max_by(sf.struct(shown.alias("value")), sf.col(SEQ_COLUMN)).alias(SEQ_COLUMN)
-            rows = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*map(quoted, keys)).agg(latest)
-            rows = rows.select(*map(quoted, keys), f"{SEQ_COLUMN}.value")
+            rows = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*map(quote, keys)).agg(latest)
+            rows = rows.select(*map(quote, keys), f"{SEQ_COLUMN}.value")
             # After the changes, because a change leaves their table once a base holds it.
             return _over_base(spark, path, rows, keys, base_version).where("value IS NOT NULL")
     raise StateError(f"read Delta table {path} as a state: its columns {table.columns} are not a state's")
@@ -149,7 +149,7 @@ def _over_base(spark: SparkSession, path: str, rows: DataFrame, keys: Sequence[s
     if SENTINEL_COLUMN in base.columns or not any(map(is_bucket, base.inputFiles())):
         return rows
     base = base.toDF(*keys, "value").alias("base")
-    same = [sf.col(f"base.{key}").eqNullSafe(sf.col(f"rows.{key}")) for key in map(quoted, keys)]
+    same = [sf.col(f"base.{key}").eqNullSafe(sf.col(f"rows.{key}")) for key in map(quote, keys)]
     # Either may have fields that the other has not: the base gets the columns of a declaration with its next merge.
     return rows.unionByName(base.join(rows.alias("rows"), same, "left_anti"), allowMissingColumns=True)
 

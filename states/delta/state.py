@@ -51,7 +51,7 @@ from states.delta.spark_table import delta_dataframe
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import TRIMMED, PublishedTable, StateTables
 from trident.errors import ConfigError, EnvironmentProblem, StateError
-from trident.fields import quoted
+from trident.fields import quote
 from trident.redaction import Redacted
 from trident.state.interfaces import Key, State, StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.map_state import SnapshottableMap
@@ -138,9 +138,7 @@ class DeltaMapState(SnapshottableMap):
         table, then = _table_at(self._tables, snapshot)
         if table.version <= 0:  # nothing was ever committed
             columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
-            return spark.createDataFrame(
-                [], ", ".join(f"{quoted(name)} {type_ or 'binary'}" for name, type_ in columns)
-            )
+            return spark.createDataFrame([], ", ".join(f"{quote(name)} {type_ or 'binary'}" for name, type_ in columns))
         base = _base(self._tables, table, snapshot.txid)
         return delta_dataframe(
             spark, self._path, table.version, then, base_version=None if base is None else base.version

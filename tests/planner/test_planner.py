@@ -12,7 +12,7 @@ from states.memory import MemoryMapState
 from trident import Fields, Stream, TopologyError, TridentTopology
 from trident.operations import Aggregator, BaseQueryFunction, BaseStateUpdater, Count, FilterNull, MapGet, Split, Sum
 from trident.planner import Plan, make_plan
-from trident.planner.plan import misplaced, place
+from trident.planner.plan import misplaced_states, place
 from trident.state import StateSpec
 
 
@@ -401,9 +401,9 @@ def test_a_state_behind_one_of_the_driver_is_misplaced(topology: TridentTopology
     first = counted(lines(topology), "first")
     counted(first.new_values_stream(), "behind")
     plan = make_plan(topology.graph())
-    assert list(misplaced(plan, ["behind"])) == ["behind"]
-    assert "which the driver commits" in misplaced(plan, ["behind"])["behind"]
-    assert misplaced(plan, ["first"]) == misplaced(plan, ["first", "behind"]) == {}
+    assert list(misplaced_states(plan, ["behind"])) == ["behind"]
+    assert "which the driver commits" in misplaced_states(plan, ["behind"])["behind"]
+    assert misplaced_states(plan, ["first"]) == misplaced_states(plan, ["first", "behind"]) == {}
 
 
 def test_what_the_driver_commits_behind_a_placed_state_stays_with_the_driver(topology: TridentTopology) -> None:

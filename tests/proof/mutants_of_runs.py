@@ -62,11 +62,11 @@ OF_RUNS = (
     Mutant(
         "loop: the record is written before the commit",
         _ATTEMPTS,
-        "            try:\n                result = self._committed(batch, order)\n",
+        "            try:\n                result = self._commit_states(batch, order)\n",
         "            try:\n                from trident.runtime.commit.committer import Committed\n\n"
         "                every = {name: list(range(len(each))) for name, each in order.txids.items()}\n"
         "                self._report(LoopMessage(batch.attempt, Committed(touched=every)))\n"
-        "                result = self._committed(batch, order)\n",
+        "                result = self._commit_states(batch, order)\n",
         ("tests/runtime/loop/test_loop.py::test_a_failed_commit_is_replayed_and_its_writes_count_once",),
     ),
     Mutant(
@@ -89,14 +89,14 @@ OF_RUNS = (
         "loop: the next batch may commit before the record is durable",
         _LOOP,
         "        self._append(CommitRecord(",
-        "        self._coordinator.committed(attempt)\n        self._append(CommitRecord(",
+        "        self._coordinator.mark_committed(attempt)\n        self._append(CommitRecord(",
         _LOOP_TESTS,
     ),
     Mutant(
         "loop: a spout is told before the record (an ack too early)",
         _LOOP,
         "        self._append(CommitRecord(",
-        "        self._sources.succeeded(batch)\n        self._append(CommitRecord(",
+        "        self._sources.report_success(batch)\n        self._append(CommitRecord(",
         ("tests/runtime/loop/test_loop.py::test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left",),
     ),
     Mutant(

@@ -80,7 +80,7 @@ def _cell(runs: JudgedRuns, plan: FaultPlan, spout: SpoutType, kind: StateType) 
     """Run a cell; one of an exact pairing must be exact, and counts of another one are wrong as the guarantees say."""
     exact = kind is StateType.OPAQUE or (kind is StateType.TRANSACTIONAL and spout is SpoutType.TRANSACTIONAL)
     try:
-        runs._checked(plan, runs._all_rows, runs._wanted)
+        runs._check_plan(plan, runs._all_rows, runs._wanted)
     except Wrong as error:
         if exact or not error.found or (kind is StateType.NON_TRANSACTIONAL and not _is_too_much(error)):
             raise

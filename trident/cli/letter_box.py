@@ -92,7 +92,7 @@ class LetterBox:
         if not ids:
             return self.waiting()
         with wrong_use(ValueError):
-            return self.letters.named(self.log, ids)
+            return self.letters.waiting_letters(self.log, ids)
 
     def ask(self, letters: Sequence[DeadLetter], edited: Sequence[DeadLetter] = (), reason: str | None = None) -> None:
         """Ask that letters be put back, or discarded for a reason, and say by whom that is done."""

@@ -26,7 +26,7 @@ from trident.coordination.log_reader import exists
 from trident.errors import ConfigError
 from trident.reading import rehearse_upgrade
 from trident.runtime.reading.targets import NoSuchTarget, forget_modules
-from trident.setting_types import gathered
+from trident.setting_types import nest_spark_conf
 
 if TYPE_CHECKING:
     from trident.runtime.replaying.rehearsing import Rehearsed
@@ -121,7 +121,7 @@ def rehearse(client: ClusterClient, topology: str, code: Code, keep_conf: bool, 
     with tempfile.TemporaryDirectory(prefix="trident-rehearsal-") as place:
         packages = {"former": client.package_of(topology), "new": package.data}
         former, new = (_load(data, Path(place, name).resolve(), base.storm_name) for name, data in packages.items())
-        return rehearse_upgrade(former, new, batches, Config.of(gathered(conf)))
+        return rehearse_upgrade(former, new, batches, Config.of(nest_spark_conf(conf)))
 
 
 def _load(data: bytes, folder: Path, name: str) -> Any:

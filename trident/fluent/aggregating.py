@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trident.errors import TopologyError
-from trident.fields import Fields, free_name, is_nested, unquoted
+from trident.fields import Fields, free_name, is_nested, unquote
 from trident.fluent.base import StreamBase
 from trident.graph import AggregateNode, Aggregation, RepartitionNode, Routing, SelectNode
 from trident.naming import TridentNames
@@ -41,7 +41,7 @@ class Aggregating(StreamBase):
         sees all tuples in one partition. An empty batch gives what the aggregator makes of nothing: one tuple `[0]` of
         `Count`. Several combiners by name, as `{"n": Count(), "mean": Avg("euros")}`, give a field each.
         """
-        return self._aggregated(Fields(), args)
+        return self._full_aggregate(Fields(), args)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer[Self]:
         """Begin several aggregators over the same tuples: `.aggregate(...)`, again and again, then `.chain_end()`."""
@@ -69,7 +69,7 @@ class Aggregating(StreamBase):
         """Keep the greatest tuple of each partition, by a comparator of tuples; of equal ones the last."""
         return self._keep_one(MaxWithComparator(comparator), "max")
 
-    def _aggregated(self, group: Fields, args: Sequence[Any]) -> Self:
+    def _full_aggregate(self, group: Fields, args: Sequence[Any]) -> Self:
         """Add a full aggregate, of one aggregator or of several by name."""
         named = by_name(self, args, "aggregates", "aggregate", group)
         if named is None:
@@ -80,7 +80,7 @@ class Aggregating(StreamBase):
         label = "max_by" if isinstance(aggregator, (MaxBy, MaxWithComparator)) else "min_by"
         if not isinstance(field, str):
             raise self._wrong(f"{label} takes the name of one field, got {field!r}")
-        aggregator.field = unquoted(field)
+        aggregator.field = unquote(field)
         (type_,) = self.fields.select([aggregator.field], self.get_name()).types
         if isinstance(aggregator, MinBy) and is_nested(type_):
             raise self._wrong(f"{label} cannot order {field!r}, which is {type_}; give it a comparator")

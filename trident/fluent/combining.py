@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields, FieldsLike, unquoted
+from trident.fields import Fields, FieldsLike, unquote
 from trident.fluent.base import StreamBase, check_streams, child_of, is_fields, key_of, refuse_state
 from trident.fluent.declaration import Declaration, spec_of
 from trident.fluent.windowing import check_own_names, event_time_type, keeping
@@ -28,7 +28,7 @@ def merge(topology: Declaration, args: Sequence[Any]) -> Node:
     )
     first = streams[0]
     inputs = tuple(_in_order_of(first, stream, out) for stream in streams)
-    fields = first.fields if out is None else named("merge", first, out, first.fields)
+    fields = first.fields if out is None else rename_to("merge", first, out, first.fields)
     return child_of(streams, "merge", MergeNode, fields, inputs=inputs)
 
 
@@ -126,7 +126,7 @@ def check_keys(call: str, streams: Sequence[StreamBase], keys: Sequence[Fields])
             )
 
 
-def named(call: str, stream: StreamBase, out: Fields, fields: Fields) -> Fields:
+def rename_to(call: str, stream: StreamBase, out: Fields, fields: Fields) -> Fields:
     """Return `fields` under the names of `out`; `TopologyError` if their number, a type, or only the order is another."""
     if len(out) != len(fields):
         raise stream._wrong(
@@ -169,7 +169,7 @@ def join(topology: Declaration, args: Sequence[Any], null_keys_match: bool) -> N
     streams, keys, out = _sides(topology, rest)
     inputs = [stream.fields for stream in streams]
     check_keys("join", streams, keys)
-    fields = named("join", streams[0], out, joined_fields(mode, inputs, keys))
+    fields = rename_to("join", streams[0], out, joined_fields(mode, inputs, keys))
     outer, preserve = outer_of(types, len(streams)), mode is JoinOutFieldsMode.PRESERVE
     return child_of(
         streams, "join", JoinNode, fields, inputs=tuple(inputs), groups=tuple(keys), outer=outer, preserve=preserve,
@@ -258,7 +258,7 @@ def join_within(
     sides = _sides_in_time(handles, groups, times, delay, outer_of(join_type, 2))
     earliest, latest = _bounds(handles[0], within)
     inputs = [stream.fields for stream in handles]
-    fields = named("join_within", handles[0], Fields(out), joined_fields(JoinOutFieldsMode.COMPACT, inputs, groups))
+    fields = rename_to("join_within", handles[0], Fields(out), joined_fields(JoinOutFieldsMode.COMPACT, inputs, groups))
     name = state_name or handles[0]._label or f"{fields.names[0]}-join"
     spec = MemoryMapState.opaque() if state is None else spec_of(state)
     # A row is kept until the other side's watermark is beyond the last time that may meet it.
@@ -279,7 +279,7 @@ def _sides_in_time(
         raise streams[0]._wrong(
             f"join_within got delay={delay!r}; give a timedelta, or one for each side: how far out of order its tuples may come"
         )
-    names = [unquoted(field) for field in fields]
+    names = [unquote(field) for field in fields]
     for stream, field in zip(streams, names, strict=True):
         event_time_type(stream, field)
     return tuple(

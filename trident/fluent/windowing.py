@@ -76,7 +76,7 @@ class Windowing(TridentNames, Generic[S]):
         TopologyError
             A state that is not opaque, a field that is not there or is no time, a name that is there already.
         """
-        stream, group = self._windowed()
+        stream, group = self._stream_and_group()
         return _declare(stream, group, config, args, bounds, state_name, Fields())
 
     def window_with_late_rows(
@@ -108,7 +108,7 @@ class Windowing(TridentNames, Generic[S]):
         --------
         `sessions, late = clicks.group_by("user").window_with_late_rows(SessionWindow.of(gap, "at"), Count(), "clicks")`
         """
-        stream, group = self._windowed()
+        stream, group = self._stream_and_group()
         fired = _declare(stream, group, config, args, bounds, state_name, stream.fields)
         if parallelism is not None:
             stream._topology._hint(fired._node.id, parallelism)
@@ -145,14 +145,14 @@ class Windowing(TridentNames, Generic[S]):
         """
         by_time = isinstance(length, timedelta)
         if by_time is not isinstance(slide, timedelta):
-            raise self._windowed()[0]._wrong(
+            raise self._stream_and_group()[0]._wrong(
                 f"a window with length {length!r} and slide {slide!r}: give two numbers of tuples, or two timedeltas"
             )
         kind: Any = SlidingDurationWindow if by_time else SlidingCountWindow
         return self.window(kind.of(length, slide), *args, bounds=bounds, state_name=state_name)
 
     @abstractmethod
-    def _windowed(self) -> tuple[S, Fields]:
+    def _stream_and_group(self) -> tuple[S, Fields]:
         """Return the stream, and the grouping fields; none if it is not grouped."""
 
 
@@ -168,7 +168,7 @@ def _declare(
     refuse_state(stream, "a window")
     _check_config(stream, key, config, late)
     if config.event_time is not None:
-        config = config.timed(event_time_type(stream, config.event_time.field))
+        config = config.with_time_type(event_time_type(stream, config.event_time.field))
     spec, rest = spec_and_rest(args)
     limits, named = _bounds(stream, config, bounds), by_name(stream, rest, "aggregates", "window", key)
     member = named or member_of(stream, rest, "window", key)
@@ -178,10 +178,10 @@ def _declare(
     check_own_names(stream, "a window cannot take or give", (*fields.names, *member.inputs.names, *late.names))
     if len(late):
         fields = fields.concat(Fields.of([LATE, *map(late_field, late.names)], ["boolean", *late.types]))
-    return _added(stream, config, member, fields, spec, state_name, bounds=limits, late=late)
+    return _add_timed_node(stream, config, member, fields, spec, state_name, bounds=limits, late=late)
 
 
-def _added(
+def _add_timed_node(
     stream: S,
     config: WindowConfig,
     member: Aggregation,
@@ -329,7 +329,7 @@ def declare_process(
     config = _config(stream, event_time, delay)
     fields = group.concat(member.outputs, stream.get_name())
     check_own_names(stream, "a process cannot take or give", (*fields.names, *member.inputs.names))
-    return _added(stream, config, member, fields, spec, state_name)
+    return _add_timed_node(stream, config, member, fields, spec, state_name)
 
 
 def _member(stream: StreamBase, args: Sequence[Any], group: Fields) -> Aggregation:

@@ -23,7 +23,7 @@ def _operator(kind: str) -> Callable[[Expression, object], Expression]:
     return lambda self, other: _binary(kind, self, other)
 
 
-def _reflected(kind: str) -> Callable[[Expression, object], Expression]:
+def _reflected_operator(kind: str) -> Callable[[Expression, object], Expression]:
     return lambda self, other: _binary(kind, other, self)
 
 
@@ -54,13 +54,13 @@ class Expression:
 
     # ---- operators --------------------------------------------------------------------------------------------------
 
-    __add__, __radd__ = _operator("+"), _reflected("+")
-    __sub__, __rsub__ = _operator("-"), _reflected("-")
-    __mul__, __rmul__ = _operator("*"), _reflected("*")
-    __truediv__, __rtruediv__ = _operator("/"), _reflected("/")
+    __add__, __radd__ = _operator("+"), _reflected_operator("+")
+    __sub__, __rsub__ = _operator("-"), _reflected_operator("-")
+    __mul__, __rmul__ = _operator("*"), _reflected_operator("*")
+    __truediv__, __rtruediv__ = _operator("/"), _reflected_operator("/")
     __mod__ = _operator("%")
-    __and__, __rand__ = _operator("&"), _reflected("&")
-    __or__, __ror__ = _operator("|"), _reflected("|")
+    __and__, __rand__ = _operator("&"), _reflected_operator("&")
+    __or__, __ror__ = _operator("|"), _reflected_operator("|")
     __eq__, __ne__ = _operator("=="), _operator("!=")  # type: ignore[assignment]
     __lt__, __le__ = _operator("<"), _operator("<=")
     __gt__, __ge__ = _operator(">"), _operator(">=")

@@ -339,17 +339,17 @@ def arrow_function(output: FieldsLike, flat: bool = False) -> Callable[[Callable
         )
 
     def decorate(function: Callable[..., Any]) -> ArrowFunction:
-        return _PlainArrowFunction(_called("arrow_function", function), fields, flat)
+        return _PlainArrowFunction(_check_function("arrow_function", function), fields, flat)
 
     return decorate
 
 
 def arrow_filter(function: Callable[..., Any]) -> ArrowFilter:
     """Make a function that returns a boolean array a filter: `@arrow_filter`, without parentheses."""
-    return _PlainArrowFilter(_called("arrow_filter", function))
+    return _PlainArrowFilter(_check_function("arrow_filter", function))
 
 
-def _called(decorator: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _check_function(decorator: str, function: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(function) or isinstance(function, type):
         raise TopologyError(f"{decorator} decorates a function, got {function!r}")
     return function

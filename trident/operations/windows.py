@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from trident.errors import TopologyError
-from trident.fields import unquoted
+from trident.fields import unquote
 from trident.moments import checked_zone
 from trident.operations.interfaces import Operation
 from trident.tuples import TridentCollector, TridentTuple
@@ -119,7 +119,7 @@ class WindowConfig:
         """How many ordinates one of `length` and `slide` has."""
         return self.event_time.per_ms if self.event_time else 1
 
-    def timed(self, type_: str) -> Self:
+    def with_time_type(self, type_: str) -> Self:
         """Return the configuration for an event time of this type."""
         if self.zone is not None and type_ == "timestamp_ntz":
             raise TopologyError(
@@ -169,7 +169,7 @@ class _DurationWindow(WindowConfig):
         if not isinstance(field, str) or not field:
             raise TopologyError(f"by_event_time takes the name of one field, got {field!r}")
         times = EventTime(
-            unquoted(field), milliseconds("delay", delay, 0), milliseconds("allowed_lateness", allowed_lateness, 0)
+            unquote(field), milliseconds("delay", delay, 0), milliseconds("allowed_lateness", allowed_lateness, 0)
         )
         return replace(self, event_time=times)
 
@@ -240,7 +240,7 @@ class SessionWindow(WindowConfig):
         if not isinstance(field, str) or not field:
             raise TopologyError(f"SessionWindow.of takes the name of one field with the time, got {field!r}")
         length = milliseconds("gap", gap, 1)
-        return cls(length, length, EventTime(unquoted(field), milliseconds("delay", delay, 0)))
+        return cls(length, length, EventTime(unquote(field), milliseconds("delay", delay, 0)))
 
     def __str__(self) -> str:
         times = self.event_time or EventTime("")

@@ -117,7 +117,7 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
             evolving = Evolving(name, known, states[name], now.rename, name in now.migrating, fields)
             taken += evolving.taken
             refused += evolving.refused
-            states[name] = evolving.recorded(attempt, first)
+            states[name] = evolving.facts_to_record(attempt, first)
             if not evolving.refused and (evolution := evolution_of(states[name])) is not None:
                 evolutions[name] = evolution
     refused += _under_other_names(before.states, now.states)

@@ -104,7 +104,7 @@ class Fragment:
         return {self.entry: self.fields.names, **{step.id: step.keep for step in self.steps}}
 
     @cached_property
-    def counted(self) -> tuple[int, ...]:
+    def zero_counts(self) -> tuple[int, ...]:
         """A 0 for each number that a pass over it counts: two of the entry, of each step and of each sink."""
         return (0, 0) * (1 + len(self.steps) + len(self.sinks))
 
@@ -211,14 +211,14 @@ class Placed:
     commits: frozenset[str]
 
 
-def misplaced(plan: Plan, wanted: Collection[str]) -> dict[str, str]:
+def misplaced_states(plan: Plan, wanted: Collection[str]) -> dict[str, str]:
     """Return which of these states cannot be committed in executors, and why: the driver commits what feeds them.
 
     A state that is queried where the driver commits is misplaced too: the query must not run beside the update.
     """
     wrong: dict[str, str] = {}
     while True:
-        here = _placed(plan, set(wanted) - wrong.keys())
+        here = _commits_of_executors(plan, set(wanted) - wrong.keys())
         new = {
             node.state: _reason(plan, node, here)
             for node in plan.commits
@@ -232,7 +232,7 @@ def misplaced(plan: Plan, wanted: Collection[str]) -> dict[str, str]:
 
 def place(plan: Plan, states: Collection[str]) -> Placed:
     """Return the part of a plan that executors run if they commit these states, none of which is misplaced."""
-    here = _placed(plan, states)
+    here = _commits_of_executors(plan, states)
     level = _levels(plan, here)
     processing = len(plan.levels)
     committing = tuple(
@@ -240,7 +240,7 @@ def place(plan: Plan, states: Collection[str]) -> Placed:
     )
     driver = {node.id for node in plan.commits} - here
     fragments = {
-        entry: replace(fragment, sinks=tuple(_routed(plan, sink, here) for sink in fragment.sinks))
+        entry: replace(fragment, sinks=tuple(_route_by_key(plan, sink, here) for sink in fragment.sinks))
         for entry, fragment in plan.fragments.items()
         if entry not in driver
     }
@@ -252,7 +252,7 @@ def place(plan: Plan, states: Collection[str]) -> Placed:
     return Placed(fragments, exchanges, (*plan.levels, *committing), processing, frozenset(here))
 
 
-def _placed(plan: Plan, states: Collection[str]) -> set[str]:
+def _commits_of_executors(plan: Plan, states: Collection[str]) -> set[str]:
     """Return the commits that executors can run: those that no commit of the driver feeds."""
     here: set[str] = set()
     commits = {node.id for node in plan.commits}
@@ -299,7 +299,7 @@ def _levels(plan: Plan, here: set[str]) -> dict[str, int]:
     return level
 
 
-def _routed(plan: Plan, sink: Sink, here: Collection[str]) -> Sink:
+def _route_by_key(plan: Plan, sink: Sink, here: Collection[str]) -> Sink:
     """Return a sink that sends the rows of a commit to the state partition of their key."""
     if sink.target not in here or sink.routing is not None or sink.kept:
         return sink

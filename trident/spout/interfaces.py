@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.roles import Role, adapted, has, lacking
+from trident.roles import Role, adapt, has, lacking
 from trident.tuples import TridentCollector
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
         raise TopologyError(
             f"stream {stream!r}: its spout's coordinator, a {type(given).__name__}, lacks {lacks} (BatchCoordinator)"
         )
-    coordinator: BatchCoordinator = adapted(BatchCoordinator, given)
+    coordinator: BatchCoordinator = adapt(BatchCoordinator, given)
     former = [name for name in ("is_choice", "is_complete", "is_guess") if has(given, name)]
     if former and not coordinator.offers("traits"):
         raise TopologyError(

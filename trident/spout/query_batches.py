@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from trident.errors import TopologyError
-from trident.fields import Fields, FieldsLike, normal_type, quoted, struct_type, widens
+from trident.fields import Fields, FieldsLike, normal_type, quote, struct_type, widens
 from trident.spout.interfaces import BatchCoordinator, SpoutType
 
 
@@ -100,7 +100,7 @@ def _ddl(type_: Any) -> str:
 
 def cast_of(column: Any, declared: str | None) -> str:
     """Return the SQL of a column of Spark as the type that is declared, which has all of its values; see `fits`."""
-    name, is_same = quoted(column.name), column.dataType.typeName() != "void" and _type_of(column) == declared
+    name, is_same = quote(column.name), column.dataType.typeName() != "void" and _type_of(column) == declared
     return name if is_same else f"CAST({name} AS {declared})"
 
 

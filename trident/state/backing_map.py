@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trident.roles import Role, adapted
+from trident.roles import Role, adapt
 
 if TYPE_CHECKING:
     from trident.state.kinds import KeptChanges, Key, LaterWrite
@@ -141,7 +141,7 @@ class BackingMap(Role, ABC):
 
 def backing_map(given: Any) -> BackingMap:
     """Return the backing map that an object with at least `multi_get` and `multi_put` is."""
-    store: BackingMap = adapted(BackingMap, given)
+    store: BackingMap = adapt(BackingMap, given)
     return store
 
 

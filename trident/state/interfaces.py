@@ -14,7 +14,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from trident.redaction import Redacted
-from trident.roles import Role, adapted, facts_of
+from trident.roles import Role, adapt, facts_of
 from trident.state.kinds import Key as Key
 from trident.state.kinds import StateType as StateType
 from trident.state.kinds import kind_of as kind_of
@@ -307,7 +307,7 @@ class State(Role):
 def state_of(made: Any) -> State:
     """Return the state that an object is; a class of a user need not inherit from `State`."""
     note_state(made)
-    state: State = adapted(State, made)
+    state: State = adapt(State, made)
     return state
 
 

@@ -57,12 +57,12 @@ def test_no_more_than_max_pending_are_active() -> None:
 
 def test_commits_are_offered_one_at_a_time_and_in_order() -> None:
     batches = started()
-    assert batches.processed(attempt(2))
+    assert batches.mark_processed(attempt(2))
     assert batches.commit_next() is None
-    assert batches.processed(attempt(1))
+    assert batches.mark_processed(attempt(1))
     assert batches.commit_next() == attempt(1)
     assert batches.commit_next() is None
-    batches.committed(attempt(1))
+    batches.mark_committed(attempt(1))
     assert (batches.last_txid, batches.commit_next()) == (1, attempt(2))
     assert batches.active() == {attempt(2): AttemptStatus.COMMITTING, attempt(3): AttemptStatus.PROCESSING}
 
@@ -70,65 +70,65 @@ def test_commits_are_offered_one_at_a_time_and_in_order() -> None:
 @pytest.mark.parametrize("which", [attempt(1), attempt(2), attempt(1, 1), attempt(4)])
 def test_what_is_not_being_committed_cannot_be_committed(which: TransactionAttempt) -> None:
     batches = started()
-    batches.processed(attempt(2))
+    batches.mark_processed(attempt(2))
     with pytest.raises(CommitOrderError, match=re.escape(f"batch {which} was not being committed")):
-        batches.committed(which)
+        batches.mark_committed(which)
 
 
 def test_the_same_commit_is_not_offered_twice() -> None:
     batches = started()
-    batches.processed(attempt(1))
+    batches.mark_processed(attempt(1))
     batches.commit_next()
-    assert not batches.processed(attempt(1))
+    assert not batches.mark_processed(attempt(1))
     assert batches.commit_next() is None
 
 
 def test_a_failure_ends_the_batch_and_all_later_ones() -> None:
     batches = started()
-    assert batches.failed(attempt(2), 0.0) == [attempt(2), attempt(3)]
+    assert batches.fail(attempt(2), 0.0) == [attempt(2), attempt(3)]
     assert batches.active() == {attempt(1): AttemptStatus.PROCESSING}
     assert [batches.start(0.0), batches.start(0.0)] == [attempt(2, 1), attempt(3, 1)]
 
 
 def test_a_late_failure_of_a_dead_attempt_leaves_the_live_one_alone() -> None:
     batches = started()
-    batches.failed(attempt(1), 0.0)
+    batches.fail(attempt(1), 0.0)
     again = [batches.start(0.0) for _ in range(3)]
-    assert batches.failed(attempt(2), 0.0) == []
-    assert not batches.processed(attempt(3))
+    assert batches.fail(attempt(2), 0.0) == []
+    assert not batches.mark_processed(attempt(3))
     assert list(batches.active()) == again
     assert batches.retries_left == (1 << RETRY_BITS) - 2
 
 
 def test_a_failed_commit_is_tried_again() -> None:
     batches = started()
-    batches.processed(attempt(1))
+    batches.mark_processed(attempt(1))
     batches.commit_next()
-    batches.failed(attempt(1), 0.0)
+    batches.fail(attempt(1), 0.0)
     assert batches.commit_next() is None
-    batches.processed(batches.start(0.0))
+    batches.mark_processed(batches.start(0.0))
     assert batches.commit_next() == attempt(1, 1)
     assert batches.failures(1) == 1
-    batches.committed(attempt(1, 1))
+    batches.mark_committed(attempt(1, 1))
     assert (batches.last_txid, batches.failures(1)) == (1, 0)
 
 
 def test_a_batch_counts_its_own_failures_and_not_those_that_dragged_it_along() -> None:
     batches = started()
-    batches.failed(attempt(1), 0.0)
+    batches.fail(attempt(1), 0.0)
     for _ in range(3):
         batches.start(0.0)
-    batches.failed(attempt(2, 1), 0.0)
+    batches.fail(attempt(2, 1), 0.0)
     assert [batches.failures(txid) for txid in (1, 2, 3)] == [1, 1, 0]
 
 
 def test_no_attempt_of_the_next_epoch_is_handed_out() -> None:
     batches = coordinator()
     batches._retry = (1 << RETRY_BITS) - 2  # after as many failures
-    batches.failed(batches.start(0.0), 0.0)
+    batches.fail(batches.start(0.0), 0.0)
     last = batches.start(0.0)
     assert (last, batches.retries_left) == (attempt(1, (1 << RETRY_BITS) - 1), 0)
-    batches.failed(last, 0.0)
+    batches.fail(last, 0.0)
     assert batches.wait_s(0.0) > 0
     with pytest.raises(CommitOrderError, match="batch 1 must not be started now"):
         batches.start(0.0)
@@ -140,7 +140,7 @@ def test_the_interval_caps_first_starts_and_not_retries() -> None:
     assert batches.wait_s(10.49) > 0
     assert batches.wait_s(10.25) == 0.25
     batches.start(10.5)
-    batches.failed(attempt(1), 10.6)
+    batches.fail(attempt(1), 10.6)
     assert batches.wait_s(10.6) == 0
     batches.start(10.6)
     batches.start(10.6)
@@ -150,7 +150,7 @@ def test_the_interval_caps_first_starts_and_not_retries() -> None:
 
 def test_nothing_starts_before_the_backoff_is_over() -> None:
     batches = started()
-    batches.failed(attempt(1), 10.0, backoff_s=2.0)
+    batches.fail(attempt(1), 10.0, backoff_s=2.0)
     assert batches.wait_s(11.9) > 0
     assert batches.wait_s(12.0) == 0
 
@@ -195,7 +195,7 @@ class Coordinating(RuleBasedStateMachine):
     def processed(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from(self.ever))
         fresh = self.is_live(one) and self.live[one.txid] is AttemptStatus.PROCESSING
-        assert self.batches.processed(one) is fresh
+        assert self.batches.mark_processed(one) is fresh
         if fresh:
             self.live[one.txid] = AttemptStatus.PROCESSED
 
@@ -213,9 +213,9 @@ class Coordinating(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(self.ever))
         if not (self.is_live(one) and self.live[one.txid] is AttemptStatus.COMMITTING):
             with pytest.raises(CommitOrderError):
-                self.batches.committed(one)
+                self.batches.mark_committed(one)
             return
-        self.batches.committed(one)
+        self.batches.mark_committed(one)
         self.committed_ones.append(one)
         del self.live[one.txid]
 
@@ -224,7 +224,7 @@ class Coordinating(RuleBasedStateMachine):
     def failed(self, data: st.DataObject, backoff: float) -> None:
         one = data.draw(st.sampled_from(self.ever))
         dead = [self.current[txid] for txid in sorted(self.live) if txid >= one.txid] if self.is_live(one) else []
-        assert self.batches.failed(one, self.now, backoff) == dead
+        assert self.batches.fail(one, self.now, backoff) == dead
         for each in dead:
             del self.live[each.txid]
         if dead:
@@ -315,12 +315,12 @@ def test_the_tries_of_each_batch_in_flight_are_told_from_those_while_its_source_
         try:
             retrying.pause_after(attempt, failure)
         finally:
-            coordinator.failed(attempt, 0.0)
+            coordinator.fail(attempt, 0.0)
 
     for _ in range(5):
         fail(coordinator.start(0.0), away)
     first = coordinator.start(0.0)
-    coordinator.processed(first)
+    coordinator.mark_processed(first)
     fail(coordinator.start(0.0), away)  # of the next batch
     fail(first, broken)
     with pytest.raises(BatchFailedError) as fatal:

@@ -32,7 +32,7 @@ from trident.config import Config
 from trident.errors import ConfigError, TridentError
 from trident.planner.meaning import meaning_of
 from trident.runtime.reading.targets import NoSuchTarget, folder_of, load_one_of
-from trident.setting_types import gathered
+from trident.setting_types import nest_spark_conf
 from trident.spark.shipping import ship_modules_of
 from trident.storm import StormConfig, StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
@@ -211,7 +211,7 @@ def settings_of(
     for key, why in _CLUSTERS.items():
         if key in conf and kind == ("trident" if key == "takeover" else "bolts"):
             raise ConfigError(f"{key} cannot be set here: {why}")
-    values = gathered(conf)
+    values = nest_spark_conf(conf)
     if kind == "trident":
         return Config.of(values)
     values["name"] = name

@@ -32,7 +32,7 @@ from trident.observe.topology_status import heartbeat_of
 from trident.planner import make_plan
 from trident.runtime.running import RunningTopology
 from trident.runtime.start.placements import is_all_in_memory
-from trident.setting_types import gathered
+from trident.setting_types import nest_spark_conf
 from trident.state.txid import RETRY_BITS
 from trident.storm import StormConfig, StormTopology
 from trident.storm.builder import start_on_spark
@@ -125,7 +125,7 @@ def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_ad
 
     `log_address`: the transaction log that a topology of Trident gets if its settings name none.
     """
-    given = gathered(base.conf)
+    given = nest_spark_conf(base.conf)
     if isinstance(topology, StormTopology):
         return StormConfig.of({**given, "name": base.storm_name, "workers": base.num_workers})
     config, needed = topology.settings(given, origin="submission"), dict[str, Any](takeover=True)

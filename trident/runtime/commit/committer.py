@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import COLLECTOR_PAUSE, concatenated, one_array, schema_of, strict_cast
+from trident.arrow import COLLECTOR_PAUSE, one_array, one_table, schema_of, strict_cast
 from trident.channel import DaemonPool
 from trident.counts import NO_KEYS, KeyCounts, add_counts, add_keys, counting, counting_keys
 from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
@@ -113,7 +113,7 @@ class PartitionCommit:
         table, values = given.table, None
         if table is None:
             values = self._new_values(self._rows(given) if given.keys or not given.removed else [])
-        elif (column := self._combined(table, given.merging)) is None:
+        elif (column := self._combine_columns(table, given.merging)) is None:
             assert self.node.aggregation is not None, self.node
             pieces = given.pieces()
             once = len(pieces) > 1
@@ -129,7 +129,7 @@ class PartitionCommit:
             self.state.multi_remove(given.removed)
         return values
 
-    def _combined(self, table: pa.Table, merging: Merging | None) -> Any | None:
+    def _combine_columns(self, table: pa.Table, merging: Merging | None) -> Any | None:
         """Update the state by columns; return the column of new values, None (and nothing is written) if it takes rows only."""
         if merging is None:
             return None
@@ -226,7 +226,7 @@ def answers_of(
         snapshot = Snapshot(int(txids[0]), txids[0].winners.with_winner(int(txids[0]), txids[0].attempt))
     view = StateView.for_query(states, lambda: snapshot, asked)
     return {
-        partition: apply_query(node.id, node, concatenated(rows), view, on_error)
+        partition: apply_query(node.id, node, one_table(rows), view, on_error)
         for partition, rows in sorted(tables.items())
     }
 
@@ -425,7 +425,7 @@ class BatchCommit:
         if not (rows or arrived or fragment.blocking):
             return
         if partitions > 1 and not _depends_on_partitions(fragment):
-            rows, partitions = {0: concatenated(rows.values())} if rows else {}, 1
+            rows, partitions = {0: one_table(rows.values())} if rows else {}, 1
         given = {at: [table] for at, table in rows.items() if table.num_rows}
         self._on_error.partitions = partitions
         for partition in range(partitions):

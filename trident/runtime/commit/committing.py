@@ -140,7 +140,7 @@ class CommittingProgram(WorkerProgram):
             _refuse_second_run(entry, self.program.speculates)
         try:
             with COLLECTOR_PAUSE:
-                values = self._committed(node, partition, arrived, run, order, output)
+                values = self._commit_partition(node, partition, arrived, run, order, output)
         except StepFailed as error:
             if isinstance(error.__cause__, FencedError):
                 output.fenced = error.__cause__.args
@@ -148,7 +148,7 @@ class CommittingProgram(WorkerProgram):
         if values is not None:
             yield values
 
-    def _committed(
+    def _commit_partition(
         self,
         node: PersistNode,
         partition: int,
@@ -162,8 +162,8 @@ class CommittingProgram(WorkerProgram):
         if aggregation is not None and not len(aggregation.group) and partition != partition_of_total(partitions):
             return None  # the one value is elsewhere
         with failing_at(node.id):
-            state = self._open.opened(name, partition, partitions)
-        given, stages = _given(node, state, partition, partitions, arrived, run, order), state.offers("stage")
+            state = self._open.partition_state(name, partition, partitions)
+        given, stages = _gather_updates(node, state, partition, partitions, arrived, run, order), state.offers("stage")
         if given is None and stages:
             return None  # what a task has staged counts only once the driver knows of it
         fragment, txid = self.program.fragments[node.id], order.txids[name][partition].of_run(secrets.token_hex(8))
@@ -205,7 +205,7 @@ class CommittingProgram(WorkerProgram):
         self._open.close()
 
 
-def _given(
+def _gather_updates(
     node: PersistNode,
     state: Any,
     partition: int,
@@ -242,7 +242,7 @@ class WorkerStates:
         self._topology, self._states, self._settings, self._idle_s = topology, states, settings, idle_s
         self._open: dict[_Place, tuple[Any, float]] = {}  # with the time of the last use, the latest last
 
-    def opened(self, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
+    def partition_state(self, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
         """Return the state that commits a partition, or one that only reads it."""
         place = name, partition, read_only
         state, _ = self._open.pop(place, (None, 0.0))
@@ -286,7 +286,7 @@ class _Readers:
         if at >= self._partitions:
             raise IndexError(at)
         if at not in self.opened:
-            self.opened[at] = self._states.opened(self._name, at, self._partitions, read_only=True)
+            self.opened[at] = self._states.partition_state(self._name, at, self._partitions, read_only=True)
         return self.opened[at]
 
 

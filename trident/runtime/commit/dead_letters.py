@@ -156,7 +156,7 @@ class DeadLetters:
                 break
         return found[max(0, len(found) - most) :]
 
-    def named(self, log: LogState, names: Sequence[str]) -> list[DeadLetter]:
+    def waiting_letters(self, log: LogState, names: Sequence[str]) -> list[DeadLetter]:
         """Return the letters with these ids that wait, and those that wait of batches that are named.
 
         Raises `ValueError`: there is none of that name, or it does not wait.
@@ -177,18 +177,20 @@ class DeadLetters:
     def as_put_back(self, log: LogState, txid: int) -> dict[int, DeadLetter]:
         """Return the letters of a batch by number, with the values that they are put back with."""
         letters = self.of_batch(log, txid)
-        edited = _read(self._edited(log, txid)) if letters else []
+        edited = _read(self._edited_path(log, txid)) if letters else []
         return {letter.number: letter for letter in (*letters, *edited)}
 
     def edit(self, log: LogState, txid: int, letters: Mapping[int, DeadLetter]) -> None:
         """Note, durably, with which values letters of a batch are about to be put back: their own, or others."""
         own = {letter.number: letter for letter in self.of_batch(log, txid)}
-        before = {letter.number: letter for letter in _read(self._edited(log, txid))}
+        before = {letter.number: letter for letter in _read(self._edited_path(log, txid))}
         after = {number: letter for number, letter in {**before, **letters}.items() if letter != own.get(number)}
         if after != before:
-            write_whole(self._edited(log, txid), "".join(after[number].to_line() + "\n" for number in sorted(after)))
+            write_whole(
+                self._edited_path(log, txid), "".join(after[number].to_line() + "\n" for number in sorted(after))
+            )
 
-    def _edited(self, log: LogState, txid: int) -> Path:
+    def _edited_path(self, log: LogState, txid: int) -> Path:
         return self._path(txid, log.winners.winner(txid) or 0, log.incarnation).with_suffix(".edited")
 
     # ---- forgetting --------------------------------------------------------------------------------------------------

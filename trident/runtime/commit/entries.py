@@ -167,10 +167,10 @@ def check_one_writer(state: str, written: Mapping[int, Sequence[bytes]], txid: i
         for mark in marks:
             other = writers.setdefault(mark, partition)
             if other != partition:
-                raise KeyConflictError(state, _shown(mark), other, partition, int(txid))
+                raise KeyConflictError(state, _key_text(mark), other, partition, int(txid))
 
 
-def _shown(mark: bytes) -> str:
+def _key_text(mark: bytes) -> str:
     try:
         return f"the key {shown(tuple(decode(mark)))}"
     except (StateError, TypeError):

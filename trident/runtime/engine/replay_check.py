@@ -21,7 +21,7 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 
-from trident.arrow import concatenated, schema_of
+from trident.arrow import one_table, schema_of
 from trident.comparing import first_difference, row_text
 from trident.counts import counting
 from trident.graph import AggregateNode, RepartitionNode
@@ -228,7 +228,7 @@ def _reaching(sink: Sink, tables: Sequence[pa.Table], run: StepRun) -> pa.Table:
         rows = [(*key, value) for key, value in zip(*merge_partials(sink.aggregation, list(tables)), strict=True)]
         fields = sink.aggregation.partial
         return pa.table(columns_of(sink.target, fields, rows), schema=schema_of(fields))
-    table = concatenated([each for each in tables if each.num_rows] or tables[:1])
+    table = one_table([each for each in tables if each.num_rows] or tables[:1])
     names = set(table.column_names)
     if sink.window is not None and sink.window.combines and (ROWS in names or AT not in names):  # else it keeps tuples
         key = sink.window.group.concat(bigint(PANE)) if PANE in names else sink.window.group
@@ -249,7 +249,7 @@ def _reverse(tables: Sequence[pa.Table]) -> list[pa.Table]:
     """Return the same rows backwards, cut at another place."""
     if not tables or not tables[0].num_columns:
         return list(tables)
-    table = concatenated(tables)
+    table = one_table(tables)
     table = table.take(pa.array(np.arange(table.num_rows)[::-1]))
     cut = (table.num_rows + 1) // 3
     return [table.slice(0, cut), table.slice(cut)] if cut else [table]
@@ -290,8 +290,8 @@ def _of_fragment(fragment: Fragment, given: Iterable[pa.Table], run: StepRun) ->
 
 def _of_step(step: Step, sources: list[pa.Table], run: StepRun) -> StepDifference | None:
     in_pieces = len(sources) == 1 and not isinstance(step.node, AggregateNode)  # as tuples come, in any tables
-    other = [_reverse([each]) if in_pieces else [concatenated(_reverse([each]))] for each in sources]
-    again = lambda: concatenated([run_step(step, list(each), run) for each in zip(*other, strict=True)])  # noqa: E731
+    other = [_reverse([each]) if in_pieces else [one_table(_reverse([each]))] for each in sources]
+    again = lambda: one_table([run_step(step, list(each), run) for each in zip(*other, strict=True)])  # noqa: E731
     once = partial(run_step, step, sources, run)
     found = _compare_runs(step.id, once, None if _is_by_order(step.node.operations) else again)
     if found is None or found.reordered or not in_pieces:
@@ -319,7 +319,7 @@ def _compare_runs(
 def _reverse_frames(frames: Sequence[RowFrame]) -> list[RowFrame]:
     last = len(frames)
     return [
-        frame._replace(data=concatenated(_reverse([frame.data])), order=("", last - at, 0))
+        frame._replace(data=one_table(_reverse([frame.data])), order=("", last - at, 0))
         for at, frame in enumerate(sorted(frames, key=lambda frame: (frame.port, frame.order)))
     ]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from trident.arrow import concatenated, schema_of
+from trident.arrow import one_table, schema_of
 from trident.graph import JoinNode, MultiReduceNode, PersistNode, RepartitionNode, Routing
 from trident.naming import shown
 from trident.planner import Exchange, Sink
@@ -54,7 +54,7 @@ def route(
     `exchange` is None for a target that keeps the partitions of the stream, and is committed by the driver.
     """
     if sink.kept:
-        table = concatenated(tables)
+        table = one_table(tables)
         if table.num_rows:
             yield RowFrame(sink.target, sink.port, source[1] % sink.kept, source, table)
         return
@@ -78,7 +78,7 @@ def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     if len(tables) > 1 and sink.aggregation is not None and sink.aggregation.combines:
         table = merge_all(sink.aggregation, list(tables))
         return tables if table is None else [table]
-    return [concatenated(tables)]
+    return [one_table(tables)]
 
 
 def _cut(
@@ -150,7 +150,7 @@ def apply_exchange(exchange: Exchange, frames: Iterable[RowFrame], run: StepRun)
         if not frame.step:
             by_port[frame.port].append(frame.data)
     inputs = [
-        concatenated(by_port[port]) if by_port[port] else schema_of(fields).empty_table()
+        one_table(by_port[port]) if by_port[port] else schema_of(fields).empty_table()
         for port, fields in enumerate(exchange.inputs)
     ]
     node = exchange.node

@@ -9,7 +9,7 @@
                      └──────────────── failed: t and all later ones go, to be started again ───────────┘
 
 - R1  txids are +1 steps; t+1 is never started before t.
-- R2  commit(t+1) is offered only after `committed(t)`, which the driver calls once the record of t is durable.
+- R2  commit(t+1) is offered only after `mark_committed(t)`, which the driver calls once the record of t is durable.
 - R3  a failure of t ends the attempts of t and of all later ones; messages about an ended attempt are ignored.
 
 `StartGate` brings together all that the start of the next batch depends on, and tells who waits for the end of the spouts.
@@ -133,7 +133,7 @@ class MasterBatchCoordinator:
         active = self._active.get(attempt.txid)
         return active is not None and active.attempt == attempt
 
-    def processed(self, attempt: TransactionAttempt) -> bool:
+    def mark_processed(self, attempt: TransactionAttempt) -> bool:
         """All tuples of the attempt are processed; returns False (and does nothing) for a dead attempt.
 
         Nor does it do anything for an attempt that has come further: said twice, it must not be committed twice.
@@ -143,7 +143,7 @@ class MasterBatchCoordinator:
         self._active[attempt.txid].status = AttemptStatus.PROCESSED
         return True
 
-    def dropped(self, attempt: TransactionAttempt) -> None:
+    def drop(self, attempt: TransactionAttempt) -> None:
         """The newest attempt turned out to have nothing, before it was processed: it is as if it had not been started."""
         active = self._active.get(attempt.txid)
         is_newest = attempt.txid == self.next_txid - 1
@@ -165,7 +165,7 @@ class MasterBatchCoordinator:
         active.status = AttemptStatus.COMMITTING
         return active.attempt
 
-    def committed(self, attempt: TransactionAttempt) -> None:
+    def mark_committed(self, attempt: TransactionAttempt) -> None:
         """The record of the attempt is durable."""
         active = self._active.get(attempt.txid)
         if active is None or active.attempt != attempt or active.status is not AttemptStatus.COMMITTING:
@@ -176,7 +176,7 @@ class MasterBatchCoordinator:
 
     # ---- failure ----------------------------------------------------------------------------------------------------
 
-    def failed(self, attempt: TransactionAttempt, now: float, backoff_s: float = 0.0) -> list[TransactionAttempt]:
+    def fail(self, attempt: TransactionAttempt, now: float, backoff_s: float = 0.0) -> list[TransactionAttempt]:
         """The attempt failed: it and all later ones are dead and will be started again after `backoff_s` seconds.
 
         Returns the attempts that died with it (itself first); empty for an attempt that was dead already (R3).
@@ -289,7 +289,7 @@ class StartGate:
 
     # ---- what became of a batch -------------------------------------------------------------------------------------
 
-    def started(self, batch: Batch, is_empty: bool, asked: bool, now: float) -> None:
+    def note_started(self, batch: Batch, is_empty: bool, asked: bool, now: float) -> None:
         """Check whether a batch shows that the spouts have no more, once it is known what it has.
 
         `is_empty`: whether it has no parts, or nothing was read.
@@ -321,13 +321,13 @@ class StartGate:
     def gave_all(self) -> None:
         """Note that the spouts have no more: what they had is in flight, or committed."""
         self._promise(self._coordinator.next_txid - 1)
-        self.recorded(self._coordinator.last_txid)
+        self.release_waiting(self._coordinator.last_txid)
 
     def _promise(self, txid: int) -> None:
         """Have the record of a batch set the events that are waited for."""
         self.awaited = {event: txid if last is None else last for event, last in self.awaited.items()}
 
-    def recorded(self, txid: int) -> None:
+    def release_waiting(self, txid: int) -> None:
         """Set the events of threads that wait for this batch and no later one."""
         if not self.awaited:
             return
@@ -336,7 +336,7 @@ class StartGate:
                 event.set()
                 del self.awaited[event]
 
-    def failed(self, txid: int) -> None:
+    def note_failed(self, txid: int) -> None:
         """Ask the spouts at once, because this batch failed and all from it on will be defined again."""
         self.at = float("-inf")
         self.awaited = {

@@ -145,7 +145,7 @@ class ForeachBatch(Closes):
     def _lead(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None = None) -> bool:
         """Lead a batch to its record, in this thread; False if the log has it already."""
         try:
-            run = self._opened(df, define, begins, query_run)
+            run = self._open_drive(df, define, begins, query_run)
             definition = self._next(run.opened.log.state, define)
             if definition is not None:
                 self._handed.hand_over(df, definition)
@@ -165,7 +165,7 @@ class ForeachBatch(Closes):
 
     # ---- opening and closing ----------------------------------------------------------------------------------------
 
-    def _opened(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> Drive:
+    def _open_drive(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> Drive:
         if self._spout is None:
             (self._spout,) = self._graph_of(df).spouts()
         if df.isStreaming or df.schema != self._columns:

@@ -33,15 +33,15 @@ from trident.state.map_state import committed_map
 from trident.state.txid import EMPTIED, RETRY_BITS, Sentinel, epoch_of
 
 
-def reached(found: Found, log: LogState) -> list[int]:
+def reached_batches(found: Found, log: LogState) -> list[int]:
     """Return by partition the batch up to which its store has all that the sentinel can say."""
     return [
-        _reached(found, log, partition) if partition in found.mismatches else log.txid
+        _reached_batch(found, log, partition) if partition in found.mismatches else log.txid
         for partition in range(len(found.instances))
     ]
 
 
-def _reached(found: Found, log: LogState, partition: int) -> int:
+def _reached_batch(found: Found, log: LogState, partition: int) -> int:
     sentinel, expected = found.sentinels[partition], log.expected_sentinel(found.name, partition)
     if sentinel is None or sentinel.incarnation == EMPTIED:
         return 0

@@ -20,7 +20,7 @@ from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields
 from trident.planner import Plan
 from trident.planner.guarantees import spout_type_of
-from trident.roles import adapted
+from trident.roles import adapt
 from trident.runtime.spouts.partitioned_spouts import (
     PartitionedTridentSpoutExecutor,
     checksum,
@@ -134,7 +134,7 @@ class BatchSpoutExecutor(_DriverBatches):
         return self
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        table, said = self._emitted(txid)
+        table, said = self._emit_batch(txid)
         if not table.num_rows and said is not True and plain_number(said) is not True:  # NumPy's True is one, too
             self._warn(txid, said)
             return None
@@ -144,7 +144,7 @@ class BatchSpoutExecutor(_DriverBatches):
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
         """Return the batch's rows in slices; after a restart the spout is asked to emit the batch again."""
         if attempt.txid not in self._tables:
-            again, _ = self._emitted(attempt.txid)
+            again, _ = self._emit_batch(attempt.txid)
             self._check_replay(attempt.txid, definition, self._definition(again))
             self._tables[attempt.txid] = again
         return super().parts(attempt, definition, parallelism)
@@ -167,7 +167,7 @@ class BatchSpoutExecutor(_DriverBatches):
             )  # fmt: skip
             self._has_warned = True
 
-    def _emitted(self, txid: int) -> tuple[pa.Table, object]:
+    def _emit_batch(self, txid: int) -> tuple[pa.Table, object]:
         """Let the spout emit a batch; return its rows, and what it says: True if this is the batch even without rows."""
         collector = _Rows()
         said = self._spout.emit_batch(txid, collector)
@@ -204,7 +204,7 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
     def __init__(self, spout: IRichSpout, stream: str) -> None:
         self._spout, self._stream, self._name = spout, stream, type(spout).__name__
         super().__init__(fields_of_rich_spout(spout))
-        self._besides: RichSpoutDefaults = adapted(RichSpoutDefaults, spout)
+        self._besides: RichSpoutDefaults = adapt(RichSpoutDefaults, spout)
         if self._besides.max_batch_size < 1:
             raise TopologyError(f"{self._name}.max_batch_size is {self._besides.max_batch_size}; it must be at least 1")
         self._active = False

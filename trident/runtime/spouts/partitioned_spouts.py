@@ -28,7 +28,7 @@ import pyarrow as pa
 from trident.arrow import UNFIT, TablePart, cast_table, row_of, schema_of, table_of
 from trident.errors import PartitionLostError, ReplayMismatchError, SpoutError, TopologyError, TridentError, describe
 from trident.fields import Fields
-from trident.roles import adapted, lacking, missing
+from trident.roles import adapt, lacking, missing
 from trident.spout.interfaces import (
     BatchTraits,
     Definition,
@@ -74,7 +74,7 @@ class PartitionedTridentSpoutExecutor:
         coordinator = self._spout.get_coordinator(conf)
         if lacks := ", ".join(lacking(PartitionedCoordinator, coordinator)):
             raise self._lacks("get_coordinator", coordinator, PartitionedCoordinator, lacks)
-        own: PartitionedCoordinator = adapted(PartitionedCoordinator, coordinator)
+        own: PartitionedCoordinator = adapt(PartitionedCoordinator, coordinator)
         return PartitionsCoordinator(self._name, own, self.get_emitter(conf), conf)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> PartitionReader:
@@ -152,7 +152,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
         there = self._partitions() if entries else []
         lost = [name for name in entries if name not in there]
         if lost:
-            raise PartitionLostError(self._name, attempt.txid, _listed(lost), _listed(there))
+            raise PartitionLostError(self._name, attempt.txid, _list_names(lost), _list_names(there))
         return [
             ReplayedPart(attempt, name, entry["meta"], entry["rows"], entry.get("checksum"))
             for name, entry in entries.items()
@@ -211,7 +211,7 @@ def last_metadata(definition: Definition | None) -> Metadata:
     return {**definition["kept"], **{name: entry["meta"] for name, entry in definition["read"].items()}}
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     said = ", ".join(map(repr, names[:5])) or "none"
     return said if len(names) <= 5 else f"{said} and {len(names) - 5} more"
 
@@ -270,9 +270,9 @@ class PartitionReader:
                 yield from self._again(part)
 
     def read(self, part: NewPart) -> tuple[list[pa.Table], PartitionRead]:
-        call = self._called("emit_partition_batch_new", part.partition)
+        call = self._call_text("emit_partition_batch_new", part.partition)
         collector = _Collector(self._fields, call, part.share)
-        with _named(call):
+        with _naming_errors(call):
             emit = self._emitter.emit_partition_batch_new
             # Copied here and below, because an emitter may change in place what it was given, or what it returned.
             metadata = emit(part.attempt, collector, part.partition, deepcopy(part.last_metadata))
@@ -284,9 +284,9 @@ class PartitionReader:
         return tables, PartitionRead(part.partition, deepcopy(metadata), rows, size, crc)
 
     def _again(self, part: ReplayedPart) -> list[pa.Table]:
-        call = self._called("emit_partition_batch", part.partition)
+        call = self._call_text("emit_partition_batch", part.partition)
         collector = _Collector(self._fields, call, share=1.0)
-        with _named(call):
+        with _naming_errors(call):
             self._emitter.emit_partition_batch(part.attempt, collector, part.partition, deepcopy(part.metadata))
         tables = collector.tables()
         rows, crc = sum(table.num_rows for table in tables), checksum(tables)
@@ -300,7 +300,7 @@ class PartitionReader:
         return tables
 
     def _check(self, part: NewPart, metadata: Any, rows: int) -> None:
-        call = self._called("emit_partition_batch_new", part.partition)
+        call = self._call_text("emit_partition_batch_new", part.partition)
         if metadata is None and (rows or part.last_metadata is not None):
             begins = (
                 "begin where this one began" if part.last_metadata is None else "read the partition from its beginning"
@@ -316,7 +316,7 @@ class PartitionReader:
                 "float, str, bytes, lists, and dicts with str keys"
             )
 
-    def _called(self, method: str, partition: str) -> str:
+    def _call_text(self, method: str, partition: str) -> str:
         return f"{self._name}: {method} of partition {partition!r}"
 
 
@@ -325,7 +325,7 @@ def read_said(rows: int, crc: int | None) -> str:
 
 
 @contextmanager
-def _named(call: str) -> Iterator[None]:
+def _naming_errors(call: str) -> Iterator[None]:
     """Have an error of the user's name the partition; errors of this package say enough, and may say what is to follow."""
     try:
         yield

@@ -82,7 +82,7 @@ class Accidents:
         said = [self._said(accident) for accident in sorted(self._kinds)]
         return "; ".join([*said, *(f"state {name!r} has none" for name in self._without_totals())])
 
-    def refused(self, policy: str) -> str:
+    def why_refused(self, policy: str) -> str:
         """Say why a policy would not end with right totals; empty: it does what its name says, or finds out itself."""
         why = self._why_not_kept() if policy == "keep_totals" else ""
         if policy == "rewind" and min(self._kinds) < Accident.EMPTIED:

@@ -82,7 +82,7 @@ def move_state(
     with ExitStack() as opened:
         log = log_address.open_log(log_place(source.name, config), source.name, config.takeover)
         opened.callback(log.close)
-        compared = _compared(log, target, name)
+        compared = _compare_with_log(log, target, name)
         known = log.state.declared.get("states", {}).get(name, {})
         left = {**known, **known.get(MOVED_FROM, {})}  # of a move that goes on the log may know the end
         source = graph_to_read(source, {"states": {name: left}} if left else {})
@@ -179,7 +179,7 @@ class StatePlace:
                 # partitions may each list the keys of all
                 yield list(typed_keys(self.by_partition(some).get(partition, [])))
 
-    def stored(self, keys: Sequence[Key]) -> dict[Key, Any]:
+    def stored_rows(self, keys: Sequence[Key]) -> dict[Key, Any]:
         """Return what is stored for keys, as it is; absent keys are left out."""
         found: dict[Key, Any] = {}
         for partition, some in self.by_partition(keys).items():
@@ -299,10 +299,10 @@ class _Move:
     def _over_rows(self, what: str, source: StatePlace, total: int, do: Callable[[dict[Key, Any]], None]) -> int:
         done = 0
         for keys in source.pages():
-            rows = source.stored(keys)
+            rows = source.stored_rows(keys)
             if self._migration is not None:
                 stored = migrate_values(list(rows.values()), Winners(), self._migration)
-                rows = dict(zip(rows, _declared(stored, self._migration), strict=True))
+                rows = dict(zip(rows, _with_declared_fields(stored, self._migration), strict=True))
             do(source.named_in(self._target, rows))
             done += len(rows)
             self._progress(what, done, total)
@@ -310,7 +310,7 @@ class _Move:
 
     def _copy(self, rows: dict[Key, Any]) -> None:
         """Write those rows that the target does not have, each partition's in one commit."""
-        there = self._target.stored(list(rows)) if rows and self._resumes else {}
+        there = self._target.stored_rows(list(rows)) if rows and self._resumes else {}
         keys = [key for key, row in rows.items() if not _is_same(row, there.get(key))]
         for partition, some in self._target.by_partition(keys).items() if keys else ():
             self._attempt += 1
@@ -326,7 +326,7 @@ class _Move:
         target = self._sides[1].open(len(self._laid), read_only=True)
 
         def compare(rows: dict[Key, Any]) -> None:
-            there = target.stored(list(rows)) if rows else {}
+            there = target.stored_rows(list(rows)) if rows else {}
             for key, row in rows.items():
                 if not _is_same(row, there.get(key)):
                     raise self._differs(f"{key!r} is {row!r} in the one and {there.get(key)!r} in the other")
@@ -362,14 +362,14 @@ class _Move:
             lay(self._log, state, mark)
 
 
-def _declared(rows: Sequence[Any], types: FormerTypes) -> Iterator[Any]:
+def _with_declared_fields(rows: Sequence[Any], types: FormerTypes) -> Iterator[Any]:
     """Return opaque values without the fields that only another declaration has."""
     for row in rows:
         prev, curr = types.narrow([row.prev, row.curr])
         yield row._replace(prev=prev, curr=curr)
 
 
-def _compared(log: TransactionLog, graph: Graph, name: str) -> TopologyChanges:
+def _compare_with_log(log: TransactionLog, graph: Graph, name: str) -> TopologyChanges:
     """Compare a declaration of the state with the log; refuse a state that nothing was committed to, and another meaning."""
     if name not in log.state.layouts or not log.state.txid:
         raise StateError(

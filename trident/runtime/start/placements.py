@@ -21,7 +21,7 @@ from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowN
 from trident.observe.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
-from trident.planner.plan import misplaced
+from trident.planner.plan import misplaced_states
 from trident.retention import Retention
 from trident.servers.log_addresses import Database, PostgresAddress, is_postgres
 from trident.spark.connect import server_of
@@ -84,18 +84,18 @@ def _check_window(node: WindowNode | JoinWithinNode, state: State, kind: StateTy
     if kind is not StateType.OPAQUE:
         found = kind.value if kind is not None else "of a kind that it does not say"
         raise TopologyError(
-            f"state {node.state!r} ({type(state).__name__}) is {found}, but {_held(node)} {node.id!r} needs an opaque map: "
-            f"only that lets a replay take back what a failed attempt put into a {_held(node)}"
+            f"state {node.state!r} ({type(state).__name__}) is {found}, but {_kind_of(node)} {node.id!r} needs an opaque map: "
+            f"only that lets a replay take back what a failed attempt put into a {_kind_of(node)}"
         )
 
 
-def _held(node: PersistNode) -> str:
+def _kind_of(node: PersistNode) -> str:
     return node.config.what if isinstance(node, WindowNode) else "join"
 
 
 def _lack(node: PersistNode, name: str) -> str:
     if isinstance(node, (WindowNode, JoinWithinNode)):
-        return f"a {_held(node)} needs an opaque map state"
+        return f"a {_kind_of(node)} needs an opaque map state"
     if name == "multi_update":
         return "a grouped persistent_aggregate needs a MapState"
     if name == "multi_remove":
@@ -180,10 +180,10 @@ def placements_of(plan: Plan, config: Config, states: States) -> dict[str, Place
     asked = {name: plan.placements.get(name, config.state_placement) for name in states}
     cluster = on_cluster(config)
     found = {
-        name: _wanted(asked[name], plan, name, _unfit(plan, config, name, opened), cluster)
+        name: _decide_place(asked[name], plan, name, _unfit(plan, config, name, opened), cluster)
         for name, opened in states.items()
     }
-    for name, why in misplaced(plan, executors_of(found)).items():
+    for name, why in misplaced_states(plan, executors_of(found)).items():
         found[name] = PlacedState(DRIVER, why)
     for name, (where, why) in found.items():
         if asked[name] == EXECUTORS != where:
@@ -193,7 +193,7 @@ def placements_of(plan: Plan, config: Config, states: States) -> dict[str, Place
     return found
 
 
-def _wanted(asked: str, plan: Plan, name: str, unfit: str, cluster: bool) -> PlacedState:
+def _decide_place(asked: str, plan: Plan, name: str, unfit: str, cluster: bool) -> PlacedState:
     """Decide for one state, whatever feeds it; `unfit` says why executors cannot commit it, if so."""
     state = plan.states[name]
     if asked == DRIVER:

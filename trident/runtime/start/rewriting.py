@@ -47,7 +47,7 @@ def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = 
         state, rows, attempt, written = log.state, 0, log.epoch << RETRY_BITS, 0
         winners = state.winners_of(name)
         for keys in place.pages() if winners.types else ():
-            stored = place.stored(keys)
+            stored = place.stored_rows(keys)
             former = [key for key, one in stored.items() if one.attempt < winners.types[-1][0]]
             for partition, some in place.by_partition(former).items() if former else ():
                 attempt += 1
@@ -107,7 +107,7 @@ def _delete(log: TransactionLog, name: str, place: StatePlace, keys: Sequence[Ke
     for partition, some in place.by_partition(keys).items():
         attempt += 1
         commit = state.commits(name, len(place.states), attempt=attempt)[partition]
-        there += len(place.stored(some))
+        there += len(place.stored_rows(some))
         one, backing = place.states[partition], place.maps[partition].backing
         one.begin_commit(commit)
         backing.multi_delete(some)

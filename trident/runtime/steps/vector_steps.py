@@ -122,7 +122,7 @@ def filter_vectorised(step: str, node: FilterNode, table: pa.Table, on_error: Tu
 
 def select(step: Step, node: SelectNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     """Compute the columns that later steps need; an exploded one has a row per element."""
-    wanted = node.needed(step.keep)
+    wanted = node.expressions_for(step.keep)
     fields = node.fields.select(list(wanted))
     exploded = next((name for name, expression in wanted.items() if expression.kind == "explode"), None)
 

@@ -146,13 +146,13 @@ class SuiteRun:
             return
         written, put = self._written.setdefault(conf.prefix, set()), backing.multi_put
 
-        def noted(keys: Iterable[Key], values: Any) -> None:
+        def put_and_note(keys: Iterable[Key], values: Any) -> None:
             keys = list(keys)
             written.update(keys)
             put(keys, values)
 
         with suppress(AttributeError):  # a class with __slots__: what it leaves is not known
-            backing.multi_put = noted  # type: ignore[method-assign]
+            backing.multi_put = put_and_note  # type: ignore[method-assign]
 
     def empty(self, conf: StateConf, backing: BackingMap) -> None:
         keys = list(self._written.pop(conf.prefix, ()))
@@ -304,7 +304,7 @@ class Writer:
 
     def put(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
         pairs = list(rows)
-        values = [stored(self.kind, value, txid, attempt) for _, value in pairs]
+        values = [form_to_store(self.kind, value, txid, attempt) for _, value in pairs]
         self.backing.multi_put([key for key, _ in pairs], values)
 
     def end(self, txid: int, attempt: int = 0) -> None:
@@ -325,7 +325,7 @@ class Writer:
         return [value_of(found) for found in self.backing.multi_get(keys)]
 
 
-def stored(kind: StateType, value: Any, txid: int, attempt: int = 0) -> Any:
+def form_to_store(kind: StateType, value: Any, txid: int, attempt: int = 0) -> Any:
     if kind is StateType.OPAQUE:
         return OpaqueValue(txid, _EPOCH + attempt, None, value)
     return TransactionalValue(txid, value) if kind is StateType.TRANSACTIONAL else value

@@ -167,12 +167,12 @@ class Contract:
 
     def make(self, check: Any) -> str:
         """Make a check; return why it was not made, an empty text if it was."""
-        reason = next(filter(None, map(self.unclaimed, check.claims)), "")
+        reason = next(filter(None, map(self.why_unclaimed, check.claims)), "")
         if not reason or check.refusal:
             check.__wrapped__(self)
         return reason
 
-    def unclaimed(self, claim: str) -> str:
+    def why_unclaimed(self, claim: str) -> str:
         """Return why a check with a claim is not made, an empty text if it is."""
         raise NotImplementedError
 
@@ -188,7 +188,7 @@ class Contract:
     def random(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
 
-    def given(self, name: str, arguments: int = 0, hint: str = "") -> Any:
+    def user_attribute(self, name: str, arguments: int = 0, hint: str = "") -> Any:
         """Return what the user has set under a name; a function in a class body that takes no `self` stays a function."""
         member = inspect.getattr_static(self, name)
         if member is None and hint:
@@ -214,7 +214,7 @@ def expect(found: Any, wanted: Any, what: str) -> None:
     if isinstance(found, Sequence) and isinstance(wanted, list) and not isinstance(found, str | bytes):
         _expect_list(list(found), wanted, what)
     elif not _same(found, wanted):
-        broken(f"{what}: expected {_shown(wanted)}, found {_shown(found)}")
+        broken(f"{what}: expected {_short_repr(wanted)}, found {_short_repr(found)}")
 
 
 @contextmanager
@@ -242,7 +242,7 @@ def _expect_list(found: list[Any], wanted: list[Any], what: str) -> None:
         at = wrong[0]
         broken(
             f"{what}: {len(wrong)} of {len(wanted)} entries are wrong, the first is entry {at}: expected "
-            f"{_shown(wanted[at])}, found {_shown(found[at])}"
+            f"{_short_repr(wanted[at])}, found {_short_repr(found[at])}"
         )
 
 
@@ -262,7 +262,7 @@ def _same(found: Any, wanted: Any) -> bool:
     return bool(found == wanted) and repr(found) == repr(wanted)  # Decimal("1.0") equals Decimal("1.00")
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     return _shorten(repr(value))
 
 

@@ -170,7 +170,7 @@ class SimulatedStore:
         backing.facts = MapFacts(shares_keys=True)
         return backing
 
-    def copied(self) -> SimulatedStore:
+    def copy(self) -> SimulatedStore:
         copy = SimulatedStore()
         copy.keys = self.keys
         copy.set_to(self)

@@ -151,7 +151,7 @@ class SimulatedRun:
             self.cuts[stream, txid] = definition["until"] - definition["from"]
         if any(fault.kind == "set_back" for fault in self._left):
             for state, kept in self._earlier.items():
-                kept.append(self.stores[state].copied())
+                kept.append(self.stores[state].copy())
 
     # ---- drivers ------------------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class SimulatedRun:
             self.note(f"nothing is set back: state {fault.state!r} was not written since, or has several partitions")
             return
         self.happened["set_back"] += 1
-        self._lost = fault.state, store.copied()
+        self._lost = fault.state, store.copy()
         store.set_to(earlier)
 
     def _put_right(self, error: BaseException | None = None) -> None:

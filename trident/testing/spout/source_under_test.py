@@ -166,7 +166,7 @@ class Life:
         if definition is None or self.coordinator.traits(definition).is_complete:
             return definition
         tables, read = list[pa.Table](), dict[str, PartitionRead]()
-        for one in self._emitted(txid, definition, 1, 0):
+        for one in self._emit(txid, definition, 1, 0):
             if isinstance(one, PartitionRead):
                 read[one.partition] = one
             else:
@@ -179,7 +179,7 @@ class Life:
         """Read a batch as the workers do; what was read to complete the definition is not read again."""
         key = batch.txid, repr(batch.definition)
         first = self._first.pop(key, None) if self.rereads else self._first.get(key)
-        found = self._emitted(batch.txid, batch.definition, parallelism, attempt) if first is None else first
+        found = self._emit(batch.txid, batch.definition, parallelism, attempt) if first is None else first
         yield from (one for one in found if not isinstance(one, PartitionRead))
 
     def read(self, batch: FilledBatch, parallelism: int = 1, attempt: int = 0) -> list[Row]:
@@ -194,11 +194,11 @@ class Life:
     def commit(self, batch: FilledBatch, attempt: int = 0) -> None:
         self.coordinator.commit(TransactionAttempt(batch.txid, _ATTEMPT + attempt), through_log(batch.definition))
 
-    def succeeded(self, batch: FilledBatch, attempt: int = 0) -> None:
+    def succeed(self, batch: FilledBatch, attempt: int = 0) -> None:
         self.commit(batch, attempt)
         self.coordinator.success(batch.txid, through_log(batch.definition))
 
-    def _emitted(
+    def _emit(
         self, txid: int, definition: Definition, parallelism: int, attempt: int
     ) -> Iterator[pa.Table | PartitionRead]:
         tried = TransactionAttempt(txid, _ATTEMPT + attempt)
@@ -328,7 +328,7 @@ class FilledSource:
         def take(last: FilledBatch | None, wait: bool) -> FilledBatch | None:
             if (batch := self.read_next(life, last, wait)) is not None:
                 each(batch)
-                life.succeeded(batch)
+                life.succeed(batch)
                 after(batch)
             return batch
 
@@ -403,7 +403,7 @@ class SpoutChecks(Contract):
     @cached_property
     def filled(self) -> FilledSource:
         """The source of this check, empty at first use."""
-        source = self.given("source", hint=" to your subclass of SpoutSource, or let a fixture set it")()
+        source = self.user_attribute("source", hint=" to your subclass of SpoutSource, or let a fixture set it")()
         if not isinstance(source, SpoutSource):
             raise ConfigError(
                 f"{type(self).__name__}.source() returned a {type(source).__name__}, expected a SpoutSource"
@@ -425,7 +425,7 @@ class SpoutChecks(Contract):
         if not claimed:
             raise SkipTest(what)
 
-    def unclaimed(self, claim: str) -> str:
+    def why_unclaimed(self, claim: str) -> str:
         if claim in _KINDS:
             return "" if self.kind in _KINDS[claim] else f"the spout is {self.kind.value}"
         source = self.filled.source

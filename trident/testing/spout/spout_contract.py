@@ -102,7 +102,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
             most, sizes = self._most(share), []
             for _ in range(3):
                 if (last := filled.read_next(life, last)) is not None:
-                    life.succeeded(last)
+                    life.succeed(last)
                 sizes.append(0 if last is None else len(last.rows))
             if not min(sizes):
                 broken(f"throttle({share}): there is a backlog, and a batch holds nothing of it")
@@ -211,7 +211,7 @@ def spout_suite(
     contract: type[SpoutContract] = type(
         "SpoutContract", (SpoutContract,), {"source": staticmethod(source), "seed": seed}
     )
-    claimed, kind = _scheduled(contract())  # raises what is wrong with the source itself
+    claimed, kind = _promise_to_schedule(contract())  # raises what is wrong with the source itself
     promises, checks = list(SpoutPromise), contract.checks()
     runner = SuiteRunner(report, len(checks), at_most, out)
     for name in sorted(checks, key=lambda name: promises.index(checks[name].promise)):
@@ -223,7 +223,7 @@ def spout_suite(
     return report
 
 
-def _scheduled(case: SpoutContract) -> tuple[SpoutPromise | None, str]:
+def _promise_to_schedule(case: SpoutContract) -> tuple[SpoutPromise | None, str]:
     """Return the promise that random schedules are about, None if the spout makes none; and its kind."""
     try:
         if case.kind is not SpoutType.NON_TRANSACTIONAL:
@@ -340,7 +340,7 @@ class SpoutSchedule:
         self._logged.pop(batch.txid, None)
         self._read.pop(batch.txid, None)
         self._events.append(f"batch {batch.txid} committed")
-        self._life.succeeded(batch, self._attempt)
+        self._life.succeed(batch, self._attempt)
 
     def _fail(self) -> None:
         if self._flying:

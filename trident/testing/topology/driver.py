@@ -184,9 +184,9 @@ class TopologyTestDriver(Closes):
                 return self._taken_over(fault)
             if self._progress.batches > done:
                 self._late = self._progress.failures > failed  # a later batch, which is in flight too, may have failed
-                return self._committed()
+                return self._committed_result()
             if self._progress.failures > failed:
-                return self._failed()
+                return self._failed_result()
         return None
 
     def run(self) -> list[BatchResult]:
@@ -328,7 +328,7 @@ class TopologyTestDriver(Closes):
         elif point == "recorded":
             self._captures.commit(attempt)
 
-    def _committed(self) -> BatchResult:
+    def _committed_result(self) -> BatchResult:
         entry = self._progress.events()[-1].as_dict()
         txid = int(entry["batchId"])
         given = self._captures.committed[txid]
@@ -337,7 +337,7 @@ class TopologyTestDriver(Closes):
             txid, entry["attempt"], True, None, None, entry["numInputRows"], entry["stateKeysUpdated"], values
         )
 
-    def _failed(self) -> BatchResult:
+    def _failed_result(self) -> BatchResult:
         self._late = True
         failure, attempt = self._progress.last_failure, self._progress.last_attempt
         assert failure is not None

@@ -378,7 +378,7 @@ def with_states_in_memory(graph: Graph) -> Graph:
     refused = [node for node, spec, facts in specs if not (facts.in_memory or (facts.is_map and spec.kind is not None))]
     if refused:
         raise ConfigError(
-            f"topology {graph.name!r} cannot run with in_memory=True: {_named(refused)} not known as a map of a kind, so no "
+            f"topology {graph.name!r} cannot run with in_memory=True: {_subject(refused)} not known as a map of a kind, so no "
             "map in memory can do the same. Declare the topology in a function that takes the state, and give it another one "
             "in the test; or let the factory say what it makes: facts = StoreFacts(in_memory=True) if it needs no server, "
             'kind = "opaque" (or another) and facts = StoreFacts(is_map=True) if its states are plain maps'
@@ -390,7 +390,7 @@ def with_states_in_memory(graph: Graph) -> Graph:
     return replace(graph, states=tuple(in_memory))
 
 
-def _named(states: Sequence[StateNode]) -> str:
+def _subject(states: Sequence[StateNode]) -> str:
     names = [f"{node.name!r} ({node.spec.store or type(node.spec.factory).__name__})" for node in states]
     return f"state {names[0]} is" if len(names) == 1 else f"states {', '.join(names)} are"
 
