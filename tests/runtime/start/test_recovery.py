@@ -21,9 +21,10 @@ from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, 
 from trident import BatchFailedError, TridentTopology
 from trident.coordination.records import AdoptRecord, LayoutRecord, Record, StartRecord
 from trident.coordination.transaction_log import FileLog
-from trident.errors import FencedError, StateMismatchError, StatePlaceError, UnsupportedOperation
+from trident.errors import FencedError, ReplayMismatchError, StateMismatchError, StatePlaceError, UnsupportedOperation
 from trident.operations import BaseStateUpdater, Count
 from trident.runtime.running import RunningTopology
+from trident.runtime.spouts.batch_spouts import BatchSpoutExecutor
 from trident.runtime.start import recovery
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import SENTINEL_KEY, OpaqueMap, OpaqueValue, Sentinel, StateSpec, map_state
@@ -580,6 +581,14 @@ def test_a_batch_spout_that_emits_other_rows_after_a_restart_is_told_so(tmp_path
         run([1], [3])
     with pytest.raises(BatchFailedError, match="ConnectionError: away"):
         run([1], [2])
+
+
+def test_a_batch_that_an_earlier_version_defined_is_emitted_again() -> None:
+    spout = BatchSpoutExecutor(RowsSpout("x: bigint", {1: ([1], [2])}))
+    former = {"rows": 2, "bytes": 16, "crc": 1}  # of the bytes of a table
+    assert sum(part.table.num_rows for part in spout.parts(TransactionAttempt(1, 0), former, 1)) == 2
+    with pytest.raises(ReplayMismatchError, match="gave other rows"):
+        spout.parts(TransactionAttempt(2, 0), former, 1)
 
 
 class Counter:
