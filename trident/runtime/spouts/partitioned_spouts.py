@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from itertools import chain
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -379,18 +380,29 @@ def table_of_emitted(call: str, fields: Fields, rows: pa.Table | Sequence[Sequen
 
 
 def checksum(tables: Sequence[pa.Table]) -> int:
-    """Return a checksum of the rows, however they are cut into tables, and whatever their writer has left below a null."""
+    """Return a checksum of the rows, however they are cut into tables, and whatever else is in the memory that holds them."""
     crc = 0
-    for batch in pa.concat_tables(tables).combine_chunks().to_batches() if tables else ():
-        every = pa.array(np.arange(len(batch))) if any(map(_may_hide, batch.columns)) else None
-        columns = [column.take(every) if _may_hide(column) else column for column in batch.columns]
-        # Serialized, because that leaves out what a slice does not show.
-        crc = crc32(pa.RecordBatch.from_arrays(columns, schema=batch.schema).serialize(), crc)
+    for column in pa.concat_tables(tables).combine_chunks().columns if tables else ():
+        for part in chain.from_iterable(map(_parts, column.chunks)):
+            crc = crc32(pa.RecordBatch.from_arrays([part], [""]).serialize(), crc)
     return crc
 
 
-def _may_hide(column: pa.Array) -> bool:
-    return bool(column.null_count) or pa.types.is_nested(column.type)
+def _parts(array: pa.Array) -> Iterator[pa.Array]:
+    """Iterate over arrays that say what this one does, copied without what is below a null or behind the end."""
+    nested = pa.types.is_nested(array.type)
+    if array.null_count or nested:
+        array = array.take(pa.array(np.arange(len(array))))
+    else:
+        array = pa.concat_arrays([array, array[:0]])  # a fifth of the time
+    yield array.is_null() if nested else array
+    if pa.types.is_struct(array.type):
+        inner = array.flatten()
+    elif pa.types.is_map(array.type):
+        inner = [array.offsets, array.keys, array.items]
+    else:
+        inner = [array.offsets, array.values] if nested else []
+    yield from chain.from_iterable(map(_parts, inner))
 
 
 def _not_plain(value: Any, place: str) -> str:
