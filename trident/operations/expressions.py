@@ -128,7 +128,7 @@ class Expression:
 
         `zone`: the time zone that decides, for a timestamp.
         """
-        options = (_one_of("date_trunc", unit, UNITS), zone and checked_zone("date_trunc", zone))
+        options = (_one_of("date_trunc", unit, UNITS), None if zone is None else checked_zone("date_trunc", zone))
         return Expression("date_trunc", (self,), options)
 
     def in_zone(self, zone: str) -> Expression:
