@@ -186,7 +186,7 @@ def test_a_throttled_spout_gives_smaller_batches() -> None:
 @pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf")])
 def test_a_batch_that_may_hold_nothing_is_refused(size: int) -> None:
     spout = Switched([])
-    spout.max_batch_size = size  # type: ignore[assignment]
+    spout.max_batch_size = size
     with pytest.raises(TopologyError, match=rf"Switched.max_batch_size is {size}; it must be at least 1"):
         as_trident_spout(spout, "q")
 
