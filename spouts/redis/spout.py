@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 _ID = re.compile(r"\d{1,20}(-\d{1,20})?", re.ASCII)
 
 
-def _checked(streams: str | Sequence[str], first: str) -> tuple[str, ...]:
+def _check_streams(streams: str | Sequence[str], first: str) -> tuple[str, ...]:
     """Return the keys of the streams; `ConfigError` for what is no key, and for a beginning that is none."""
     keys = (streams,) if isinstance(streams, str) else tuple(dict.fromkeys(streams))
     if not keys or not all(keys):
@@ -86,7 +86,7 @@ class TransactionalRedisStreamSpout:
         **server: Any,
     ) -> None:
         self._options = RedisServerOptions(url, **server)
-        self._streams = _checked(streams, first)
+        self._streams = _check_streams(streams, first)
         if not len(self._streams) <= max_entries < math.inf:
             raise ValueError(f"max_entries is {max_entries}; it must be at least 1 for each stream, and finite")
         if lost_entries not in ("refuse", "skip"):
@@ -173,7 +173,7 @@ class RedisStreamRichSpout(MessageSpout):
         with_stream: bool | None = None,
         **server: Any,
     ) -> None:
-        keys = _checked(streams, first)
+        keys = _check_streams(streams, first)
         self._options = RedisServerOptions(url, **server)
         self._tables = EntryTables(fields, len(keys) > 1 if with_stream is None else with_stream)
         policy = RetryPolicy(max_failures, first_pause_s, longest_pause_s, dead_letters)

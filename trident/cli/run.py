@@ -167,7 +167,7 @@ def _page(opened: ExitStack, host: str, port: int, token: str | None) -> Beside:
     page = opened.enter_context(closing(TopologyPage(host, port, token or made)))
 
     @contextmanager
-    def shown(running: Any) -> Iterator[None]:
+    def show_page(running: Any) -> Iterator[None]:
         with _logged_for_page():
             page.show(running)
             say_page(running.name, host, page.url)
@@ -175,7 +175,7 @@ def _page(opened: ExitStack, host: str, port: int, token: str | None) -> Beside:
                 say(f"{running.name}: actions on the page need the token {made}")
             yield
 
-    return shown
+    return show_page
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def check_lasting(folder: str, variables: Mapping[str, str] = os.environ) -> Non
         )
 
 
-def _unpickled(data: bytes) -> Any:
+def _call_unpickled(data: bytes) -> Any:
     """Call the function that is pickled first with what is pickled behind it."""
     import pickle
     import sys
@@ -85,7 +85,7 @@ def _unpickled(data: bytes) -> Any:
     return make(*given)
 
 
-unpickled = types.FunctionType(_unpickled.__code__, {"__builtins__": __builtins__})
+unpickled = types.FunctionType(_call_unpickled.__code__, {"__builtins__": __builtins__})
 """Makes what was pickled, on a server that may lack Trident; so it is itself pickled whole, as of the main module."""
 unpickled.__module__ = "__main__"
 

@@ -66,7 +66,7 @@ class OutStream:
         if len(values) != self.width:
             raise TopologyError(
                 f"{self}: emitted {len(values)} values for its {self.width} fields {list(self.origin.fields)}: "
-                f"{_shown(values)}"
+                f"{_value_text(values)}"
             )
         if self.width == 1:  # the most frequent width by far
             if type(values[0]) not in self._accepted[0]:
@@ -106,7 +106,7 @@ class OutStream:
     def _as_tuple(self, values: Sequence[Any]) -> tuple[Any, ...]:
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise TopologyError(
-                f"{self}: emitted {_shown(values)}, a {type(values).__name__}; emit a list with one value for each field, "
+                f"{self}: emitted {_value_text(values)}, a {type(values).__name__}; emit a list with one value for each field, "
                 f"of {list(self.origin.fields)}"
             )
         return tuple(values)
@@ -124,7 +124,7 @@ class OutStream:
         for name, type_, value in zip(self.origin.fields.names, self.origin.fields.types, values, strict=True):
             for where, wrong in _misfits(type_, value, ""):
                 place = f" at {name}{where}" if where else ""
-                said = f"{_shown(wrong)}, a {type(wrong).__name__}{place}, which is not such a value"
+                said = f"{_value_text(wrong)}, a {type(wrong).__name__}{place}, which is not such a value"
                 raise TopologyError(f"{self}: field {name!r} is declared as {type_} but got {said}")
             try:
                 encode(value)
@@ -223,7 +223,7 @@ def _form_or_null(type_: str) -> Form:
     return lambda value: value if value is None or form is None else form(value)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
 
@@ -280,26 +280,26 @@ def _by_hash(positions: Sequence[int], fields: Fields, tasks: Sequence[int]) -> 
         (only,) = choices
         return lambda values: only
 
-    def hashed(key: Sequence[Any]) -> tuple[int]:
-        return choices[crc32(_routed(key)) % count]
+    def choose_by_hash(key: Sequence[Any]) -> tuple[int]:
+        return choices[crc32(_routing_bytes(key)) % count]
 
     if len(positions) > 1:
-        return lambda values: hashed([values[at] for at in positions])
+        return lambda values: choose_by_hash([values[at] for at in positions])
     (position,) = positions
     if class_of(fields.types[position]) in (str, bytes, int):
-        remembered = _Remembered(hashed)
+        remembered = _Remembered(choose_by_hash)
         return lambda values: remembered[values[position]]
-    of_class = {each: _Remembered(hashed) for each in (str, int, bytes)}
+    of_class = {each: _Remembered(choose_by_hash) for each in (str, int, bytes)}
 
     def of_any(values: Sequence[Any]) -> tuple[int]:
         value = values[position]
         known = of_class.get(type(value))
-        return hashed([value]) if known is None else known[value]
+        return choose_by_hash([value]) if known is None else known[value]
 
     return of_any
 
 
-def _routed(key: Sequence[Any]) -> bytes:
+def _routing_bytes(key: Sequence[Any]) -> bytes:
     """Return the bytes that choose the task of a key: the same for keys that are equal, whatever the order of a dict."""
     if not _NESTED.isdisjoint(map(type, key)):
         key = list(map(_in_order, key))
@@ -332,7 +332,7 @@ def _lesser_of_two(positions: Sequence[int], tasks: Sequence[int]) -> Chooser:
     sent, count = dict.fromkeys(tasks, 0), len(tasks)
 
     def choose(values: Sequence[Any]) -> tuple[int]:
-        data = _routed([values[at] for at in positions])
+        data = _routing_bytes([values[at] for at in positions])
         first = crc32(data) % count
         second = (first + 1 + crc32(data[::-1]) % (count - 1)) % count if count > 1 else first  # never the same one
         chosen = min(tasks[first], tasks[second], key=sent.__getitem__)
