@@ -128,7 +128,7 @@ LAYERS = (
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called.
     # The first opens the page besides, before the engine.
-    # A window that is given no state is kept in memory.
+    # A window that is given no state is kept in memory; what RE2, which Arrow brings, thinks of a regular expression is asked.
     Layer(
         GRAPH,
         INTERFACES,
@@ -140,6 +140,7 @@ LAYERS = (
             "trident.ui.ui_server",
             "states.memory",
             "datasketches",
+            "pyarrow",
             "sqlglot",
         ),
     ),

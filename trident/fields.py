@@ -208,6 +208,8 @@ def is_nested(type_: str | None) -> bool:
 
 def normal_type(ddl: str) -> str:
     """Return a DDL type in its normal spelling (`long` → `bigint`); `TopologyError` if it is not a DDL type."""
+    if not isinstance(ddl, str):
+        raise TopologyError(f"{ddl!r} is not a Spark type, which is written as a text: 'bigint'")
     text = ddl.strip()
     head, _, rest = text.partition("<")
     if rest:

@@ -272,7 +272,9 @@ class WholeCsvEmitter(LineEmitter):
 
     def _batches(self, path: str, file: int) -> Iterator[pa.RecordBatch]:
         with _stream(path, file) as first:
-            names = self._names(path, first)
+            names, has_rows = self._names(path, first)
+        if not has_rows:  # Arrow refuses a header without a line end that it is to skip
+            return
         longest = min(self._files.max_line_bytes, 1 << 30)
         size = longest if path.endswith(".gz") else min(longest, os.fstat(file).st_size)
         with _stream(path, file) as data:
@@ -307,9 +309,11 @@ class WholeCsvEmitter(LineEmitter):
     ) -> Iterator[pa.RecordBatch]:
         return iter(pacsv.open_csv(data, read, self._format.parse_options(True), convert))
 
-    def _names(self, path: str, data: IO[bytes]) -> list[str]:
+    def _names(self, path: str, data: IO[bytes]) -> tuple[list[str], bool]:
+        """Return the names of the columns, and whether anything is behind a header."""
         with io.TextIOWrapper(data, self._files.encoding, "replace", newline="") as lines:
-            return self._format.names(path, lines)
+            names = self._format.names(path, lines)
+            return names, not self._format.has_header or bool(next(lines, ""))
 
 
 def _may_bend(data: IO[bytes]) -> bool:

@@ -67,7 +67,8 @@ class ParquetFileSpout(FileSpout):
         with_file: bool = False,
         **files: Unpack[FileSettings],
     ) -> None:
-        check_limits(max_batch_rows=max_batch_rows)
+        if max_batch_rows is not None:
+            check_limits(max_batch_rows=max_batch_rows)
         if missing_columns not in ("error", "null"):
             raise ValueError(f'missing_columns is {missing_columns!r}; it must be "error" or "null"')
         files.setdefault("max_batch_bytes", 64 << 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -124,6 +125,8 @@ class KafkaOptions(Redacted):
         for name in ("max_batch_records", "max_batch_bytes", "refresh_s", "partition_timeout_s"):
             if not getattr(self, name) > 0:
                 raise _wrong(name, getattr(self, name), "a number above 0")
+        if self.max_batch_records == math.inf:
+            raise _wrong("max_batch_records", self.max_batch_records, "a number above 0, and finite")
         if self.max_batch_s is not None and not self.max_batch_s > 0:
             raise _wrong("max_batch_s", self.max_batch_s, "a number above 0, or None")
         self._check_columns()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -13,7 +14,14 @@ from spouts.messages.deliveries import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from spouts.redis.group_queue import GroupQueue, GroupReading
 from spouts.redis.id_ranges import RangeCoordinator, RangeEmitter
-from spouts.redis.stream_server import EntryTables, RedisServerOptions, ServerAway, StreamCalls, StreamServer
+from spouts.redis.stream_server import (
+    EntryTables,
+    RedisServerOptions,
+    ServerAway,
+    StreamCalls,
+    StreamServer,
+    order_of,
+)
 from trident.errors import ConfigError, ReportedFailedException, TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import OnNewLog, SpoutType
@@ -21,7 +29,7 @@ from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, Topolo
 from trident.storm.storm_tuples import Tuple
 
 _log = logging.getLogger(__name__)
-_ID = re.compile(r"\d+(-\d+)?$")
+_ID = re.compile(r"\d{1,20}(-\d{1,20})?", re.ASCII)
 
 
 def _check_streams(streams: str | Sequence[str], first: str) -> tuple[str, ...]:
@@ -29,7 +37,7 @@ def _check_streams(streams: str | Sequence[str], first: str) -> tuple[str, ...]:
     keys = (streams,) if isinstance(streams, str) else tuple(dict.fromkeys(streams))
     if not keys or not all(keys):
         raise ConfigError(f"streams={streams!r}: give the name of a stream, or a list of names")
-    if first != "$" and not _ID.match(first):
+    if first != "$" and not (_ID.fullmatch(first) and max(order_of(first)) < 1 << 64):
         raise ConfigError(f'first={first!r}: give "0" (all entries), "$" (only new ones), or an id like "1700000-0"')
     return keys
 
@@ -79,8 +87,8 @@ class TransactionalRedisStreamSpout:
     ) -> None:
         self._options = RedisServerOptions(url, **server)
         self._streams = _check_streams(streams, first)
-        if not max_entries >= len(self._streams):
-            raise ValueError(f"max_entries is {max_entries}; it must be at least 1 for each stream")
+        if not len(self._streams) <= max_entries < math.inf:
+            raise ValueError(f"max_entries is {max_entries}; it must be at least 1 for each stream, and finite")
         if lost_entries not in ("refuse", "skip"):
             raise ValueError(f"lost_entries is {lost_entries!r}; it must be 'refuse' or 'skip'")
         self._tables = EntryTables(fields, len(self._streams) > 1 if with_stream is None else with_stream)

@@ -115,7 +115,7 @@ class _Feeds(BatchCoordinator):
                         f"feed {number} was not committed within {timeout_s:g} s ({where}). "
                         "Is the topology started, and has it failed? The rows stay queued"
                     )
-                self._changed.wait(left)
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))  # which `math.inf` is beyond
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Give the next feed, None if there is none yet. A log of an earlier process is continued with new feeds."""

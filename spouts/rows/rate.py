@@ -119,12 +119,16 @@ class RateSpout:
             raise ValueError("RateSpout needs a rate: give rows_per_second, rows_per_batch or both")
         if rows_per_second is not None and not 0 < rows_per_second < float("inf"):
             raise ValueError(f"rows_per_second is {rows_per_second}; it must be more than 0")
-        check_limits(rows_per_batch=rows_per_batch, partitions=partitions)
+        counts = {"rows_per_batch": rows_per_batch, "partitions": partitions, "rows": rows}
+        for name, count in counts.items():
+            if count is not None and count % 1 != 0:  # nor NaN or infinite
+                raise ValueError(f"{name} is {count}; it must be a whole number")
+        check_limits(**{name: count for name, count in counts.items() if count is not None and name != "rows"})
         if ramp_up_s and rows_per_second is None:
             raise ValueError(f"ramp_up_s is {ramp_up_s}, but there is no rate to reach; give rows_per_second")
-        if min(rows or 0, ramp_up_s) < 0:
-            raise ValueError(f"rows is {rows} and ramp_up_s is {ramp_up_s}; neither may be negative")
-        if tick_s < 0.001:
+        if (rows or 0) < 0 or not 0 <= ramp_up_s < float("inf"):
+            raise ValueError(f"rows is {rows} and ramp_up_s is {ramp_up_s}; neither may be negative, nor endless")
+        if not 0.001 <= tick_s < float("inf"):
             raise ValueError(f"tick_s is {tick_s}; it must be at least 0.001")
         self._rate, self._ramp_up_s = float(rows_per_second or 0), float(ramp_up_s)
         self._limits = _Limits(rows_per_batch or _GREATEST_BATCH, rows, round(tick_s * 1e6), partitions)

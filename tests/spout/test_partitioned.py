@@ -342,6 +342,31 @@ def test_a_checksum_is_of_the_rows_and_not_of_what_lies_beside_them(read: pa.Arr
     assert checksum([pa.table([read], ["v"])]) == checksum([pa.table([again], ["v"])])
 
 
+def _struct(below: int) -> pa.Array:
+    return pa.StructArray.from_arrays([pa.array([1, below])], ["n"], mask=pa.array([False, True]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (pa.array([1, 2]), pa.array([1, 2, 3]).slice(0, 2)),
+        (pa.array(["a", "b"]), pa.array(["x", "a", "b", "c"]).slice(1, 2)),
+        (pa.array([True, False]), pa.array([True, False, True]).slice(0, 2)),
+        (pa.array([1, None]), pa.array([0, 1, None, 3]).slice(1, 2)),
+        (_struct(2), _struct(3)),
+        (pa.array([[{"n": 1}, None]]), pa.ListArray.from_arrays([0, 2], _struct(3))),
+        (
+            pa.array([[("a", 1)]], pa.map_("string", "int64")),
+            pa.array([[], [("a", 1)]], pa.map_("string", "int64"))[1:],
+        ),
+    ],
+)
+def test_a_slice_of_more_rows_is_no_other_row(one: pa.Array, other: pa.Array) -> None:
+    assert one.equals(other)
+    assert checksum([pa.table({"v": one})]) == checksum([pa.table({"v": other})])
+    assert checksum([pa.table({"v": one})]) != checksum([pa.table({"v": one.take(pa.array([0] * (len(one) + 1)))})])
+
+
 class Returning(Source):
     """The partitions that are gone are back when it was asked for them this often."""
 

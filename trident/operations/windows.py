@@ -208,7 +208,7 @@ class TumblingDurationWindow(_DurationWindow):
         `zone`: the zone that decides when windows end, `"Europe/Berlin"` or `"+05:30"`: a day may have 23 or 25 hours there.
         """
         length = milliseconds("length", duration, 1)
-        return cls(length, length, zone=zone and checked_zone("a window", zone))
+        return cls(length, length, zone=None if zone is None else checked_zone("a window", zone))
 
 
 class SlidingDurationWindow(_DurationWindow):
@@ -217,7 +217,7 @@ class SlidingDurationWindow(_DurationWindow):
     @classmethod
     def of(cls, length: timedelta, slide: timedelta, zone: str | None = None) -> SlidingDurationWindow:
         """Return the window of a duration that fires after every `slide`; `zone` as for `TumblingDurationWindow.of`."""
-        zone = zone and checked_zone("a window", zone)
+        zone = None if zone is None else checked_zone("a window", zone)
         return cls(milliseconds("length", length, 1), milliseconds("slide", slide, 1), zone=zone)
 
 

@@ -376,6 +376,7 @@ FIRST: dict[str, tuple[FirstN, list[Any]]] = {
     "the smallest, in order": (FirstN(3, "v"), [-1, 1, 2]),
     "the largest, in order": (FirstN(3, "v", reverse=True), [9, 7, 2]),
     "more than there are": (FirstN(99, "v"), [-1, 1, 2, 2, 7, 9, None]),
+    "more than Arrow counts": (FirstN(1 << 64, "v"), [-1, 1, 2, 2, 7, 9, None]),
     "more than there are, reversed": (FirstN(99, "v", True), [9, 7, 2, 2, 1, -1, None]),
     "none": (FirstN(0, "v"), []),
     "none, unsorted": (FirstN(0), []),

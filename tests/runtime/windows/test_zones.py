@@ -13,7 +13,7 @@ import pytest
 from tests.harness.topology_runs import RowsSpout, keep, run_all
 from trident import TopologyError, TridentTopology
 from trident.moments import changes_in
-from trident.operations import Count, SlidingDurationWindow, TumblingDurationWindow
+from trident.operations import Count, SlidingDurationWindow, TumblingDurationWindow, col
 from trident.testing import TopologyTestDriver
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
@@ -149,6 +149,10 @@ def test_a_zone_that_is_none_is_refused_and_so_is_one_for_local_times() -> None:
         TopologyError, match=r"zone 'Europe/Berln', which is unknown: .* did you mean 'Europe/Berlin'\?"
     ):
         TumblingDurationWindow.of(DAY, zone="Europe/Berln")
+    with pytest.raises(TopologyError, match="zone '', which is unknown"):
+        TumblingDurationWindow.of(DAY, zone="")
+    with pytest.raises(TopologyError, match="zone '', which is unknown"):
+        col("at").date_trunc("day", "")
     with pytest.raises(TopologyError, match="offset such as"):
         SlidingDurationWindow.of(DAY, DAY, zone="+5")
     stream = TridentTopology("t").new_stream("s", RowsSpout("at: timestamp_ntz", {}))

@@ -36,6 +36,7 @@ from trident.errors import ConfigError
         ({"first_poll": datetime.datetime(2024, 1, 1)}, "needs a time zone"),
         ({"first_poll": "committed"}, "needs group_id"),
         ({"max_batch_records": 0}, "above 0"),
+        ({"max_batch_records": float("inf")}, "max_batch_records=inf: give a number above 0"),
         ({"max_batch_bytes": -1}, "above 0"),
         ({"max_batch_s": 0}, "above 0, or None"),
         ({"isolation": "serializable"}, '"read_committed" or "read_uncommitted"'),

@@ -7,6 +7,7 @@ collected in batches, and acknowledged with them. The rows of a batch are a tabl
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -205,7 +206,7 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
         self._spout, self._stream, self._name = spout, stream, type(spout).__name__
         super().__init__(fields_of_rich_spout(spout))
         self._besides: RichSpoutDefaults = adapt(RichSpoutDefaults, spout)
-        if self._besides.max_batch_size < 1:
+        if not 1 <= self._besides.max_batch_size < math.inf:
             raise TopologyError(f"{self._name}.max_batch_size is {self._besides.max_batch_size}; it must be at least 1")
         self._active = False
         # Values and message ids, emitted beyond the end of a batch.

@@ -379,7 +379,7 @@ def table_of_emitted(call: str, fields: Fields, rows: pa.Table | Sequence[Sequen
 
 
 def checksum(tables: Sequence[pa.Table]) -> int:
-    """Return a checksum of the rows, however they are cut into tables, and whatever their writer has left below a null."""
+    """Return a checksum of the rows, however they are cut into tables, and whatever else is in the memory that holds them."""
     crc = 0
     for batch in pa.concat_tables(tables).combine_chunks().to_batches() if tables else ():
         columns = list(map(_without_hidden, batch.columns))

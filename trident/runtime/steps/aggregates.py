@@ -93,6 +93,8 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     schema = schema_of(aggregation.partial)
     if table.num_rows == 0:
         return schema.empty_table()
+    if type(aggregation.aggregator) is Count and not len(aggregation.group):
+        return pa.table([pa.array([table.num_rows])], schema=schema)
     if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
         return _typed_table(aggregation, _value_counts(table.column(aggregation.group.names[0])))
     table = one_form(table, aggregation.group.names)

@@ -5,6 +5,7 @@ Expressions computed over Arrow arrays; their types were checked when they were 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -293,7 +294,9 @@ _KERNELS: dict[str, kernels.Kernel] = {
     "contains": pc.match_substring,
     "starts_with": pc.starts_with,
     "ends_with": pc.ends_with,
-    "substring": lambda text, start, size: pc.utf8_slice_codeunits(text, start, None if size is None else start + size),
+    "substring": lambda text, start, size: pc.utf8_slice_codeunits(
+        text, min(start, sys.maxsize), None if size is None else min(start + size, sys.maxsize)
+    ),
     "field": lambda value, name: pc.struct_field(value, [name]),
     "split": pc.split_pattern,
     "coalesce": lambda *values: pc.coalesce(*kernels.as_common_type(values)),
