@@ -73,7 +73,7 @@ class ChangeServer(ServerThread):
 
     def __init__(self, opened: Opened, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         if token is not None:
-            bearer(token)  # or nobody could send it
+            bearer(token)  # or no client could send it
         super().__init__(lambda: _app(opened, is_loopback(host), token), host, port, 256)
 
 

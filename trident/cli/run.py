@@ -152,8 +152,7 @@ def run_command(of: RunOptions) -> int:
     given = {**served, **of_batches, "takeover": of.takeover or None}
     with ExitStack() as opened:
         settings([], given)  # what is wrong here is reported before the module is imported
-        ui_port = 8080 if of.ui_port is None else of.ui_port
-        beside = [_page(opened, of.ui_host or _LOCAL, ui_port, of.ui_token)] if of.ui else []
+        beside = [_page(opened, of.ui_host or _LOCAL, of.ui_port, of.ui_token)] if of.ui else []
         topology = load_runnable(of.target)
         if isinstance(topology, StormTopology):
             for name in _OF_BATCHES:
@@ -163,20 +162,20 @@ def run_command(of: RunOptions) -> int:
                     )
             return _run_storm(topology, storm_settings(of.target, of.conf or [], served), beside, as_json)
         config = settings(of.conf or [], given, topology)
-        drpc_port, drpc_host = of.drpc_port, of.drpc_host or _LOCAL
-        if drpc_port is not None:
-            beside.append(lambda running: serving(running.local_drpc(), drpc_host, drpc_port, token=of.drpc_token))
+        if (drpc_port := of.drpc_port) is not None:
+            at = of.drpc_host or _LOCAL, drpc_port
+            beside.append(lambda running: serving(running.local_drpc(), *at, token=of.drpc_token))
         return _run(topology, config, of.once, beside, as_json, of.fail_on_dead_letters)
 
 
-def _page(opened: ExitStack, host: str, port: int, token: str | None) -> Beside:
+def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> Beside:
     """Open the page, which has its port before the topology starts; return what shows a topology there, and says where."""
     import secrets
 
     from trident.ui.ui_server import TopologyPage
 
     made = secrets.token_hex(16) if token is None else None
-    page = opened.enter_context(closing(TopologyPage(host, port, token or made)))
+    page = opened.enter_context(closing(TopologyPage(host, 8080 if port is None else port, token or made)))
 
     @contextmanager
     def shown(running: Any) -> Iterator[None]:

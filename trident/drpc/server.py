@@ -78,7 +78,7 @@ class DRPCServer(ServerThread):
         if token == "":
             raise ConfigError("the token of a DRPC server must not be empty; leave it out to let every client ask")
         if token is not None:
-            bearer(token)  # or nobody could send it
+            bearer(token)  # or no client could send it
         elif not is_loopback(host):
             logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
 

@@ -47,7 +47,7 @@ class UIServer(ServerThread):
         if token == "" or (token_for_all and token is None):
             raise ConfigError("the token of a server must not be empty; leave it out to serve what can only be read")
         if token is not None:
-            bearer(token)  # or nobody could send it
+            bearer(token)  # or no client could send it
 
         def application() -> Any:
             from trident.ui.rest import app

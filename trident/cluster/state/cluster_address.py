@@ -191,7 +191,7 @@ def own_token(given: str | None, folder: Path | None) -> str:
     token = find_token(folder, None)
     if token is None:
         raise ClusterError(
-            f"{folder / TOKEN_FILE} is empty, which would let nobody in. Remove it: the next daemon that starts makes a new "
+            f"{folder / TOKEN_FILE} is empty, and no token would be right. Remove it: the next daemon that starts makes a new "
             "one, and the others of this cluster have to start again"
         )
     return token
