@@ -37,23 +37,22 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     if isinstance(one, float) and isinstance(other, float):
         return _is_close_float(one, other, close, close if in_all is None else in_all)
     if isinstance(one, Mapping) or isinstance(other, Mapping):
-        maps = _as_map(one), _as_map(other)
-        return None not in maps and _are_close_maps(*maps, close, in_all)
+        ours, theirs = _as_map(one), _as_map(other)
+        if ours is None or theirs is None or ours.keys() != theirs.keys():
+            return False
+        return all(is_close(each, theirs[key], close, in_all) for key, each in ours.items())
     if isinstance(one, _PARTS) and isinstance(other, _PARTS):
         return len(one) == len(other) and all(is_close(*pair, close, in_all) for pair in zip(one, other, strict=True))
     return bool(one == other)
 
 
-def _are_close_maps(one: Any, other: Any, close: float, in_all: float | None) -> bool:
-    return one.keys() == other.keys() and all(is_close(each, other[key], close, in_all) for key, each in one.items())
-
-
 def _as_map(value: Any) -> Mapping[Any, Any] | None:
-    """Return a map, which may be given as pairs; None if the value is something else."""
-    if isinstance(value, Mapping):
-        return value
+    """Return a map, which may be given as pairs, with one key that is NaN; None if the value is something else."""
+    if not isinstance(value, (Mapping, *_PARTS)):
+        return None
     try:
-        return dict(value) if isinstance(value, _PARTS) else None
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return {math.nan if key != key else key: each for key, each in pairs}
     except (TypeError, ValueError):
         return None
 

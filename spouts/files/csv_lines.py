@@ -161,7 +161,7 @@ class CsvFormat(RowFormat):
         for name in doubted:
             refuse_bent_numbers(texts[name], table[name], name)
 
-    def typed(self, table: pa.Table | pa.RecordBatch) -> pa.Table:
+    def typed_table(self, table: pa.Table | pa.RecordBatch) -> pa.Table:
         """Return what Arrow has read with its moments and dates, which were texts."""
 
         def column_of(one: pa.Field) -> Any:
@@ -203,7 +203,7 @@ class CsvParser(RowParser):
             text = _BOM + text
         table = self._read(text, self._convert)
         self._format.check_numbers(table, may_bend(text), lambda convert: self._read(text, convert))
-        return self._format.typed(table)
+        return self._format.typed_table(table)
 
     def _read(self, text: bytes, convert: pacsv.ConvertOptions) -> pa.Table:
         read = pacsv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(text) + 1)
@@ -293,7 +293,7 @@ class WholeCsvEmitter(LineEmitter):
                             return pa.Table.from_batches([next(islice(self._open(text, read, convert), at, None))])
 
                     self._format.check_numbers(pa.Table.from_batches([batch]), bends, again)
-                    yield self._format.typed(batch)
+                    yield self._format.typed_table(batch)
             except pa.ArrowException as error:
                 raise BadDataError(
                     f"the CSV file {path} cannot be read: {error}. Fix it, change the fields, or raise "

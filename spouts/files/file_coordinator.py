@@ -187,7 +187,7 @@ class FileCoordinator(ThrottledCoordinator):
         for path, one in [] if due else self._tails.items():
             if not one.is_told:
                 one.is_told = True
-                _log.warning("%s is not read to its end: %s. It is read once that is complete", path, _left(one))
+                _log.warning("%s is not read to its end: %s. It is read once that is complete", path, _tail_text(one))
         return bool(due)
 
     def away(self) -> Away | None:
@@ -195,7 +195,7 @@ class FileCoordinator(ThrottledCoordinator):
         waited = sorted(self._tails.copy().items(), key=lambda one: one[1].since)
         for path, one in waited[:1]:
             more = f", and of {len(waited) - 1} more" if waited[1:] else ""
-            return Away(f"{REST}{path} ({_left(one)}){more}", int(one.since * 1000), is_fault=False)
+            return Away(f"{REST}{path} ({_tail_text(one)}){more}", int(one.since * 1000), is_fault=False)
         return None
 
     def parts(
@@ -329,7 +329,7 @@ class FileCoordinator(ThrottledCoordinator):
             last = ranges[-1]
             made["at"] = [plain(last.path), last.end, last.crc]
         else:
-            made["done"] = self._positions.packed()
+            made["done"] = self._positions.to_chunks()
         return made | {"guesses": guesses, "read": False} if guesses else made
 
 
@@ -346,6 +346,6 @@ def _ranges_of(definition: Definition) -> list[FileRange]:
     ]
 
 
-def _left(tail: Tail) -> str:
+def _tail_text(tail: Tail) -> str:
     why = "not whole" if tail.is_unfinished else "without a line end"
     return f"{tail.size - tail.start} bytes behind byte {tail.start} are {why}"

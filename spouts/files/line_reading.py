@@ -251,22 +251,22 @@ class LineEmitter(FileEmitter):
                 yield from self._tables(text, body, bool(skipped), parser)
 
     def _tables(self, text: TextBlock, body: bytes, is_after_header: bool, parser: RowParser) -> Iterator[pa.Table]:
-        table = _parsed(body, parser)
+        table = _parse_rows(body, parser)
         # A lone \r ends a row where it is not quoted, so with one the number of rows proves nothing.
         if isinstance(table, pa.Table) and b"\r" not in body:
             if table.num_rows:
-                yield self._finished(table, text.path, None)
+                yield self._complete_table(table, text.path, None)
             return
-        for found in _recovered(_lines(body), 0, parser):
+        for found in _parse_by_halves(_lines(body), 0, parser):
             if isinstance(found, pa.Table):
-                yield self._finished(found, text.path, None)
+                yield self._complete_table(found, text.path, None)
                 continue
             if self._bad_lines is None:
                 raise self._error(text, found, is_after_header)
             nulls = [pa.nulls(1, one.type) for one in self._wanted]
-            yield self._finished(pa.table(nulls, schema=self._wanted), text.path, found.line)
+            yield self._complete_table(pa.table(nulls, schema=self._wanted), text.path, found.line)
 
-    def _finished(self, table: pa.Table, path: str, bad: bytes | None) -> pa.Table:
+    def _complete_table(self, table: pa.Table, path: str, bad: bytes | None) -> pa.Table:
         columns = list(table.columns)
         if self._bad_lines is not None:
             line = None if bad is None else bad.decode("utf-8", "replace")
@@ -293,7 +293,7 @@ class LineEmitter(FileEmitter):
         )
 
 
-def _parsed(body: bytes, parser: RowParser) -> pa.Table | str:
+def _parse_rows(body: bytes, parser: RowParser) -> pa.Table | str:
     try:
         table = parser.parse(body)
     except pa.ArrowException as error:
@@ -311,9 +311,9 @@ def _parsed(body: bytes, parser: RowParser) -> pa.Table | str:
     return table
 
 
-def _recovered(lines: list[bytes], at: int, parser: RowParser) -> Iterator[pa.Table | _Bad]:
+def _parse_by_halves(lines: list[bytes], at: int, parser: RowParser) -> Iterator[pa.Table | _Bad]:
     """Parse by halves down to the lines that are no rows, in the order of the file."""
-    found = _parsed(b"".join(lines), parser)
+    found = _parse_rows(b"".join(lines), parser)
     if isinstance(found, pa.Table) and (len(lines) == 1 or not any(b"\r" in line for line in lines)):
         if found.num_rows:
             yield found
@@ -321,8 +321,8 @@ def _recovered(lines: list[bytes], at: int, parser: RowParser) -> Iterator[pa.Ta
         yield _Bad(at, lines[0].rstrip(b"\n"), str(found))
     else:
         half = len(lines) // 2
-        yield from _recovered(lines[:half], at, parser)
-        yield from _recovered(lines[half:], at + half, parser)
+        yield from _parse_by_halves(lines[:half], at, parser)
+        yield from _parse_by_halves(lines[half:], at + half, parser)
 
 
 def _lines(body: bytes) -> list[bytes]:

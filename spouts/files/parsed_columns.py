@@ -180,10 +180,10 @@ def _refuse_bent(table: pa.Table, text: bytes) -> None:
     infinite, zeros = counts = [_count(table, one) for one in tests]
     if infinite or (zeros and may_be_small(text)):
 
-        def doubled(type_: pa.DataType) -> pa.DataType:
+        def with_doubles(type_: pa.DataType) -> pa.DataType:
             return replace_leaves(type_, lambda one: pa.float64() if pa.types.is_float32(one) else one)
 
-        wide = [pa.field(one.name, doubled(one.type)) for one in table.schema]
+        wide = [pa.field(one.name, with_doubles(one.type)) for one in table.schema]
         again = _parse(_TOKEN.sub(_as_seen, text), pa.schema(wide))
         if counts != [_count(again, one) for one in tests]:
             raise pa.ArrowInvalid("a number is beyond the range of its type, too large or too near to 0")

@@ -161,7 +161,7 @@ class Positions:
     def forget(self, path: str) -> None:
         self.set(path, Position(0, 0))
 
-    def packed(self) -> list[bytes]:
+    def to_chunks(self) -> list[bytes]:
         """Return the table as chunks of bytes; `Positions(chunks)` is an equal table."""
         if self._sealed_entries + len(self._tail) > 2 * len(self._live) + 2 * _CHUNK:
             self._sealed, self._sealed_entries, self._tail = [], 0, dict(self._live)

@@ -159,10 +159,10 @@ class BatchLimits:
 
     # ---- speed --------------------------------------------------------------------------------------------------------
 
-    def defined(self, txid: int, records: int) -> None:
+    def note_defined(self, txid: int, records: int) -> None:
         self._defined[txid] = (time.monotonic(), records)
 
-    def done(self, txid: int) -> None:
+    def note_done(self, txid: int) -> None:
         began, records = self._defined.pop(txid, (0.0, 0))
         now = time.monotonic()
         if records:

@@ -77,7 +77,7 @@ class BrokerView(Brokers):
             self.client.list_topics(timeout=_START_S)
         except KafkaException as error:
             self.client.poll(0)  # passes on what is in the client's log
-            raise self.failed(f"within {_START_S:g} seconds no broker answered", error) from error
+            raise self.spout_error(f"within {_START_S:g} seconds no broker answered", error) from error
 
     def topics(self, more: Iterable[str]) -> dict[str, TopicView]:
         """Return the topics that are to be read, and `more`, as far as they are there."""
@@ -85,7 +85,7 @@ class BrokerView(Brokers):
         names = {*choice.names, *more, *self._matching(choice)}
         return self._describe(sorted(names)) if names else {}
 
-    def led(self, topics: Mapping[str, TopicView]) -> dict[Spot, bool]:
+    def partitions_to_read(self, topics: Mapping[str, TopicView]) -> dict[Spot, bool]:
         """Return the partitions to read of some topics, and whether each has a leader."""
         return {
             Spot(name, partition): is_led
@@ -101,20 +101,20 @@ class BrokerView(Brokers):
             topics = self.client.list_topics(timeout=_ASK_S).topics
         except KafkaException as error:
             self.heed(error)
-            raise self.failed("listing the topics", error) from error
+            raise self.spout_error("listing the topics", error) from error
         return [name for name in topics if choice.hold(name)]
 
     def _describe(self, names: list[str]) -> dict[str, TopicView]:
         views: dict[str, TopicView] = {}
-        for name, topic in self.described(names, _ASK_S).items():
+        for name, topic in self.ask_topics(names, _ASK_S).items():
             if not isinstance(topic, KafkaException):
                 led = {each.id: each.leader is not None and each.leader.id >= 0 for each in topic.partitions}
                 views[name] = TopicView(str(topic.topic_id), led)
             elif error_of(topic).name() != "UNKNOWN_TOPIC_OR_PART":
-                raise self.failed(f"asking for topic {name!r}", topic) from topic
+                raise self.spout_error(f"asking for topic {name!r}", topic) from topic
         return views
 
-    def compacted(self, names: Iterable[str]) -> list[str]:
+    def compacted_topics(self, names: Iterable[str]) -> list[str]:
         """Return the topics that are compacted, as far as the user may know; `SourceAwayError` if no broker answers."""
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         answers = self.client.describe_configs(asked, request_timeout=_ASK_S) if asked else {}
@@ -125,7 +125,7 @@ class BrokerView(Brokers):
             except KafkaException as error:
                 if is_away(error_of(error)):
                     self.heed(error)
-                    raise self.failed(f"asking for the settings of topic {resource.name!r}", error) from error
+                    raise self.spout_error(f"asking for the settings of topic {resource.name!r}", error) from error
                 _log.debug("asking for the settings of topic %r: %s", resource.name, error_of(error).str())
                 continue
             if "compact" in policy:
@@ -197,9 +197,9 @@ class BrokerView(Brokers):
 
     # ---- records and groups -------------------------------------------------------------------------------------------
 
-    def committed(self, spots: Iterable[Spot]) -> dict[Spot, int | None]:
+    def committed_offsets(self, spots: Iterable[Spot]) -> dict[Spot, int | None]:
         """Return the offsets that the group committed; None where it has none."""
-        with self.explained(f"asking for the offsets of group {self._options.group_id!r}"):
+        with self.wrap_errors(f"asking for the offsets of group {self._options.group_id!r}"):
             found = committed_in(self._consumer(), [TopicPartition(*spot) for spot in spots], _START_S)
         return {Spot(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in found}
 
@@ -243,9 +243,9 @@ class BrokerView(Brokers):
     def _new_consumer(self) -> Consumer:
         # It reads some records of a partition, and no more.
         little = {"queued.min.messages": 1, "max.partition.fetch.bytes": 64 << 10}
-        return self.open_consumer(**little, on_commit=self._committed)
+        return self.open_consumer(**little, on_commit=self._on_commit)
 
-    def _committed(self, error: Any, partitions: Any) -> None:
+    def _on_commit(self, error: Any, partitions: Any) -> None:
         if error is not None:
             _log.warning("offsets were not committed to group %r: %s", self._options.group_id, error.str())
 
@@ -310,7 +310,7 @@ class TopicWatch:
     def _look(self, more: list[str]) -> None:
         topics = self._view.topics(more)
         if self._refuse_compacted:
-            compacted = self._view.compacted(topics.keys() - self._policies)
+            compacted = self._view.compacted_topics(topics.keys() - self._policies)
             if compacted:
                 raise compacted_topic(compacted[0])
             self._policies |= topics.keys()

@@ -118,7 +118,7 @@ class Brokers:
         with _refuse_settings():
             return Consumer({**self.settings, "error_cb": self.reports.error, **own}, logger=self.reports)
 
-    def failed(self, doing: str, error: KafkaError | KafkaException) -> SpoutError:
+    def spout_error(self, doing: str, error: KafkaError | KafkaException) -> SpoutError:
         found = error_of(error) if isinstance(error, KafkaException) else error
         cause = f"{doing} at {self.servers}: {found.str()}"
         if is_away(found):
@@ -132,12 +132,12 @@ class Brokers:
         return SpoutError(f"{cause} ({self.reports})")
 
     @contextmanager
-    def explained(self, doing: str) -> Iterator[None]:
-        """Raise an error of a client inside of this as `failed` says it."""
+    def wrap_errors(self, doing: str) -> Iterator[None]:
+        """Raise an error of a client inside of this as `spout_error` says it."""
         try:
             yield
         except KafkaException as error:
-            raise self.failed(doing, error) from error
+            raise self.spout_error(doing, error) from error
 
     @property
     def client(self) -> AdminClient:
@@ -160,15 +160,15 @@ class Brokers:
         """
         self._is_silent |= is_away(error_of(error))
 
-    def described(self, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    def ask_topics(self, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
         """Return what the brokers say about topics, ids and leaders too, or the `KafkaException` for a topic.
 
         If no answer comes, another client asks once more.
         """
-        found = self._described(names, timeout_s)
-        return self._described(names, timeout_s) if self._is_silent else found
+        found = self._ask_topics_once(names, timeout_s)
+        return self._ask_topics_once(names, timeout_s) if self._is_silent else found
 
-    def _described(self, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    def _ask_topics_once(self, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
         found: dict[str, Any] = {}
         asked = self.client.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
         for name, future in asked.items():
@@ -211,7 +211,7 @@ class DeadTopic:
                 f"{doing} at {self._brokers.servers}: no broker took it in {_WRITE_S:g} seconds ({self._brokers.reports})"
             )
         if ended[0] is not None:
-            raise self._brokers.failed(doing, ended[0])
+            raise self._brokers.spout_error(doing, ended[0])
 
     def close(self) -> None:
         self._producer.purge()

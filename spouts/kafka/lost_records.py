@@ -65,7 +65,7 @@ def cut_off(one: OffsetRange, position: int, offset: int) -> ReplayMismatchError
     )
 
 
-def truncated(spot: Spot, position: int, offset: int) -> SpoutError:
+def truncation_error(spot: Spot, position: int, offset: int) -> SpoutError:
     """Say that a partition was cut off before what was read, and has other records since."""
     if offset < 0:
         return SpoutError(
@@ -124,7 +124,7 @@ class LogPosition(NamedTuple):
     epoch: int
 
 
-def placed(spot: Spot, place: LogPosition, metadata: str = "") -> TopicPartition:
+def partition_at(spot: Spot, place: LogPosition, metadata: str = "") -> TopicPartition:
     """Return what a consumer is assigned so that the broker compares the epoch first, or what is committed."""
     known: dict[str, Any] = {"leader_epoch": place.epoch} if place.epoch >= 0 and place.offset > 0 else {}
     if metadata:
@@ -148,7 +148,7 @@ def assign(consumer: Consumer, places: Mapping[Spot, LogPosition]) -> None:
 
     Raises `SourceAwayError`: the client does not take the places.
     """
-    given = [placed(spot, place) for spot, place in places.items()]
+    given = [partition_at(spot, place) for spot, place in places.items()]
     consumer.assign(given)
     for each, place in zip(given, places.values(), strict=True):
         if place.epoch >= 0 and place.offset > 0:
@@ -186,7 +186,7 @@ def truncations(consumer: Consumer, places: Mapping[Spot, LogPosition], patience
             if spot in ends or (error is not None and error.name() not in _ANSWERS):
                 continue
             ends[spot] = None if error is None else truncation_of(error)
-            consumer.incremental_unassign([placed(spot, LogPosition(0, -1))])
+            consumer.incremental_unassign([partition_at(spot, LogPosition(0, -1))])
     finally:
         consumer.unassign()
     return ends

@@ -14,7 +14,7 @@ from typing import Any
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.clients import Consumer, KafkaError, KafkaException, TopicPartition, committed_in
-from spouts.kafka.lost_records import LogPosition, placed
+from spouts.kafka.lost_records import LogPosition, partition_at
 from spouts.kafka.options import ReadLimits
 from trident.errors import SourceAwayError
 from trident.servers.kafka_client import error_of
@@ -169,7 +169,7 @@ class PartitionWork:
             return None
         self._committed = state
         low, text = state
-        return placed(spot, LogPosition(low, self.epoch), text)
+        return partition_at(spot, LogPosition(low, self.epoch), text)
 
     def commit_again(self) -> None:
         """The last commit did not succeed."""
@@ -203,7 +203,7 @@ class Commits:
         self.succeeded = False
         """Whether a commit has succeeded; the reader sets it back."""
 
-    def done(self, count: int) -> None:
+    def note_done(self, count: int) -> None:
         self._done += count
 
     def if_due(self, consumer: Consumer) -> None:
@@ -247,9 +247,9 @@ class Commits:
             else:
                 consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
-            self.answered(error_of(error), offsets)
+            self.take_answer(error_of(error), offsets)
 
-    def answered(self, error: KafkaError | None, offsets: Sequence[Any]) -> None:
+    def take_answer(self, error: KafkaError | None, offsets: Sequence[Any]) -> None:
         """Take the answer to a commit, which comes in a later call of the consumer."""
         failed = [each for each in offsets if error is not None or each.error is not None]
         self.succeeded |= len(failed) < len(offsets)

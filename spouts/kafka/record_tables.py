@@ -37,7 +37,7 @@ class KafkaEmitter:
         with READERS.borrow(consumer_settings(self._options)) as reader:
             for one in part:
                 for table in self._tables(one, reader):
-                    yield from self._emitted(one, table)
+                    yield from self._emit(one, table)
             reader.check_topics({one.spot.topic: one.topic_id for one in part})
 
     def _tables(self, one: OffsetRange, reader: RangeReader) -> Iterator[pa.Table]:
@@ -60,7 +60,7 @@ class KafkaEmitter:
         if batches:
             yield pa.Table.from_batches(batches).combine_chunks()
 
-    def _emitted(self, one: OffsetRange, table: pa.Table) -> Iterator[pa.Table | BadRow]:
+    def _emit(self, one: OffsetRange, table: pa.Table) -> Iterator[pa.Table | BadRow]:
         """Give the records that cannot be read, each by itself, and the tuples of the others."""
         while table.num_rows:
             try:
@@ -129,7 +129,7 @@ class RecordValues:
     def __call__(self, records: Sequence[Message]) -> Sequence[tuple[Any, ...] | None]:
         """Return the values of each record, None if a function leaves it out; `SpoutError` for one that cannot be read."""
         if isinstance(self._options.value, ByRecord):
-            return [self._translated(self._options.value, each) for each in records]
+            return [self._translate(self._options.value, each) for each in records]
         columns: list[list[Any]] = []
         for name in self._options.fields:
             found = [_READ[name](each) for each in records]
@@ -141,7 +141,7 @@ class RecordValues:
                 columns.append(found)
         return list(zip(*columns, strict=True))
 
-    def _translated(self, by_record: ByRecord, record: Message) -> tuple[Any, ...] | None:
+    def _translate(self, by_record: ByRecord, record: Message) -> tuple[Any, ...] | None:
         try:
             row = by_record.row(KafkaRecord(*(_READ[name](record) for name in KafkaRecord._fields)))
         except Exception as error:

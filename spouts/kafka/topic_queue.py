@@ -16,7 +16,7 @@ from spouts.kafka.options import KafkaOptions, ReadLimits
 from spouts.kafka.positions import OwnPartitions
 from spouts.kafka.record_tables import RecordValues
 from spouts.messages.deliveries import Message as Taken
-from spouts.messages.deliveries import MessageQueue, decoded
+from spouts.messages.deliveries import MessageQueue, decode_all
 from trident.errors import SourceAwayError, SpoutError
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class TopicQueue(MessageQueue):
         self._commits = Commits(self._work, limits)
         self._dead: DeadTopic | None = None
         self._view = BrokerView(options)
-        self._consumer: Any = self._view.open_consumer(error_cb=self._error, on_commit=self._commits.answered)
+        self._consumer: Any = self._view.open_consumer(error_cb=self._error, on_commit=self._commits.take_answer)
         self._own = OwnPartitions(options, self._view, task, tasks)
         try:
             self._view.wait_for_brokers()
@@ -77,7 +77,7 @@ class TopicQueue(MessageQueue):
             self._is_awaited = False
             self._look()
         self._find_ends()
-        taken = self._consumer.consume(min(room, self._permitted()), 0) if self._work else []
+        taken = self._consumer.consume(min(room, self._pause_lagging()), 0) if self._work else []
         records = []
         for each in taken:
             if each.error() is not None:
@@ -103,7 +103,7 @@ class TopicQueue(MessageQueue):
         for message in done:
             spot, offset = _where(message.raw)
             self._work[spot].finish(offset)
-        self._commits.done(len(done))
+        self._commits.note_done(len(done))
 
     def note_failures(self, failed: Sequence[Taken]) -> None:
         """Have the next commit record how often each has failed."""
@@ -160,7 +160,7 @@ class TopicQueue(MessageQueue):
 
     def _begin(self, work: Mapping[Spot, PartitionWork]) -> None:
         """Read more partitions, once it is safe where they begin: so a restart begins where this start did."""
-        with self._view.explained(f"committing where reading begins to group {self._options.group_id!r}"):
+        with self._view.wrap_errors(f"committing where reading begins to group {self._options.group_id!r}"):
             self._commits.begin(self._consumer, work)
         self._work.update(work)
         self._assign()
@@ -192,7 +192,7 @@ class TopicQueue(MessageQueue):
         if bounds.keys() == self._work.keys() and not self._is_awaited:
             self._ends = {spot: found.end for spot, found in bounds.items()}
 
-    def _permitted(self) -> int:
+    def _pause_lagging(self) -> int:
         """Stop reading partitions whose lowest record takes too long; return how many records of others may come."""
         least = self._max_uncommitted
         for spot, work in self._work.items():
@@ -211,13 +211,13 @@ class TopicQueue(MessageQueue):
         if name == "_PARTITION_EOF":
             self._work[spot].window.skip_to(offset)
         elif (cut := truncation_of(error)) is not None or name in OUT_OF_RANGE:
-            self._lost(spot, cut)
+            self._recover_position(spot, cut)
         elif name in UNKNOWN:
             raise gone_topic(spot.topic)
         elif is_final(error):
-            raise self._view.failed(f"reading {spot}", error)
+            raise self._view.spout_error(f"reading {spot}", error)
 
-    def _lost(self, spot: Spot, cut: int | None) -> None:
+    def _recover_position(self, spot: Spot, cut: int | None) -> None:
         """Go on where there are records, if that is permitted; `SpoutError` if not."""
         work = self._work[spot]
         position = work.window.position
@@ -238,7 +238,7 @@ class TopicQueue(MessageQueue):
 
     def _messages(self, records: list[Message]) -> list[Taken]:
         messages = []
-        for record, (values, trouble) in zip(records, decoded(records, self._values), strict=True):
+        for record, (values, trouble) in zip(records, decode_all(records, self._values), strict=True):
             spot, offset = _where(record)
             work = self._work[spot]
             if values is not None:

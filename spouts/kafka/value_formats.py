@@ -144,9 +144,9 @@ class Json(_Declared):
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
         """Parse all values in one call, each on a line of its own; one without a value stands for an empty object."""
         lines = values.cast(pa.string()).fill_null("{}")  # the parser does not look at the encoding
-        text = _joined(lines)
+        text = _join_lines(lines)
         if text.count(b"\n") > len(lines):  # JSON has line ends, and tabs, only around what is in it
-            text = _joined(pc.replace_substring(pc.utf8_trim(lines, " \t\r\n"), "\n", "\t"))
+            text = _join_lines(pc.replace_substring(pc.utf8_trim(lines, " \t\r\n"), "\n", "\t"))
         table = read_objects(text, schema_of(self.fields))
         if table.num_rows != len(values):
             raise ValueError("it is empty")
@@ -271,7 +271,7 @@ def format_of(value: Any) -> Format:
     raise ConfigError(f'value={value!r}: give "bytes", "text", Json(…), Avro(…), ByRecord(…) or ByColumns(…)')
 
 
-def _joined(lines: pa.StringArray) -> bytes:
+def _join_lines(lines: pa.StringArray) -> bytes:
     whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines.cast(pa.binary()))
     text: bytes = pc.binary_join(whole, b"\n")[0].as_py()
     return text + b"\n"

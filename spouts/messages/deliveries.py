@@ -105,7 +105,9 @@ class MessageQueue:
         return False
 
 
-def decoded(items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[V]]) -> list[tuple[V | tuple[()], str | None]]:
+def decode_all(
+    items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[V]]
+) -> list[tuple[V | tuple[()], str | None]]:
     """Decode many items at once, and one by one if that fails, so that one bad item spoils no other.
 
     Parameters
@@ -125,7 +127,7 @@ def decoded(items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[V]]) ->
     except (SpoutError, ValueError) as error:
         if len(items) == 1:
             return [((), str(error))]
-    return [decoded([item], decode)[0] for item in items]
+    return [decode_all([item], decode)[0] for item in items]
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,7 @@ class Deliveries:
         now = self._clock()
         if now >= self._work_at if self._ready else now >= self._try_at:
             self._work_at = now + _WORK_EVERY_S
-            self._guarded(lambda: self._work(now))
+            self._run_guarded(lambda: self._work(now))
         if self._ready:
             message = self._ready.popleft()
             self._out[message.id] = message
@@ -353,9 +355,9 @@ class Deliveries:
     def _try_to(self, act: Callable[[], None]) -> None:
         """Do something at the queue now if it answers; it is done later otherwise, or again by the queue."""
         if self.away is None:
-            self._guarded(act)
+            self._run_guarded(act)
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _run_guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
         except SourceAwayError as error:

@@ -60,10 +60,10 @@ class MessageSpout(BaseRichSpout, ABC):
         """Connect; `SpoutError` if the server cannot be reached or does not have what is named."""
         # The collector of a Trident topology shows no errors.
         report = collector.report_error if has(collector, "report_error") else partial(_log.error, "%s")
-        queue = self._connected(context, report)
+        queue = self._connect_with_retries(context, report)
         self._opened = Deliveries(queue, self._policy, self._max_pending, collector, report)
 
-    def _connected(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
+    def _connect_with_retries(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
         deadline = time.monotonic() + _START_S
         while True:
             try:

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
-from spouts.messages.deliveries import Message, MessageQueue, decoded
+from spouts.messages.deliveries import Message, MessageQueue, decode_all
 from spouts.redis.stream_server import NOTHING, Entry, EntryTables, StreamCalls, order_of
 from trident.arrow import python_of
 from trident.errors import SpoutError
@@ -88,7 +88,7 @@ class GroupQueue(MessageQueue):
                 return own
         now = time.monotonic()
         if now >= self._claim_at:
-            if claimed := self._claimed(room):
+            if claimed := self._claim_streams(room):
                 return claimed  # there may be more
             self._claim_at = now + self._reading.claim_idle_s / 2
         return self._new(room)
@@ -148,7 +148,7 @@ class GroupQueue(MessageQueue):
         self._own[stream] = entries[-1].id
         return self._delivered_again(entries)
 
-    def _claimed(self, room: int) -> list[Message]:
+    def _claim_streams(self, room: int) -> list[Message]:
         messages: list[Message] = []
         for stream in self._reading.streams:
             if len(messages) < room:
@@ -188,7 +188,7 @@ class GroupQueue(MessageQueue):
         for entry in entries:
             self._held[entry.stream][entry.id] = None
         messages = []
-        for entry, (values, trouble) in zip(entries, decoded(entries, self._rows), strict=True):
+        for entry, (values, trouble) in zip(entries, decode_all(entries, self._rows), strict=True):
             messages.append(Message(entry.key, values, entry, failures.get(entry.id, 0), trouble))
         return messages
 

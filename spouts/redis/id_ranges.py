@@ -214,12 +214,12 @@ class RangeCoordinator(ThrottledCoordinator):
             )
         missing = look.missing(*at[:2])
         if missing:
-            self._lost(stream, at[0], missing)
+            self._report_lost(stream, at[0], missing)
             return look.added - look.length
         read: int | None = at[1]
         return read
 
-    def _lost(self, stream: str, after: str, missing: int) -> None:
+    def _report_lost(self, stream: str, after: str, missing: int) -> None:
         what = (
             f"{missing} entries of the stream {stream!r} on Redis {self._server.place}, behind {after}, were trimmed or "
             "deleted before a batch had them"

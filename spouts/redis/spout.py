@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _ID = re.compile(r"\d+(-\d+)?$")
 
 
-def _checked(streams: str | Sequence[str], first: str) -> tuple[str, ...]:
+def _check_streams(streams: str | Sequence[str], first: str) -> tuple[str, ...]:
     """Return the keys of the streams; `ConfigError` for what is no key, and for a beginning that is none."""
     keys = (streams,) if isinstance(streams, str) else tuple(dict.fromkeys(streams))
     if not keys or not all(keys):
@@ -78,7 +78,7 @@ class TransactionalRedisStreamSpout:
         **server: Any,
     ) -> None:
         self._options = RedisServerOptions(url, **server)
-        self._streams = _checked(streams, first)
+        self._streams = _check_streams(streams, first)
         if not max_entries >= len(self._streams):
             raise ValueError(f"max_entries is {max_entries}; it must be at least 1 for each stream")
         if lost_entries not in ("refuse", "skip"):
@@ -165,7 +165,7 @@ class RedisStreamRichSpout(MessageSpout):
         with_stream: bool | None = None,
         **server: Any,
     ) -> None:
-        keys = _checked(streams, first)
+        keys = _check_streams(streams, first)
         self._options = RedisServerOptions(url, **server)
         self._tables = EntryTables(fields, len(keys) > 1 if with_stream is None else with_stream)
         policy = RetryPolicy(max_failures, first_pause_s, longest_pause_s, dead_letters)

@@ -191,12 +191,12 @@ class EntryTables:
         key = name.encode()
         raw = [entry.fields.get(key) for entry in entries]
         try:
-            return _typed(raw, type_)
+            return _parse_column(raw, type_)
         except (pa.ArrowException, ValueError) as error:
             raise _misfit(entries, raw, name, type_, error) from error
 
 
-def _typed(raw: list[bytes | None], type_: pa.DataType) -> Any:
+def _parse_column(raw: list[bytes | None], type_: pa.DataType) -> Any:
     array = pa.array(raw, pa.binary())
     if pa.types.is_binary(type_):
         return array
@@ -213,7 +213,7 @@ def _misfit(
 ) -> SpoutError:
     for entry, value in zip(entries, raw, strict=True):
         try:
-            _typed([value], type_)
+            _parse_column([value], type_)
         except (pa.ArrowException, ValueError) as cause:
             why = f": {cause}" if pa.types.is_temporal(type_) else ""
             shown = value if value is None or len(value) <= 80 else value[:80] + b"..."

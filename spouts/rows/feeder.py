@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from spouts.rows.fixed_batch import DriverRows, fitted, table_of_rows
+from spouts.rows.fixed_batch import DriverRows, fit_table, table_of_rows
 from trident.arrow import TablePart, cut_table, schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
@@ -54,7 +54,7 @@ class FeederBatchSpout(DriverRows):
 
     def feed_nowait(self, rows: Sequence[Sequence[Any]] | pa.Table) -> int:
         """Queue the rows of a batch and return at once, with the number of the feed (0, 1, 2 …)."""
-        table = fitted(rows, self._fields) if isinstance(rows, pa.Table) else table_of_rows(self._fields, rows)
+        table = fit_table(rows, self._fields) if isinstance(rows, pa.Table) else table_of_rows(self._fields, rows)
         return self._own().put(table)
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> _Feeds:

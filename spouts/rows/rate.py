@@ -151,7 +151,7 @@ class _RateCoordinator(ThrottledCoordinator):
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Take what is due after the batch before; None if that is nothing yet, or all rows were emitted."""
         start = 0 if previous is None else int(previous["end"])
-        schedule = self._schedule = self._continued(start, previous)
+        schedule = self._schedule = self._schedule_from(start, previous)
         end = min(self._end(schedule), start + self._most(self._limits.rows_per_batch))
         return {"start": start, "end": end, **asdict(schedule)} if end > start else None
 
@@ -170,7 +170,7 @@ class _RateCoordinator(ThrottledCoordinator):
             return None
         return Lag(max(0, self._end(_schedule_of(definition)) - int(definition["end"])), "records")
 
-    def _continued(self, start: int, previous: Definition | None) -> RowSchedule:
+    def _schedule_from(self, start: int, previous: Definition | None) -> RowSchedule:
         """Return the schedule of the row `start`: the one before, or a new one if there was none or the rate changed."""
         if not self._rate:
             return RowSchedule(start, self._now_us(), 0.0, 0.0)

@@ -292,15 +292,15 @@ class DataFrameCoordinator(ThrottledCoordinator):
         self._manifest: Manifest | None = None
         self._has_swept = False
         self._begun = False  # whether this driver defined or cut a batch
-        self._writing = _Writing(lambda: self._written(open_dataframe()))
+        self._writing = _Writing(lambda: self._write_rows(open_dataframe()))
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Return the next chunks; None while the rows are being written, and after the last."""
         if previous is not None and previous["end"] == previous["of"]:
             if not self._begun:  # then the batch is committed, and the driver before this one was killed
-                self._done(previous)
+                self._remove_rows(previous)
             return None
-        manifest = self._loaded() if previous is None else self._of(previous)
+        manifest = self._load_manifest() if previous is None else self._of(previous)
         if manifest is None:
             manifest = self._manifest = self._writing.result()
         if manifest is None:
@@ -339,7 +339,7 @@ class DataFrameCoordinator(ThrottledCoordinator):
             remove_others(self._folder, definition["snapshot"])
             self._has_swept = True
         if definition["end"] == definition["of"]:
-            self._done(definition)
+            self._remove_rows(definition)
 
     def size(self, definition: Definition) -> int | None:
         return int(definition["bytes"])
@@ -356,7 +356,7 @@ class DataFrameCoordinator(ThrottledCoordinator):
 
     # ---- the written rows -------------------------------------------------------------------------------------------
 
-    def _loaded(self) -> Manifest | None:
+    def _load_manifest(self) -> Manifest | None:
         """Return the manifest, None if the rows are not written yet."""
         if self._manifest is None:
             manifest = read_manifest(self._folder)
@@ -369,7 +369,7 @@ class DataFrameCoordinator(ThrottledCoordinator):
         return self._manifest
 
     def _of(self, definition: Definition) -> Manifest:
-        manifest = self._loaded()
+        manifest = self._load_manifest()
         if manifest is None or manifest.id != definition["snapshot"]:
             found = "no rows of a DataFrame" if manifest is None else f"the rows of snapshot {manifest.id}"
             raise ReplayMismatchError(
@@ -378,13 +378,13 @@ class DataFrameCoordinator(ThrottledCoordinator):
             )
         return manifest
 
-    def _written(self, df: DataFrame) -> Manifest:
+    def _write_rows(self, df: DataFrame) -> Manifest:
         limits = ChunkLimits(*(max(1, limit // CHUNKS_PER_BATCH) for limit in self._limits))
         manifest = write_dataframe(df, self._folder, self._fields, limits, self._owner)
         _log.info("wrote %d rows in %d chunks to %s", manifest.rows, len(manifest.chunks), self._folder)
         return manifest
 
-    def _done(self, definition: Definition) -> None:
+    def _remove_rows(self, definition: Definition) -> None:
         if self._keep:
             return
         manifest = self._manifest or read_manifest(self._folder)

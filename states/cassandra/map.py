@@ -128,12 +128,12 @@ class CassandraBackingMap(BackingMap):
     def _open(self) -> None:
         self._connection = borrow(self._options)
         try:
-            self._rows, self._fence = self._opened()
+            self._rows, self._fence = self._open_tables()
         except BaseException:
             give_back(self._connection)
             raise
 
-    def _opened(self) -> tuple[StateRows, CassandraFence]:
+    def _open_tables(self) -> tuple[StateRows, CassandraFence]:
         """Make sure of the tables; return the rows and the fence."""
         options, connection, state = self._options, self._connection, self._conf.prefix
         form = TableForm(ROWS, "state", options.buckets)  # the records are among the keys and values
@@ -192,7 +192,7 @@ class ColumnsMap(CassandraBackingMap):
             self._fence.let_go(self._columns.names(keys))
         super().multi_delete(keys)
 
-    def _opened(self) -> tuple[StateRows, CassandraFence]:
+    def _open_tables(self) -> tuple[StateRows, CassandraFence]:
         options, connection, is_read = self._options, self._connection, self._conf.read_only
         table = open_table(
             connection, options, self._table, form_of_columns(self._columns), is_read, self._conf.evolves

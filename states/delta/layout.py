@@ -26,7 +26,7 @@ from trident.state.columns.number_table import NumberTable
 from trident.state.encoding.codec import decode, encode, encode_tuples
 from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.state.table import listed
+from trident.state.table import as_list
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import class_of
@@ -152,8 +152,10 @@ class DeltaLayout:
         rows: list[RawValue] = [(value,) for value in values] if is_bare else list(map(tuple, values))
         if self._value_ddl is None:
             if self.kind is StateType.OPAQUE:
-                return [(txid, attempt, _encoded(prev), _encoded(curr)) for txid, attempt, prev, curr in rows]
-            return [(*head, _encoded(value)) for *head, value in rows]
+                return [
+                    (txid, attempt, _encode_or_none(prev), _encode_or_none(curr)) for txid, attempt, prev, curr in rows
+                ]
+            return [(*head, _encode_or_none(value)) for *head, value in rows]
         if self._plain_values or not rows:
             return rows
         raw = zip(*map(python_of, self._value_arrays(rows)), strict=True)
@@ -166,7 +168,7 @@ class DeltaLayout:
 
     def _unpacker(self) -> Callable[[RawValue], Any]:
         bare: Callable[[Any], Any] = copy.deepcopy if self._nested_values else _same
-        bare = _decoded if self._value_ddl is None else bare
+        bare = _decode_or_none if self._value_ddl is None else bare
         if self.kind is StateType.OPAQUE:
             if bare is _same:
                 return OpaqueValue._make
@@ -198,7 +200,7 @@ class DeltaLayout:
         return pa.concat_tables([rows, pa.Table.from_pylist([mark], self.schema)])
 
     def raw_rows(self, new: NumberColumns) -> dict[RawKey, Any]:
-        names = listed(new.place[0])
+        names = as_list(new.place[0])
         return dict(zip(zip(names, strict=True) if len(self.key_columns) == 1 else names, new, strict=True))
 
     # ---- from rows ------------------------------------------------------------------------------------------------
@@ -240,7 +242,7 @@ class DeltaLayout:
         txids, attempts, prevs, currs = (one_array(rows[name]) for name in self.value_columns)
         return NumberColumns.read(self.form, txids, attempts, prevs, currs)
 
-    def reduced(self, table: pa.Table, drop_deleted: bool) -> pa.Table:
+    def latest_rows(self, table: pa.Table, drop_deleted: bool) -> pa.Table:
         """Return the latest row of each key and the latest sentinel, in the order of `_seq`, without leaving Arrow.
 
         With `drop_deleted` the marks of deleted keys are dropped too, which is right if `table` holds all rows of these keys.
@@ -307,11 +309,11 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _encoded(value: Any) -> bytes | None:
+def _encode_or_none(value: Any) -> bytes | None:
     return None if value is None else encode(value)
 
 
-def _decoded(value: bytes | None) -> Any:
+def _decode_or_none(value: bytes | None) -> Any:
     return None if value is None else decode(value)
 
 

@@ -68,8 +68,8 @@ class DeltaBackingMap(BackingMap):
         self.tables = tables = StateTables(path, kind, conf, partition, options)
         self._layout, self._what, self._app, self._table = tables.layout, tables.what, tables.app, tables.changes
         self._base = OpenedBase(tables)
-        self._maintenance = Maintenance(tables, self._base.merged)
-        self._index = Index(tables, self._base, self._maintenance.opened)
+        self._maintenance = Maintenance(tables, self._base.merged_seq)
+        self._index = Index(tables, self._base, self._maintenance.note_files)
         self._reader = Reader(tables) if conf is not None and conf.read_only else None
         self._publishing = Publishing(tables, self._index, self._base, self._maintenance)
         self.staging = Staging(tables, partition)
@@ -192,7 +192,7 @@ class DeltaBackingMap(BackingMap):
         check_move(self._what, own, found, found)
         self._publishing.by_tasks()
         self._publishing.before(txid, found)
-        file = Staged.unpacked(staged)
+        file = Staged.from_bytes(staged)
         self._table.refresh()
         self._write(lambda: self.staging.publish(own, txid, file, *self._expiry.mark(file.seq)), own)
         self._seen = (own,)
@@ -200,12 +200,12 @@ class DeltaBackingMap(BackingMap):
         self._maintenance.after_commit()
         self.staging.discard(own.incarnation, own.attempt)
 
-    def recorded(self, snapshot: Snapshot) -> None:
+    def publish_snapshot(self, snapshot: Snapshot) -> None:
         """Delete what earlier drivers left; then publish the state after a batch that the log holds."""
         if self._reader is None:
             self.staging.discard_all(once=True)
             if self._seen is not None and self._seen[0] is not None:
-                self._publishing.recorded(snapshot, self._seen[0])
+                self._publishing.try_publish(snapshot, self._seen[0])
 
     # ---- the sentinel ---------------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class DeltaBackingMap(BackingMap):
         """Put a deletion of each row that has expired, and is not written by this commit."""
         if is_staged:
             self._expiry.follow()
-        if keys := self._expiry.expired():
+        if keys := self._expiry.expired_keys():
             puts = self._rows()
             puts.update({key: self._layout.deleted for key in keys if key not in puts})
 
@@ -323,7 +323,7 @@ class DeltaBackingMap(BackingMap):
         if not is_written:
             self._forget()
             raise self._overtaken(own)
-        self._expiry.marked()
+        self._expiry.confirm_mark()
 
     def _overtaken(self, own: Sentinel | None) -> Exception:
         """Return the error of a commit that was refused because another writer has committed."""

@@ -72,7 +72,7 @@ class Publishing:
         if self._index.sentinel is None:
             self._publish(_NEWEST, None, None)
 
-    def recorded(self, snapshot: Snapshot, newest: Sentinel) -> None:
+    def try_publish(self, snapshot: Snapshot, newest: Sentinel) -> None:
         """Publish the state after a batch that the log holds; what fails is published with the next one."""
         try:
             self._publish(snapshot, newest, newest)
@@ -101,7 +101,7 @@ class Publishing:
         self._index.forget()
         self._base.look()
         self._is_unread = True
-        self._maintenance.opened(len(self._changes.files()))
+        self._maintenance.note_files(len(self._changes.files()))
 
     def by_index(self) -> bool:
         """The rows are in the index from now on; False if another writer has committed meanwhile."""
@@ -262,12 +262,14 @@ class Publisher:
             is_there = self._published.refresh() != ABSENT
             if self._published.holds() or not is_newest(self._changes, due):
                 return
-            shown = self._published.shown() if is_there else None
+            shown = self._published.read_shown() if is_there else None
             if shown is not None and (shown.is_same(due) or shown.is_later(due)):
                 return
             if changes.refresh() == ABSENT:
                 return
-            rows = self._tables.rows.of(self._tables.layout.reduced(changes.scan(), drop_deleted=True), due.snapshot)
+            rows = self._tables.rows.of(
+                self._tables.layout.latest_rows(changes.scan(), drop_deleted=True), due.snapshot
+            )
             try:
                 self._published.create()  # another program may have deleted it
                 self._published.show(rows, due)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyarrow.fs import FileSelector
 
-from states.delta.data_files import added, name_of
+from states.delta.data_files import add_action, name_of
 from states.delta.faults import VersionMoved
 from states.delta.fence import STAGED_AS, CommitNote, moved_by_compactions
 from states.delta.index import Index
@@ -66,7 +66,7 @@ class Staging:
             self.is_on = False
         if self._staged is None:
             raise StateError(f"nothing was staged for {self._what}")
-        return self._staged.packed()
+        return self._staged.to_bytes()
 
     def begin(self, claim: Sentinel, txid: Txid) -> None:
         """Delete what earlier attempts have staged; raise `SecondRunError` if another run of this task has staged."""
@@ -85,7 +85,7 @@ class Staging:
         written = self._table.data_file(rows, (seq, seq), name=path)
         assert written is not None, "a sentinel is a row"
         self._staged = Staged(str(name), written.size, rows.num_rows, seq, index.version)
-        index.staged(str(name), puts, claim, seq)
+        index.note_staged(str(name), puts, claim, seq)
 
     # ---- in the driver --------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Staging:
         table.refresh()
         if table.version != staged.version and not moved_by_compactions(table, staged.version):
             return False
-        file, note = self._moved(staged), CommitNote.of_commit(txid).metadata() | {STAGED_AS: staged.name}
+        file, note = self._move_staged(staged), CommitNote.of_commit(txid).metadata() | {STAGED_AS: staged.name}
         for _ in range(_TRIES):
             at = table.version
             try:
@@ -140,7 +140,7 @@ class Staging:
             files = self._table.filesystem().get_file_info(FileSelector(STAGED, allow_not_found=True))
         yield from (name for info in files if (name := StagedName.of_file(info.base_name)) is not None)
 
-    def _moved(self, staged: Staged) -> AddAction:
+    def _move_staged(self, staged: Staged) -> AddAction:
         """Move a file to the others, durably, and return the action that adds it."""
         name = name_of(staged.seq, staged.seq)
         with self._table.or_forgotten("publish a commit to"):
@@ -151,7 +151,7 @@ class Staging:
                     f"{self._table.name}: what a task staged ({staged.name}) is gone; the batch may be replayed"
                 ) from error
         self._table.sync_data(name)
-        return added(name, staged.size, staged.rows, True)
+        return add_action(name, staged.size, staged.rows, True)
 
 
 STAGED = "_staged"
@@ -195,11 +195,11 @@ class Staged(NamedTuple):
     seq: int = 0
     version: int = 0
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         return json.dumps(self).encode()
 
     @classmethod
-    def unpacked(cls, data: bytes) -> Self:
+    def from_bytes(cls, data: bytes) -> Self:
         return cls(*json.loads(data))
 
 

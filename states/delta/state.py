@@ -55,7 +55,7 @@ from trident.fields import quoted
 from trident.redaction import Redacted
 from trident.state.interfaces import Key, State, StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.map_state import SnapshottableMap
-from trident.state.maps import map_for, migrated
+from trident.state.maps import map_for, migrate_values
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
@@ -102,9 +102,9 @@ class DeltaStateAt(State):
     def _of(self, raw: Sequence[RawValue | None]) -> list[Any]:
         values = self._layout.unpack_values(raw)
         if self._layout.kind is StateType.OPAQUE:
-            opaque: Sequence[OpaqueValue | None] = migrated(values, self._snapshot.winners, self._types)
+            opaque: Sequence[OpaqueValue | None] = migrate_values(values, self._snapshot.winners, self._types)
             found = [None if one is None else one.at(self._snapshot) for one in opaque]
-            return found if self._types is None else self._types.declared(found)
+            return found if self._types is None else self._types.narrow(found)
         return [value.value if isinstance(value, TransactionalValue) else value for value in values]
 
 
@@ -122,7 +122,7 @@ class DeltaMapState(SnapshottableMap):
 
     def at(self, txid: int | Snapshot) -> DeltaStateAt:
         """Return the state as it was after batch `txid`; see `delta_state_at`."""
-        return DeltaStateAt(self._tables, *_found(self._tables, txid))
+        return DeltaStateAt(self._tables, *_table_at(self._tables, txid))
 
     def to_dataframe(self, spark: SparkSession, snapshot: Snapshot | None = None) -> DataFrame:
         """Return the table as a DataFrame of its key columns and `value`; see `delta_dataframe`.
@@ -135,7 +135,7 @@ class DeltaMapState(SnapshottableMap):
             raise EnvironmentProblem("values of former declarations are read by this process")
         if snapshot is None:
             return delta_dataframe(spark, self._path)
-        table, then = _found(self._tables, snapshot)
+        table, then = _table_at(self._tables, snapshot)
         if table.version <= 0:  # nothing was ever committed
             columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
             return spark.createDataFrame(
@@ -160,7 +160,7 @@ class DeltaMapState(SnapshottableMap):
 
     def recorded(self, snapshot: Snapshot) -> None:
         """Publish the state after a batch that the log holds; called between two commits."""
-        self._backing.recorded(snapshot)
+        self._backing.publish_snapshot(snapshot)
 
     def wait_for_maintenance(self) -> None:
         """Return once no compaction is running, and what may be published is."""
@@ -194,7 +194,7 @@ def delta_state_at(
         The batch is not known to be committed, or is no longer retained; the message names the batches that are.
     """
     tables = StateTables(path, state_type(kind), conf, 0, DeltaOptions(**options))
-    return DeltaStateAt(tables, *_found(tables, txid))
+    return DeltaStateAt(tables, *_table_at(tables, txid))
 
 
 def _base(tables: StateTables, changes: StateTable, txid: int) -> PublishedTable | None:
@@ -218,7 +218,7 @@ def _base(tables: StateTables, changes: StateTable, txid: int) -> PublishedTable
     return None if holds is None else old
 
 
-def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snapshot]:
+def _table_at(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snapshot]:
     """Return the table of the changes at a batch of its history, and the batch with the winners that the newest commit knows.
 
     The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
@@ -227,35 +227,43 @@ def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snaps
     Raises `StateError`: the batch is gone, there is no commit, or it is later than the last one and given by its number alone.
     """
     table = tables.changes.another(read_only=True)
-    # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
-    given = txid if isinstance(txid, Snapshot) else None
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
     what = f"read Delta state {table.name} as of batch {number}"
-    if table.refresh() == ABSENT and given is None:
+    if table.refresh() == ABSENT and not isinstance(txid, Snapshot):
         raise StateError(f"{what}: there is no table")
-    if table.version <= 0 and given is not None:
-        return table, given
+    if table.version <= 0 and isinstance(txid, Snapshot):
+        return table, txid
     shown = list(shown_commits(table.notes(), table.version))
+    at, snapshot = _version_at(table, shown, txid, what)
+    old = None if at is None else table.another(read_only=True, at=at)
+    if old is None or not old.readable():
+        raise StateError(f"{what}: {_retention(table, [(version, note.txid) for version, note in shown if note.txid])}")
+    return old, snapshot
+
+
+def _version_at(
+    table: StateTable, shown: Sequence[tuple[int, CommitNote]], txid: int | Snapshot, what: str
+) -> tuple[int | None, Snapshot]:
+    """Return the version that shows a batch, None if it is gone, and the batch with its winners."""
     # The sentinel names the last batch that touched the table, even if the history does not go back so far.
     sentinel = None if shown else newest_sentinel(table)
     last = shown[0][1] if shown else sentinel and CommitNote.of_sentinel(sentinel)
-    if last is None or not (last.txid or given):  # a sentinel of batch 0 is written before the first batch
+    # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
+    from_log = isinstance(txid, Snapshot)
+    if last is None or not (last.txid or from_log):  # a sentinel of batch 0 is written before the first batch
         raise StateError(f"{what}: its log holds no commit of a batch")
-    if number > last.txid and given is None:
+    snapshot = txid if isinstance(txid, Snapshot) else last.snapshot(int(txid))
+    if from_log and snapshot.txid >= last.txid:
+        return table.version, snapshot
+    if snapshot.txid > last.txid:
         raise StateError(
             f"{what}: the last batch that touched it is {last.txid}, and only the topology's "
             "log knows whether there were later ones. Read it through the topology, or give a Snapshot of its log"
         )
-    at = next((version for version, note in shown if note.txid <= number), None)
-    if number >= last.txid and given is not None:
-        at = table.version
-    old = None if at is None else table.another(read_only=True, at=at)
-    if old is None or not old.readable():
-        raise StateError(f"{what}: {_retained(table, [(version, note.txid) for version, note in shown if note.txid])}")
-    return old, given or last.snapshot(number)
+    return next((version for version, note in shown if note.txid <= snapshot.txid), None), snapshot
 
 
-def _retained(table: StateTable, versions: list[tuple[int, int]]) -> str:
+def _retention(table: StateTable, versions: list[tuple[int, int]]) -> str:
     # Older files are deleted first, so the readable versions are the end of the history; ascending here.
     versions = versions[::-1]
     first = bisect_left(versions, True, key=lambda place: table.another(read_only=True, at=place[0]).readable())

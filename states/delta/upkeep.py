@@ -51,17 +51,17 @@ class Maintenance:
     """Keeps one table small. The commit at which it is due starts it. It has a table object and a thread of its own.
 
     `tables`: the state; the thread opens the table of its changes again.
-    `merged`: returns the `_seq` up to which all changes are in a base, which deletions must still reach; None without a base.
+    `merged_seq`: returns the `_seq` up to which all changes are in a base, which deletions must reach; None without a base.
     """
 
-    def __init__(self, tables: StateTables, merged: Callable[[], int | None]) -> None:
+    def __init__(self, tables: StateTables, merged_seq: Callable[[], int | None]) -> None:
         self._source, self._layout, self._options = tables.changes, tables.layout, tables.options
-        self._what, self._merged = tables.what, merged
+        self._what, self._merged_seq = tables.what, merged_seq
         self._files = self._entries = self._runs = 0
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def opened(self, files: int) -> None:
+    def note_files(self, files: int) -> None:
         """Note the number of files of a table that was read."""
         self._files = files
 
@@ -110,7 +110,7 @@ class Maintenance:
             _LOGGER.warning("maintenance of %s was postponed: %s", self._what, error)
 
     def _compact(self, table: StateTable) -> None:
-        files, merged = table.files(), self._merged()
+        files, merged = table.files(), self._merged_seq()
         if merged is not None:
             files = last_rows([file for file in files if file.first > merged])
         first = first_to_merge(files)
@@ -121,7 +121,7 @@ class Maintenance:
         if table.version != at:
             raise VersionMoved(f"the files of version {at} were deleted meanwhile")
         note = {COMPACTION: "rows" if everything else "files"}
-        table.replace(self._layout.reduced(rows, drop_deleted=everything), files[first:], (_APP, at), note)
+        table.replace(self._layout.latest_rows(rows, drop_deleted=everything), files[first:], (_APP, at), note)
 
 
 def last_rows(files: list[DataFile]) -> list[DataFile]:
@@ -190,12 +190,12 @@ class Expiry:
         self._made = TimeMark(last.number + 1, now, seq)
         return self._made.transactions()
 
-    def marked(self) -> None:
+    def confirm_mark(self) -> None:
         """Take note that the version is made."""
         if self._made is not None:
             self._marks, self._made = [*self._read(), self._made][-_KEPT:], None
 
-    def expired(self) -> list[RawKey]:
+    def expired_keys(self) -> list[RawKey]:
         """Return the keys whose latest row has expired, as of the version last seen."""
         if self._ttl_s is None or not (marks := self._read()):
             return []
@@ -207,7 +207,7 @@ class Expiry:
         table.refresh()
         first, *_ = self._layout.value_columns
         rows = table.scan(None, [*self._layout.key_columns, first, SEQ_COLUMN, SENTINEL_COLUMN])
-        rows = self._layout.reduced(rows, drop_deleted=True)
+        rows = self._layout.latest_rows(rows, drop_deleted=True)
         rows = rows.filter(pc.and_(pc.is_null(rows[SENTINEL_COLUMN]), pc.less_equal(rows[SEQ_COLUMN], until)))
         if not rows.num_rows:
             self._clean = until

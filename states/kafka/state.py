@@ -111,11 +111,11 @@ class ToTopic:
         columns, places = list(zip(*rows, strict=True)), self._positions(names)
         at = {role: columns[place] for role, place in places.items()}
         values = at["value"] if "value" in at else _others(names, rows, places.values())
-        keys = _encoded(self.encode_key, at["key"], "the key") if "key" in at else repeat(None)
+        keys = _encode_values(self.encode_key, at["key"], "the key") if "key" in at else repeat(None)
         partitions = map(_partition, at["partition"]) if "partition" in at else repeat(-1)
         times = map(_milliseconds, at["timestamp"]) if "timestamp" in at else repeat(0)
         headers = map(_headers, at["headers"]) if "headers" in at else repeat(None)
-        return zip(keys, _encoded(self.encode, values, "the value"), partitions, times, headers, strict=False)
+        return zip(keys, _encode_values(self.encode, values, "the value"), partitions, times, headers, strict=False)
 
     def _positions(self, names: Sequence[str]) -> dict[str, int]:
         found = {}
@@ -135,7 +135,7 @@ def _others(names: Sequence[str], rows: Iterable[Sequence[Any]], used: Container
     return [{name: row[place] for name, place in rest.items()} for row in rows]
 
 
-def _encoded(given: str | Avro | Encode, values: Sequence[Any], what: str) -> list[bytes | None]:
+def _encode_values(given: str | Avro | Encode, values: Sequence[Any], what: str) -> list[bytes | None]:
     if given == "auto":
         return [
             value.encode() if type(value) is str else value if type(value) is bytes or value is None else _json(value)

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from states.memcached.key_names import Names
 from states.memcached.options import MemcachedOptions
-from states.memcached.servers import CHANGED, MemcachedConnection, Servers, refused
+from states.memcached.servers import CHANGED, MemcachedConnection, Servers, write_error
 from trident.errors import BackendError, EnvironmentProblem, StateLossDetected
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel, Txid
@@ -184,13 +184,13 @@ class CommitGuard:
         self._learn(record)
         if record is None:
             if own is not None and not self._loss_reported:
-                raise self._lost(self._loss() or "its sentinel is gone")
+                raise self._loss_error(self._loss() or "its sentinel is gone")
             return None
         lost, sentinel = self._loss(), record.sentinel
         if lost is None:
             return sentinel
         if own is not None and sentinel == own.sentinel and not self._loss_reported:
-            raise self._lost(lost)
+            raise self._loss_error(lost)
         return sentinel._replace(incarnation=f"{sentinel.incarnation} (lost data: {lost})")
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
@@ -234,14 +234,14 @@ class CommitGuard:
         known = self._baseline.get(name)
         if known is not None and int(epoch) != known.epoch:
             now = {name: self._look_at(connection)}
-            raise self._lost(loss({name: known}, now) or f"server {name} has lost the epoch")
+            raise self._loss_error(loss({name: known}, now) or f"server {name} has lost the epoch")
 
     def check_health(self) -> None:
         """Raise `StateLossDetected` if a server has forgotten anything since the state began."""
         if self._baseline:
             lost = self._loss()
             if lost is not None:
-                raise self._lost(lost)
+                raise self._loss_error(lost)
 
     def flags_on(self, connection: MemcachedConnection) -> bytes:
         """Return the client flags that a value on this server must have; for a put without any commit lay them."""
@@ -278,9 +278,9 @@ class CommitGuard:
         try:
             yield
         except StateLossDetected as error:
-            raise self._lost(self._loss() or error.args[1]) from None
+            raise self._loss_error(self._loss() or error.args[1]) from None
 
-    def _lost(self, found: str) -> StateLossDetected:
+    def _loss_error(self, found: str) -> StateLossDetected:
         self._loss_reported = True  # from now on `read_sentinel` shows the store as it is
         return StateLossDetected(self.place, found)
 
@@ -306,9 +306,9 @@ class CommitGuard:
             connection.write([name], b"0", b"0", [_new_epoch()], [None])  # or another partition did
             found = connection.gets([name])
         epoch = int(found[name].data) if name in found else 0
-        return Health.of(epoch, self._counted(connection))
+        return Health.of(epoch, self._read_statistics(connection))
 
-    def _counted(self, connection: MemcachedConnection) -> Mapping[bytes, Any]:
+    def _read_statistics(self, connection: MemcachedConnection) -> Mapping[bytes, Any]:
         """Return the statistics of a server, including the slab page that is being moved."""
         statistics = first = connection.statistics()
         give_up = time.monotonic() + self._patience_s
@@ -351,7 +351,7 @@ class _RecordRegister(Register):
         if reply == b"STORED":
             return new
         if reply not in CHANGED:
-            raise refused(self._state, self._home.name, [(("the sentinel",), reply)])
+            raise write_error(self._state, self._home.name, [(("the sentinel",), reply)])
         now = self.read()
         if now == new:  # the same bytes are not ours: each writer must find its own
             raise BackendError(f"another run of the same attempt moved the sentinel of state {self._state!r} meanwhile")

@@ -102,7 +102,7 @@ class Replies:
             head = buffer[at:end].split(b" ")
             if len(head) != 5 or head[0] != b"VALUE" or not head[3].isdigit():
                 if head != [b"END"]:
-                    raise Refusal(_shown(buffer[at:end]))
+                    raise Refusal(_printable(buffer[at:end]))
                 self._buffer = buffer[end + 2 :]
                 return items
             start = end + 2
@@ -127,7 +127,7 @@ class Replies:
             buffer = self._more(buffer, 0, 1)
         self._buffer = buffer
         if len(lines) > count or buffer:
-            raise Refusal(f"{_shown(lines[count] if len(lines) > count else buffer)} after {count} replies")
+            raise Refusal(f"{_printable(lines[count] if len(lines) > count else buffer)} after {count} replies")
         return lines
 
     def _more(self, buffer: bytes, at: int, wanted: int) -> bytes:
@@ -168,7 +168,7 @@ def _item(fields: tuple[bytes, bytes, bytes]) -> Item:
     return tuple.__new__(Item, fields)  # without the check of the length: once per key that is read
 
 
-def _shown(line: bytes) -> str:
+def _printable(line: bytes) -> str:
     return line[:120].decode("ascii", "backslashreplace")
 
 
@@ -178,7 +178,7 @@ CHANGED = (b"EXISTS", b"NOT_STORED", b"NOT_FOUND")
 _SHOWN = 3
 
 
-def refused(state: str, server: str, failed: Sequence[tuple[Key, bytes]]) -> BackendError:
+def write_error(state: str, server: str, failed: Sequence[tuple[Key, bytes]]) -> BackendError:
     """Return the error for keys that were not written, each with its reply; the gravest reply speaks for all."""
     what, keys = f"write to state {state!r} on memcached server {server}", _shown_keys([key for key, _ in failed])
     too_large = [key for key, reply in failed if b"too large" in reply]
@@ -302,7 +302,7 @@ class MemcachedConnection:
             return lines
         except self._errors as error:
             self.close()
-            raise self._failed(what, error) from error
+            raise self._backend_error(what, error) from error
 
     def _read(self, what: str, ask: Callable[[], T]) -> T:
         def attempt() -> T:
@@ -315,7 +315,7 @@ class MemcachedConnection:
         try:
             return self._retries.run(attempt, self._broken)
         except self._errors as error:
-            raise self._failed(what, error) from error
+            raise self._backend_error(what, error) from error
 
     def _connect(self) -> Any:
         if self._client.sock is None:
@@ -329,7 +329,7 @@ class MemcachedConnection:
         received: bytes = self._client.sock.recv(size)
         return received
 
-    def _failed(self, what: str, error: Exception) -> BackendError:
+    def _backend_error(self, what: str, error: Exception) -> BackendError:
         reason = str(error) or type(error).__name__
         message = (
             f"cannot {what} on memcached server {self.name}: {reason}. Whether a write was done is unknown; the batch "

@@ -135,7 +135,7 @@ class MemcachedCache(SpacedCache[Any]):
         for connection, chunk in self._servers.chunks(named.names):
             items = connection.gets([named.names[at] for at in chunk])
             found.update((name, item.data) for name, item in items.items())
-        entries = named.found(keys, found)
+        entries = named.unwrap(keys, found)
         values = iter(self._serializer.deserialize_many([e[1:] for e in entries if e and e[:1] == _VALUE]))
         return [None if not e else (next(values) if e[:1] == _VALUE else None,) for e in entries]
 
@@ -143,7 +143,7 @@ class MemcachedCache(SpacedCache[Any]):
         """Keep entries; those that the server has no room for are deleted instead."""
         named = self._names_of(space).of(keys)
         there = iter(self._serializer.serialize_many([value for value in values if value is not None]))
-        entries = named.wrapped([_ABSENT if value is None else _VALUE + next(there) for value in values])
+        entries = named.wrap([_ABSENT if value is None else _VALUE + next(there) for value in values])
         for connection, chunk in self._servers.chunks(named.names, entries):
             self._put(connection, [(named.names[at], entries[at]) for at in chunk])
 

@@ -22,7 +22,7 @@ from typing import Any
 from psycopg import Error, errors
 from psycopg.sql import Literal
 
-from states.postgres.columns import AT, Columns, gives, listed
+from states.postgres.columns import AT, Columns, column_list, gives
 from states.postgres.connection import Session
 from states.postgres.options import PostgresOptions, identifier
 from trident.errors import BackendError
@@ -88,17 +88,17 @@ class ChangeTable:
 
     def create(self, connection: PostgresConnection) -> None:
         """Make the tables, unless they are there: a statement that makes one waits for writers; refuse other columns."""
-        found = self._found(connection)
+        found = self._read_columns(connection)
         columns = ", ".join(f"{column.quoted} {column.form.sql}" for column in self._columns.all)
         for statement in () if found else _TABLES:
             make(connection, self._sql(statement, columns=columns), self._state)
-        found = found or self._found(connection)
+        found = found or self._read_columns(connection)
         lacking = self._columns.lacking(found) if self._evolves else []
         if lacking:  # made by a former declaration, as the table itself
             connection.execute(
-                self._sql("ALTER TABLE {changes} {added}", added=self._columns.added(found, lacking)), ()
+                self._sql("ALTER TABLE {changes} {added}", added=self._columns.alterations(found, lacking)), ()
             )
-            found = self._found(connection)
+            found = self._read_columns(connection)
         for column in self._columns.all:
             if not gives(found.get(column.name, ""), column.form.sql):
                 there = found.get(column.name, "not there")
@@ -108,13 +108,13 @@ class ChangeTable:
                     retryable=False,
                 )
 
-    def _found(self, connection: PostgresConnection) -> dict[str, str]:
+    def _read_columns(self, connection: PostgresConnection) -> dict[str, str]:
         return dict(connection.execute(_WRITTEN, (self._names.changes,)).fetchall())
 
     @property
     def clause(self) -> str:
         """The expression that writes what the expression `put` returns, if batch %(changes_of)s wrote it."""
-        names = listed(self._columns.all)
+        names = column_list(self._columns.all)
         test = f'"{TXID}" = %(changes_of)s'
         statement = "INSERT INTO {changes} ({names}) SELECT {names} FROM put WHERE {test}"
         return f", changed AS ({self._names.sql(statement, names=names, test=test)})"
@@ -127,7 +127,7 @@ class ChangeTable:
         statement = self._sql(_LET_GO, end=end)
         self._session.run("delete old changes", lambda opened: opened.execute(statement, given))
 
-    def gone(self) -> int:
+    def last_gone(self) -> int:
         """Return the last batch of which rows were deleted."""
         query = self._sql("SELECT txid FROM {gone} WHERE state = %(state)s")
         with suppress(errors.UndefinedTable):
@@ -146,7 +146,7 @@ class ChangeTable:
 
         Raises `BackendError`: the state has a table, and none with its changes.
         """
-        if not self._found(connection):
+        if not self._read_columns(connection):
             ((is_there,),) = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (self._names.table,)).fetchall()
             if is_there:
                 raise BackendError(
@@ -157,7 +157,7 @@ class ChangeTable:
             return []
         columns, place = self._columns.read, self._columns.read.index(self._columns.own[0])
         test = f'"{TXID}" > %(after)s AND "{TXID}" <= %(until)s ORDER BY "{TXID}"'
-        query = self._sql("SELECT {names} FROM {changes} WHERE {test}", names=listed(columns), test=test)
+        query = self._sql("SELECT {names} FROM {changes} WHERE {test}", names=column_list(columns), test=test)
         given = {"after": after, "until": until}
         rows = connection.execute(query + b" LIMIT %d" % _ROWS, given, binary=True).fetchall()
         if len(rows) == _ROWS:
@@ -167,11 +167,11 @@ class ChangeTable:
                 rows = connection.execute(query, {"after": after, "until": last}, binary=True).fetchall()
             else:
                 rows = whole
-        return [(txid, self._stored(list(some))) for txid, some in groupby(rows, key=lambda row: row[place])]
+        return [(txid, self._entries_of(list(some))) for txid, some in groupby(rows, key=lambda row: row[place])]
 
     def forget(self, keys: Sequence[Key]) -> None:
         for nulls, alike in self._columns.by_nulls(self._columns.names(keys)):
-            asked, tests, given = self._columns.asked(nulls, alike, "gone")
+            asked, tests, given = self._columns.asked_keys(nulls, alike, "gone")
             statement = self._sql("DELETE FROM {changes} AS own USING {asked} WHERE {tests}", asked=asked, tests=tests)
             self._delete(statement, given)
 
@@ -183,14 +183,14 @@ class ChangeTable:
         with suppress(errors.UndefinedTable):
             self._session.run("delete changes", lambda opened: opened.execute(statement, given))
 
-    def _stored(self, rows: list[Any]) -> list[tuple[Key, Any]]:
+    def _entries_of(self, rows: list[Any]) -> list[tuple[Key, Any]]:
         """Return the keys and values of the rows of one batch, those of each attempt for themselves."""
         place = self._columns.read.index(self._columns.own[1])
         rows.sort(key=lambda row: row[place])
         return [
             pair
             for _, some in groupby(rows, key=lambda row: row[place])
-            for pair in self._columns.stored(list(some)).items()
+            for pair in self._columns.values_by_key(list(some)).items()
         ]
 
     def _sql(self, statement: str, **parts: str) -> bytes:
@@ -250,20 +250,20 @@ class CommittedView:
     def _statement(self, connection: PostgresConnection) -> str:
         columns, is_opaque = self._columns, self._columns.kind is StateType.OPAQUE
 
-        def chosen(name: str, before: str) -> str:
+        def committed_value(name: str, before: str) -> str:
             return f"CASE WHEN trident_stands THEN own.{name} ELSE own.{before} END" if is_opaque else f"own.{name}"
 
         pairs = [(one.quoted, before.quoted) for one, before in zip(columns.values, columns.befores, strict=False)]
-        is_there = f"{chosen(*pairs[0])} IS NOT NULL"
+        is_there = f"{committed_value(*pairs[0])} IS NOT NULL"
         if columns.shape.is_struct:
-            is_there = f"{chosen(identifier(NULL), identifier(BEFORE_NULL))} IS NOT TRUE"
+            is_there = f"{committed_value(identifier(NULL), identifier(BEFORE_NULL))} IS NOT TRUE"
         state, topology = (
             Literal(name).as_string(connection).replace("%", "%%") for name in (self._state, self._topology)
         )
         return self._names.sql(
             "CREATE OR REPLACE VIEW {committed} AS" + _RULES[columns.kind],
-            keys=listed(columns.keys, "own."),
-            values=", ".join(f"{chosen(*pair)} AS {pair[0]}" for pair in pairs),
+            keys=column_list(columns.keys, "own."),
+            values=", ".join(f"{committed_value(*pair)} AS {pair[0]}" for pair in pairs),
             is_there=is_there,
             state=state,
             topology=topology,

@@ -118,7 +118,7 @@ class ByteRows(TypedRows):
 def byte_map(options: PostgresOptions, conf: StateConf, partition: int) -> WholeCommitMap:
     """Return the map of a partition whose keys and values are bytes."""
     what = _what(options, conf, partition)
-    return WholeCommitMap(ByteRows(options, conf, what, ByteColumns.made(), None), conf, partition, what)
+    return WholeCommitMap(ByteRows(options, conf, what, ByteColumns.of_bytes(), None), conf, partition, what)
 
 
 def _what(options: PostgresOptions, conf: StateConf, partition: int) -> str:

@@ -59,7 +59,7 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
             if value is not None and not (0 < len(value.encode()) <= MAX_NAME_BYTES and "\0" not in value):
                 raise self.refused(name, f"give 1 to {MAX_NAME_BYTES} bytes, without NUL")
 
-    def names(self, conf: StateConf) -> Names:
+    def names(self, conf: StateConf) -> TableNames:
         """Return the names of what a state has, in the schema if one is given."""
         at, table = [self.schema] if self.schema is not None else [], self.table or table_name(conf.prefix)
         index = identifier(table_name(f"{table}_changes_txid"))  # which is where its table is
@@ -69,7 +69,7 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
             f"{OWN}changes_gone",
             table_name(f"{table}_committed"),
         ]
-        return Names(table, index, *(identifier(*at, name) for name in (table, *others)))
+        return TableNames(table, index, *(identifier(*at, name) for name in (table, *others)))
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -82,7 +82,7 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
 
 
 @dataclass(frozen=True)
-class Names:
+class TableNames:
     """The names, as SQL, of what a state has: its table, and what is beside it.
 
     `bare`: the table by its name alone, as `trident_sentinels` and `trident_changes_gone` know it.
@@ -101,10 +101,10 @@ class Names:
 
         All at once: a name may have braces.
         """
-        return statement.format(**self._quoted, **parts)
+        return statement.format(**self._quoted_names, **parts)
 
     @cached_property
-    def _quoted(self) -> dict[str, str]:
+    def _quoted_names(self) -> dict[str, str]:
         return {place: name.replace("%", "%%") for place, name in asdict(self).items()}
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from psycopg import Cursor, errors
 
 from states.postgres.beside_table import ChangeTable, CommittedView
-from states.postgres.columns import AT, Columns, Packed, listed, offsets_of, packed
+from states.postgres.columns import AT, Columns, Packed, column_list, offsets_of, pack_array
 from states.postgres.connection import FencedWrite, Session
-from states.postgres.number_arrays import FoundArrays, TablePuts, fits_arrays, selected
+from states.postgres.number_arrays import FoundArrays, TablePuts, fits_arrays, select_list
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
 from trident.errors import StateError
@@ -106,10 +106,10 @@ class TypedRows(StoredRows):
         found: dict[Key, Any] = {}
         for some in by_count(keys, self._options.max_keys_per_call):
             for nulls, alike in self._columns.by_nulls(some):
-                query = self._found(
-                    listed(self._columns.read, "own."), nulls, self._columns.asked(nulls, alike, "asked")
+                query = self._select_query(
+                    column_list(self._columns.read, "own."), nulls, self._columns.asked_keys(nulls, alike, "asked")
                 )
-                found.update(self._columns.stored(self._rows(f"read {len(keys)} keys", *query)))
+                found.update(self._columns.values_by_key(self._rows(f"read {len(keys)} keys", *query)))
         return found
 
     def find(self, keys: Sequence[Key]) -> NumberColumns | None:
@@ -125,10 +125,10 @@ class TypedRows(StoredRows):
         if longest > self.max_key_bytes or any(array.null_count for array in arrays):
             return None
         nulls, answers, most = (False,) * len(arrays), [], self._options.max_keys_per_call
-        what = selected(columns)
+        what = select_list(columns)
         for start in range(0, rows, most):
             asked = columns.asked_arrays(nulls, [array.slice(start, most) for array in arrays], "asked")
-            answers += self._rows(f"read {rows} keys", *self._found(what, nulls, asked), fetch=_cells)
+            answers += self._rows(f"read {rows} keys", *self._select_query(what, nulls, asked), fetch=_cells)
         found = FoundArrays(columns, answers)
         if found.is_foreign:
             return None  # the read of rows names it
@@ -171,7 +171,7 @@ class TypedRows(StoredRows):
     def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
         """Write all or nothing; return False if the sentinel is not `found`, or its witness is gone."""
         witness = self._next_witness(puts)
-        doing, write = f"write {len(puts)} keys", self._fenced(puts, sentinel, found, new, witness)
+        doing, write = f"write {len(puts)} keys", self._fenced_write(puts, sentinel, found, new, witness)
 
         def send(connection: PostgresConnection) -> bool:
             self._table.prepare(connection)
@@ -192,11 +192,11 @@ class TypedRows(StoredRows):
         if found is None:
             self._session.run("make the table", self._table.create)
         witness = self._next_witness(puts)
-        write = self._fenced(puts, sentinel, found, new, witness)
+        write = self._fenced_write(puts, sentinel, found, new, witness)
         self._witness, self._keeps_witness = witness, True  # if it is not written, the next commit reads what is there
         return self._session.leave(f"write {len(puts)} keys", write)
 
-    def _fenced(
+    def _fenced_write(
         self, puts: Puts, sentinel: bytes, found: bytes | None, new: bytes, witness: bytes | None
     ) -> FencedWrite:
         fence, given = self._fence(sentinel, found, new, witness) if sentinel else (_FREE, {})
@@ -244,7 +244,7 @@ class TypedRows(StoredRows):
         for at, (nulls, alike) in enumerate(
             self._columns.by_nulls([tuple(decode(witness)[1:]) for (witness,) in found])
         ):
-            asked, tests, arguments = self._columns.asked(nulls, alike, f"kept{at}_")
+            asked, tests, arguments = self._columns.asked_keys(nulls, alike, f"kept{at}_")
             kept += f" AND NOT EXISTS (SELECT 1 FROM {asked} WHERE {tests})"
             given |= arguments
         statement = f'DELETE FROM {{table}} AS own WHERE "{AT}" < now() - make_interval(secs => %(ttl)s){{kept}}'
@@ -261,7 +261,7 @@ class TypedRows(StoredRows):
         written = {key: value for key, value in puts.items() if value is not None} if deleted else puts
         statements: list[Statement] = []
         for at, (nulls, alike) in enumerate(self._columns.by_nulls(deleted)):
-            asked, tests, given = self._columns.asked(nulls, alike, "gone")
+            asked, tests, given = self._columns.asked_keys(nulls, alike, "gone")
             statements.append((self._names.sql(_DELETE, at=str(at), asked=asked, tests=tests), given))
         return [*statements, *self._puts(written)] or [("", {})]
 
@@ -270,11 +270,11 @@ class TypedRows(StoredRows):
         if isinstance(rows, TablePuts):
             arrays = rows.arrays()
         else:
-            arrays = self._columns.given(list(rows), list(rows.values())) if rows else []
+            arrays = self._columns.arrays_of(list(rows), list(rows.values())) if rows else []
         sizes = sum(map(_sizes, arrays), np.zeros(len(rows), np.int64)).tolist()
         for places in by_size(range(len(rows)), sizes, most.max_keys_per_call, most.max_bytes_per_call) if rows else ():
             some = (array.slice(places[0], len(places)) for array in arrays)
-            sent = (packed(column.form, array) for column, array in zip(columns, some, strict=True))
+            sent = (pack_array(column.form, array) for column, array in zip(columns, some, strict=True))
             yield self._put, {f"c{at}": part for at, part in enumerate(sent)} | {"changes_of": self.batch}
 
     @cached_property
@@ -289,12 +289,12 @@ class TypedRows(StoredRows):
         kept = self.changes
         return self._names.sql(
             _PUT,
-            names=listed(columns),
+            names=column_list(columns),
             arrays=arrays,
             order=", ".join(order),
-            keys=listed(keys),
+            keys=column_list(keys),
             put=changes,
-            returning="" if kept is None else f" RETURNING {listed(self._columns.all, 'own.')}",
+            returning="" if kept is None else f" RETURNING {column_list(self._columns.all, 'own.')}",
             changed="" if kept is None else kept.clause,
         )
 
@@ -320,7 +320,7 @@ class TypedRows(StoredRows):
         if self._test is None or self._test[0] != witness:
             txid, *key = decode(witness)
             ((nulls, alike),) = self._columns.by_nulls([tuple(key)])
-            asked, tests, given = self._columns.asked(nulls, alike, "witness")
+            asked, tests, given = self._columns.asked_keys(nulls, alike, "witness")
             since = "" if txid is None else f' AND own."{TXID}" >= %(since)s'
             query = "SELECT 1 FROM {table} AS own, {asked} WHERE {tests}"
             self._test = witness, self._names.sql(query, asked=asked, tests=tests + since), {**given, "since": txid}
@@ -334,8 +334,8 @@ class TypedRows(StoredRows):
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 
-    def _found(self, what: str, nulls: Sequence[bool], asked: tuple[str, str, dict[str, Packed]]) -> Statement:
-        """Return the query of `what` of the rows that are asked for, as `Columns.asked` says."""
+    def _select_query(self, what: str, nulls: Sequence[bool], asked: tuple[str, str, dict[str, Packed]]) -> Statement:
+        """Return the query of `what` of the rows that are asked for, as `Columns.asked_keys` says."""
         table, tests, given = asked
         if nulls == (False,):  # faster than a join
             (key,) = self._columns.keys
@@ -350,14 +350,14 @@ class TypedRows(StoredRows):
         there = [key for key, is_null in zip(keys, nulls, strict=True) if not is_null]
         given: dict[str, Any] = {"most": self._options.max_keys_per_call}
         if last is not None:
-            given |= self._columns.asked(nulls, [last], "last")[2]
+            given |= self._columns.asked_keys(nulls, [last], "last")[2]
             after = ", ".join(f"(SELECT * FROM unnest({key.parameter(f'last{at}')}))" for at, key in enumerate(there))
-            tests.append(f"({listed(there)}) > ({after})")
-        order = f" ORDER BY {listed(there)}" if there else ""
+            tests.append(f"({column_list(there)}) > ({after})")
+        order = f" ORDER BY {column_list(there)}" if there else ""
         query = "SELECT {keys} FROM {table} WHERE {tests} LIMIT %(most)s"
-        query = self._names.sql(query, keys=listed(keys), tests=" AND ".join(tests) + order)
+        query = self._names.sql(query, keys=column_list(keys), tests=" AND ".join(tests) + order)
         rows = self._rows("list the keys", query, given)
-        parts = [key.loaded(part) for key, part in zip(keys, zip(*rows, strict=True), strict=bool(rows))]
+        parts = [key.from_driver(part) for key, part in zip(keys, zip(*rows, strict=True), strict=bool(rows))]
         return list(zip(*parts, strict=True))
 
     def _rows(

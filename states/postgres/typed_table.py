@@ -9,8 +9,8 @@ from typing import Any
 from psycopg import errors
 
 from states.postgres.beside_table import ChangeTable, CommittedView
-from states.postgres.columns import AT, Column, Columns, gives, holds, listed
-from states.postgres.options import Names
+from states.postgres.columns import AT, Column, Columns, column_list, gives, holds
+from states.postgres.options import TableNames
 from trident.errors import BackendError
 from trident.servers.postgres_connection import PostgresConnection, make
 from trident.state.interfaces import StateConf
@@ -46,7 +46,7 @@ class TypedTable:
 
     def __init__(
         self,
-        names: Names,
+        names: TableNames,
         conf: StateConf,
         columns: Columns,
         what: str,
@@ -72,7 +72,7 @@ class TypedTable:
         missing = [column for column in self._columns.all if column.name not in found]
         self._refuse_columns(found)
         if self._evolves:
-            missing = self._evolved(connection, {name: type_ for name, (type_, *_) in found.items()}, missing)
+            missing = self._add_missing(connection, {name: type_ for name, (type_, *_) in found.items()}, missing)
         self._refuse_missing(connection, found, [column.name for column in missing])
         self._refuse_keys(connection, found)
         if self._read_only and missing:
@@ -108,7 +108,7 @@ class TypedTable:
         types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
         value_rest = rest if is_bytes else ""
         types += [f"{column.quoted} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]
-        table = self._names.sql(_CREATE, columns=", ".join(types), unique=unique, keys=listed(keys))
+        table = self._names.sql(_CREATE, columns=", ".join(types), unique=unique, keys=column_list(keys))
         for statement in (table, *(() if is_bytes else (self._names.sql(_SENTINELS),))):
             make(connection, statement.encode())
         self._is_known = False
@@ -117,18 +117,18 @@ class TypedTable:
     def _refuse_columns(self, found: Mapping[str, Any]) -> None:
         known = {column.name: column for column in self._columns.all}
         if set(found) == {"key", "value"} and not set(known) <= set(found):
-            raise self._refused("it has the binary layout (key, value)", "give layout='binary', or another table")
+            raise self._table_error("it has the binary layout (key, value)", "give layout='binary', or another table")
         for name, (type_, _, _, is_deterministic) in found.items():
             column = known.get(name)
             if column is None and self._is_of_another_kind(name):
-                raise self._refused(
+                raise self._table_error(
                     f"it has {name}, of a state of another kind", "give the kind that it was written with"
                 )
             wanted = type_ if column is None else column.form.sql
             if not (gives(type_, wanted) or (self._evolves and holds(wanted, type_))):  # nor can be made to
-                raise self._refused(f"{name} is {type_}, not {wanted}", "give another table, or change the type")
+                raise self._table_error(f"{name} is {type_}, not {wanted}", "give another table, or change the type")
             if column is not None and not is_deterministic:
-                raise self._refused(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
+                raise self._table_error(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
 
     def _is_of_another_kind(self, name: str) -> bool:
         """Whether a column that no field needs is one of the framework's; those of fields of former declarations stay."""
@@ -140,7 +140,7 @@ class TypedTable:
         is_completed = own and own.isdisjoint(found) and keys.isdisjoint(missing) and not self._was_written(connection)
         if missing and not is_completed:
             there = f"its columns are {', '.join(found)}"
-            raise self._refused(
+            raise self._table_error(
                 f"it has no column {', '.join(missing)}", f"{there}; give another table, or restore what is missing"
             )
         for name, (_, is_not_null, is_filled, _) in found.items():
@@ -149,16 +149,16 @@ class TypedTable:
                 and is_not_null
                 and not is_filled
             ):
-                raise self._refused(f"it has {name} NOT NULL without a default", "give the column a default")
+                raise self._table_error(f"it has {name} NOT NULL without a default", "give the column a default")
 
-    def _evolved(
+    def _add_missing(
         self, connection: PostgresConnection, found: Mapping[str, str], missing: Sequence[Column]
     ) -> list[Column]:
         """Add what the values of this declaration need beside those of former ones; return what is missing then."""
         lacking = self._columns.lacking(found)
         if lacking and self._read_only:
             names = ", ".join(column.name for column in lacking)
-            raise self._refused(
+            raise self._table_error(
                 f"it has no column {names} as declared now", "start the topology with this declaration first"
             )
         if lacking:
@@ -167,13 +167,13 @@ class TypedTable:
 
     def _add(self, connection: PostgresConnection, found: Mapping[str, str], lacking: Sequence[Column]) -> None:
         names = ", ".join(column.name for column in lacking)
-        self._alter(connection, self._columns.added(found, lacking), f"it has no column {names}", "add them")
+        self._alter(connection, self._columns.alterations(found, lacking), f"it has no column {names}", "add them")
 
     def _alter(self, connection: PostgresConnection, change: str, found: str, advice: str) -> None:
         try:
             connection.execute(self._names.sql("ALTER TABLE {table} {change}", change=change).encode(), ())
         except errors.InsufficientPrivilege as error:
-            raise self._refused(found, f"{advice}, or let its owner run this topology once") from error
+            raise self._table_error(found, f"{advice}, or let its owner run this topology once") from error
 
     def _was_written(self, connection: PostgresConnection) -> bool:
         with suppress(errors.UndefinedTable):
@@ -188,7 +188,7 @@ class TypedTable:
             if sorted(names or ()) == sorted(keys) and (nulls_are_equal or not takes_null):
                 return
         nulls = " NULLS NOT DISTINCT" if takes_null else ""
-        raise self._refused(f"it has no UNIQUE{nulls} ({', '.join(keys)})", "add this constraint")
+        raise self._table_error(f"it has no UNIQUE{nulls} ({', '.join(keys)})", "add this constraint")
 
-    def _refused(self, found: str, advice: str) -> BackendError:
+    def _table_error(self, found: str, advice: str) -> BackendError:
         return BackendError(f"open the table {self._names.table} of {self._what}: {found}; {advice}", retryable=False)

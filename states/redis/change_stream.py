@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from states.redis.fence import RedisFence, fenced
+from states.redis.fence import RedisFence, fenced_script
 from states.redis.layout import RedisLayout
 from states.redis.wire import Call, Command, Wire, Words, script
 from trident.errors import CorruptValueError
@@ -28,7 +28,7 @@ _PAGE = 100
 _GONE = b"changes:gone"
 
 # KEYS[2]: the stream. ARGV[3]: the txid; then the attempt, the time and the rows.
-_ADD = fenced(
+_ADD = fenced_script(
     """\
 local number = 0
 for _, last in ipairs(redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)) do
@@ -115,7 +115,7 @@ class ChangeStreams:
         commands = [(b"EVALSHA", _LET_GO, 2, *both, last, before) for both in keys]
         self._wire.ask(f"delete old changes of {self._what}", commands, reads=False)
 
-    def gone(self) -> int:
+    def last_gone(self) -> int:
         commands = [(b"HGET", sentinels, _GONE) for sentinels in self._layout.sentinel_keys]
         return max(int(one or 0) for one in self._wire.ask(f"look for changes of {self._what}", commands))
 

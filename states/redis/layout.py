@@ -163,7 +163,7 @@ class PlainHashes:
         if not keys:
             return []
         texts = columns[0] if len(columns) == 1 else list(map(":".join, zip(*columns, strict=True)))
-        return [start + text for text in _encoded(texts)]
+        return [start + text for text in _encode_texts(texts)]
 
     def keys(self, names: Iterable[bytes]) -> list[Key]:
         """Return the keys of names; `CorruptValueError` for a name that none has."""
@@ -171,7 +171,7 @@ class PlainHashes:
 
     @cached_property
     def _key_forms(self) -> list[tuple[ToText, OfText]]:
-        return [_known(type_, True) for _, type_ in self.shape.keys]
+        return [_text_form(type_, True) for _, type_ in self.shape.keys]
 
     def _key(self, name: str) -> Key:
         forms = self._key_forms
@@ -212,7 +212,7 @@ class PlainHashes:
         Raises `CorruptValueError`: another program wrote a hash: it does not say which batch did, or has a text that is no
         value of the type.
         """
-        there, columns = self._found(keys, stored)
+        there, columns = self._present_columns(keys, stored)
         made: list[Any] = [None] * len(stored)
         stored_form = STORED_FORMS.get(self.kind)
         rows = columns[0] if stored_form is None else map(stored_form.stored, *columns)
@@ -226,11 +226,11 @@ class PlainHashes:
         return self._decode_opaque if self.kind is StateType.OPAQUE else None
 
     def _decode_opaque(self, keys: Sequence[Key], stored: Sequence[Any]) -> OpaqueColumns:
-        return OpaqueColumns.spread(len(stored), *self._found(keys, stored))
+        return OpaqueColumns.spread(len(stored), *self._present_columns(keys, stored))
 
     @cached_property
     def _value_forms(self) -> list[tuple[ToText, OfText]]:
-        return [_known(type_, False) for _, type_ in self.shape.values]
+        return [_text_form(type_, False) for _, type_ in self.shape.values]
 
     def _value_texts(self, values: Sequence[Any]) -> list[list[bytes]]:
         if not self.shape.is_struct:
@@ -245,7 +245,7 @@ class PlainHashes:
         ]
         return [*columns, nulls]
 
-    def _found(
+    def _present_columns(
         self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]
     ) -> tuple[list[int], Sequence[list[Any]]]:
         """Return the places of the hashes that are there, and the fields of what they hold, column by column."""
@@ -262,14 +262,14 @@ class PlainHashes:
             if None in column:
                 raise self._foreign(keys[column.index(None)], name)
         try:
-            return self._loaded(columns)
+            return self._decode_columns(columns)
         except _UNREADABLE as error:
             if len(keys) > 1:  # one after the other, to name the key
                 for key, row in zip(keys, rows, strict=True):
                     self._columns([key], [row])
             raise CorruptValueError(f"read key {keys[0]!r}: another program wrote its hash: {error}") from error
 
-    def _loaded(self, columns: Sequence[Sequence[bytes | None]]) -> Sequence[list[Any]]:
+    def _decode_columns(self, columns: Sequence[Sequence[bytes | None]]) -> Sequence[list[Any]]:
         own, width = len(_OWN[self.kind]), len(self.shape.values)
         parts = zip(self._value_forms, columns[:width], strict=True)
         values: list[Any] = [_values(of_text, column) for (_, of_text), column in parts]
@@ -299,7 +299,7 @@ def _values(of_text: OfText, texts: Sequence[bytes | None]) -> list[Any]:
     return [None if text is None else of_text(text.decode("utf-8", "surrogatepass")) for text in texts]
 
 
-def _known(type_: str, is_key: bool) -> tuple[ToText, OfText]:
+def _text_form(type_: str, is_key: bool) -> tuple[ToText, OfText]:
     form = _form_of(type_, is_key)
     assert form is not None, type_
     return form
@@ -307,14 +307,14 @@ def _known(type_: str, is_key: bool) -> tuple[ToText, OfText]:
 
 def _texts(to_text: ToText, values: Sequence[Any]) -> list[bytes]:
     texts = [to_text(value) for value in values if value is not None]
-    coded = _encoded(texts)
+    coded = _encode_texts(texts)
     if len(texts) == len(values):
         return coded
     some = iter(coded)
     return [NO_TEXT if value is None else next(some) for value in values]
 
 
-def _encoded(texts: list[str]) -> list[bytes]:
+def _encode_texts(texts: list[str]) -> list[bytes]:
     together = "\n".join(texts).encode("utf-8", "surrogatepass").split(b"\n") if texts else []
     if len(together) == len(texts):
         return together
@@ -329,7 +329,7 @@ def hashes_of(conf: StateConf, kind: StateType, options: RedisOptions) -> PlainH
     if options.layout != "fields":
         return None
 
-    def misnamed(field: str, is_key: bool) -> str | None:
+    def why_misnamed(field: str, is_key: bool) -> str | None:
         return f"no field can be called {field!r}" if not is_key and field in (TXID, ATTEMPT, BEFORE, NULL) else None
 
-    return PlainHashes(kind, asked_shape(conf, options, _form_of, misnamed))
+    return PlainHashes(kind, asked_shape(conf, options, _form_of, why_misnamed))

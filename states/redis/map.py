@@ -20,8 +20,8 @@ from zlib import crc32
 
 from states.redis.change_stream import ChangeStreams
 from states.redis.cluster import Cluster
-from states.redis.evictions import Evictions, greeted
-from states.redis.fence import RedisFence, fenced
+from states.redis.evictions import Evictions, inspect_server
+from states.redis.fence import RedisFence, fenced_script
 from states.redis.layout import PlainHashes, RedisLayout
 from states.redis.options import RedisOptions
 from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
@@ -38,18 +38,18 @@ Found = TypeVar("Found", list[Any], OpaqueColumns)
 _REMEMBERED = 50_000  # keys of one read whose names are cached for the write that follows
 
 # KEYS[2 …]: the names. ARGV[3 …]: the value of each; in the scripts with TTL, ARGV[3] is the seconds, and the values follow.
-PUT = fenced(
+PUT = fenced_script(
     """\
 local pairs, names, values = {}, KEYS, ARGV
 for i = 2, #names do pairs[2 * i - 3], pairs[2 * i - 2] = names[i], values[i + 1] end
 redis.call('MSET', unpack(pairs))"""
 )
-_PUT_TTL = fenced("for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[i + 2], 'EX', ARGV[3]) end")
-_DELETE = fenced("redis.call('UNLINK', unpack(KEYS, 2))")
+_PUT_TTL = fenced_script("for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[i + 2], 'EX', ARGV[3]) end")
+_DELETE = fenced_script("redis.call('UNLINK', unpack(KEYS, 2))")
 
 # KEYS[2 …]: the hashes. ARGV[3]: the seconds, or ''. ARGV[4]: how many fields there are; then their names, then for each hash
 # as many values, of which a null is a byte that no text has.
-_PLAIN_PUT = fenced(
+_PLAIN_PUT = fenced_script(
     """\
 local names, given, count = KEYS, ARGV, tonumber(ARGV[4])
 local row, at, call, ttl = {}, 4 + count, redis.call, given[3]
@@ -147,7 +147,7 @@ class RedisBackingMap(BackingMap):
         self._options, self._read_only = options, conf.read_only
         self._what = f"state {prefix!r} partition {partition}"
         self._evictions = Evictions(options, repr(prefix))
-        greet = (lambda _link: None) if conf.read_only else partial(greeted, self._evictions)
+        greet = (lambda _link: None) if conf.read_only else partial(inspect_server, self._evictions)
         self._layout = layout = RedisLayout(prefix, options.buckets, plain)
         is_one = options.buckets is None
         servers = Server(Link.to(options.arguments(), greet)) if is_one else Cluster(options, layout.stems, greet)
@@ -189,7 +189,7 @@ class RedisBackingMap(BackingMap):
         self._write(f"write {len(keys)} keys", self._puts(keys, values))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        groups, command = _grouped(self._layout, keys, self._options.max_keys_per_call), self._fence.command
+        groups, command = _key_groups(self._layout, keys, self._options.max_keys_per_call), self._fence.command
         commands = ((group.bucket, partial(command, _DELETE, group.bucket, group.words)) for group in groups)
         self._write(f"delete {len(keys)} keys", commands)
 
@@ -294,7 +294,7 @@ class RedisBackingMap(BackingMap):
             return
         made: list[KeyGroup] = []
         remember = len(keys) <= _REMEMBERED and not self._read_only
-        for group in _grouped(self._layout, keys, self._options.max_keys_per_call):
+        for group in _key_groups(self._layout, keys, self._options.max_keys_per_call):
             if remember:
                 made.append(group)
             yield group
@@ -326,20 +326,20 @@ class RedisBackingMap(BackingMap):
 
     def _write(self, doing: str, commands: Iterator[tuple[int, Callable[[], Command]]]) -> None:
         refuse_read_only(self._read_only, doing, self._what)
-        written = self._fence.written
-        calls = (Call(bucket, command, partial(written, doing, bucket)) for bucket, command in commands)
+        acknowledge = self._fence.acknowledge
+        calls = (Call(bucket, command, partial(acknowledge, doing, bucket)) for bucket, command in commands)
         self._wire.run(f"{doing} of {self._what}", calls, self._fence.renewals)
 
     def _puts(self, keys: Sequence[Key], values: Sequence[Any]) -> Iterator[tuple[int, Callable[[], Command]]]:
         encode = _as_stored if self._values is None else self._values.encode
         for group in self._groups(keys):
             own, mine = group.of(keys), group.of(values)
-            for part, some in self._sized(group, encode(own, mine)):
+            for part, some in self._split_by_size(group, encode(own, mine)):
                 yield group.bucket, self._put(part, some)
             if self._changes is not None:
                 yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, own, mine))
 
-    def _sized(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
+    def _split_by_size(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
         """Split a group with too many bytes for one call."""
         count, room, plain = len(values), self._options.max_bytes_per_call, self._layout.plain
         parts = values if plain is None else list(itertools.chain.from_iterable(values))
@@ -372,7 +372,7 @@ def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
     return list(values)
 
 
-def _grouped(layout: RedisLayout, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
+def _key_groups(layout: RedisLayout, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
     """Group keys for calls of at most `size`, taking enough keys at a time to fill a call for each bucket.
 
     They are encoded as the calls are made.

@@ -259,7 +259,7 @@ class Wire:
                 # A slot that is being moved, or a node that is replaced, takes longer than a broken connection.
                 patient = _is_moving(error) and waited_s < self._patience_s
                 if not transient or (failures > self._retries.retries and not patient):
-                    raise _refused(error, doing, self._at) from error
+                    raise _backend_error(error, doing, self._at) from error
             pause_s = self._retries.pause_s(failures)
             time.sleep(pause_s)
             waited_s += pause_s
@@ -366,7 +366,7 @@ def _is_moving(error: Exception) -> bool:
     return code_of(error) in _MOVING
 
 
-def _refused(error: Exception, doing: str, server: str) -> BackendError:
+def _backend_error(error: Exception, doing: str, server: str) -> BackendError:
     """Return the error of a call that failed for good. It names neither user nor password."""
     code = code_of(error)
     retryable = _is_transient(error) or code in _LATER

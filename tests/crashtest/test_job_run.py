@@ -51,7 +51,7 @@ def test_an_older_checkpoint_needs_a_batch_before() -> None:
         [FunctionCall(0, 0, 1.0), FunctionCall(1, 3, 1.0), FunctionCall(1, 4, 1.0)], 3, [KillMoment.older], 1
     )
     assert {(point.query, point.batch) for point in points} == {(1, 4)}
-    assert points[0].asked("copy") == {
+    assert points[0].as_request("copy") == {
         "moment": KillMoment.older,
         "query": 1,
         "batch": 4,
@@ -65,7 +65,7 @@ def test_an_older_checkpoint_needs_a_batch_before() -> None:
 
 @pytest.mark.parametrize("moment", USUAL)
 def test_only_an_older_checkpoint_needs_a_copy(moment: KillMoment) -> None:
-    assert KillPoint(moment, 0, 2).asked("copy")["copy_batch"] is None
+    assert KillPoint(moment, 0, 2).as_request("copy")["copy_batch"] is None
 
 
 def test_lines_are_different_ones_as_long_as_there_are_any() -> None:

@@ -131,7 +131,7 @@ from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.operations import Count
 from tests.harness.quick_java import QUICK_JVM
-from trident.spark.spark_resources import _registered
+from trident.spark.spark_resources import _registered_cores
 
 logging.basicConfig(format="%(message)s")
 t = TridentTopology("placed")
@@ -141,7 +141,7 @@ quick = {"spark.executor.extraJavaOptions": QUICK_JVM}
 with t.start(master="local-cluster[1,2,1024]", spark_conf=quick) as running:
     running.process_all_available()
     print(running.state(count).get())
-    print(_registered(SparkContext._active_spark_context))  # as on a standalone cluster, where no setting tells
+    print(_registered_cores(SparkContext._active_spark_context))  # as on a standalone cluster, where no setting tells
 """
 
 

@@ -425,7 +425,7 @@ OF_RUNS = (
     Mutant(
         "moves: a half filled place counts as moved",
         "trident/runtime/start/moving.py",
-        "Sentinel(noted(self._log.state.incarnation, _MOVING), self._txid, self._attempt)",
+        "Sentinel(with_note(self._log.state.incarnation, _MOVING), self._txid, self._attempt)",
         "Sentinel(self._log.state.incarnation, self._txid, self._attempt)",
         ("tests/runtime/start/test_moving.py",),
     ),

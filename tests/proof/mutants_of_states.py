@@ -178,8 +178,8 @@ OF_STATES = (
     Mutant(
         "removals: a key is deleted although it was written since",
         _COMMITS,
-        "if self._left(found, by)]",
-        "if self._left(found, by) or True]",
+        "if self._is_tombstone(found, by)]",
+        "if self._is_tombstone(found, by) or True]",
         _REMOVAL_TESTS,
     ),
     Mutant(

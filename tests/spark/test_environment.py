@@ -20,6 +20,7 @@ from pyspark import SparkContext
 
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.spark import environment, session
+from trident.spark.connect import check_server
 from trident.spark.environment import check_java, check_master, master_of, pin_worker_python
 from trident.spark.session import spark_session
 from trident.storm import StormConfig
@@ -429,6 +430,15 @@ def test_a_master_that_does_not_answer_is_named_before_spark_tries_for_a_minute(
         check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")  # one of several is enough
     for other in ("local[2]", "k8s://https://127.0.0.1:1"):  # which is not asked
         check_master(other)
+
+
+def test_an_address_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(EnvironmentProblem, match=r"no Spark master answers at spark://127.0.0.1:99999 \("):
+        check_master("spark://127.0.0.1:99999")
+    for server in ("sc://h:abc/;token=s3cret", "sc://h:99999", "sc://[::1"):
+        with pytest.raises(ConfigError, match="the address of Spark Connect is none: .* sc://HOST:15002") as raised:
+            check_server(server)
+        assert "s3cret" not in str(raised.value)
 
 
 @pytest.fixture

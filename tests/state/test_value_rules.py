@@ -30,7 +30,7 @@ from trident.state import (
 )
 from trident.state.columns.number_columns import NumberColumns, NumberForm, Span
 from trident.state.interfaces import FormerTypes
-from trident.state.maps import migrated
+from trident.state.maps import migrate_values
 from trident.state.table import OpaqueColumns, OpaqueTable
 from trident.state.values import UNKNOWN_ATTEMPT, Combine, stand_before
 
@@ -101,13 +101,13 @@ class Marked(FormerTypes):
     fields = ()
     types = ((1, "first", None), (3, "second", None))
 
-    def converted(self, values: list[Any], former: str, names: Any) -> list[Any]:
+    def convert(self, values: list[Any], former: str, names: Any) -> list[Any]:
         return [None if value is None else (former, value) for value in values]
 
-    def declared(self, values: list[Any]) -> list[Any]:
+    def narrow(self, values: list[Any]) -> list[Any]:
         raise AssertionError
 
-    def stored(self, values: Any, attempt: int) -> Any:
+    def widen(self, values: Any, attempt: int) -> Any:
         raise AssertionError
 
 
@@ -123,7 +123,7 @@ def marked(value: OpaqueValue) -> OpaqueValue:
 def test_what_former_declarations_wrote_stands_by_the_same_rule(
     values: list[OpaqueValue], txid: int, winners: Winners
 ) -> None:
-    now = migrated(values, winners.with_types(Marked.types), Marked())
+    now = migrate_values(values, winners.with_types(Marked.types), Marked())
     assert list(now) == [marked(value) for value in values]
     before = [marked(value).at(Snapshot(txid - 1, winners)) for value in values]
     assert OpaqueColumns.of(now).values_before(txid, winners) == before
@@ -141,7 +141,7 @@ def test_what_is_written_is_the_same_for_each_and_for_all(function: Combine, com
     txid = Txid(data.draw(TXIDS), 7, data.draw(WINNERS))
     columns = NumberColumns.of(values)
     assert columns is not None
-    new = columns.combined(
+    new = columns.combine_with(
         np.array(partials, np.float64 if isinstance(partials[0], float) else np.int64), function, txid
     )
     bases = [value.at(Snapshot(txid - 1, txid.winners)) for value in values]

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,7 +16,7 @@ from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.storm import BaseRichBolt, BaseRichSpout, StreamDeclarer, TopologyBuilder, TopologyContext, Tuple
 from trident.storm.builder import BoltDeclarer
-from trident.storm.execution.out_streams import OutStream
+from trident.storm.execution.out_streams import OutStream, _by_hash
 from trident.storm.storm_tuples import Origin, StreamSpec
 from trident.storm.testing import MockedSpout, SteppedCluster
 
@@ -98,11 +98,32 @@ def test_values_without_a_declared_type_are_emitted_as_they_are() -> None:
     assert list(map(repr, got)) == ["1", "1.0", "True", "-0.0", "Decimal('1.00')"]
 
 
+class Pair(NamedTuple):
+    one: Any
+    other: Any
+
+
 @pytest.mark.parametrize(
-    "forms", [[[0.0], [-0.0]], [{"a": 1, "b": [0.0]}, {"b": [-0.0], "a": 1}], [({1: 2, 3: 4},), ({3: 4, 1: 2},)]]
+    "forms",
+    [
+        [[0.0], [-0.0]],
+        [{"a": 1, "b": [0.0]}, {"b": [-0.0], "a": 1}],
+        [({1: 2, 3: 4},), ({3: 4, 1: 2},)],
+        [Pair({1: 2, 3: 4}, 5), Pair({3: 4, 1: 2}, 5), ({1: 2, 3: 4}, 5)],
+        [[Pair(1, 0.0)], [(1, -0.0)]],
+        [{0.0, 1.5}, {-0.0, 1.5}],
+    ],
 )
 def test_equal_values_without_a_declared_type_go_to_one_task(forms: list[Any]) -> None:
     assert sum(map(bool, spread(lambda bolt: bolt.fields_grouping("spout", "key"), 31, forms))) == 1
+
+
+def test_a_moment_that_is_before_the_year_1_in_utc_is_refused_by_name() -> None:
+    early = dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=1)))
+    with pytest.raises(TopologyError, match="'v' is declared as timestamp but got datetime"):
+        stream("timestamp").accept([early])
+    with pytest.raises(TopologyError, match="grouping by .*datetime.* in UTC"):
+        _by_hash([0], Fields("v"), [2, 3])([early])
 
 
 def test_keys_of_a_map_that_are_no_numbers_stay_two() -> None:

@@ -193,11 +193,11 @@ def command(app: typer.Typer, name: str, example: str, panel: str | None = None)
     has `--debug`, and says errors of the framework in a message.
     """
 
-    def added(function: Function) -> Function:
+    def add_command(function: Function) -> Function:
         app.command(name, epilog=f"Example: {example}", rich_help_panel=panel)(_whole(function))
         return function
 
-    return added
+    return add_command
 
 
 def _whole(function: Function) -> Callable[..., None]:

@@ -178,7 +178,7 @@ class DemoJob:
     def pid(self) -> int:
         return self._process.pid
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the job has come to its end by itself; raises what it said if that was an error."""
         code = self._process.poll()
         if code is None:
@@ -221,14 +221,14 @@ def _run_with_kills(
                 bar.look()
                 wanted = chance.randint(1, max(1, min(3, (batches - bar.txid) // (kills - made + 1))))
                 if made == kills or not _moment(job, bar, bar.txid + wanted, made % 2 == 0, chance):
-                    while not job.ended():
+                    while not job.has_ended():
                         bar.look()
                         time.sleep(_LOOK_S)
                     bar.look()
                     return made
             bar.look()
             made += 1
-            say(kill_line(made, bar.txid, _stored(folder, topology)), "yellow")
+            say(kill_line(made, bar.txid, _stored_txid(folder, topology)), "yellow")
 
 
 def _moment(job: DemoJob, bar: _Bar, txid: int, in_commit: bool, chance: random.Random) -> bool:
@@ -238,7 +238,7 @@ def _moment(job: DemoJob, bar: _Bar, txid: int, in_commit: bool, chance: random.
     """
     start, begun = bar.txid, time.monotonic()
     while bar.look() < txid:
-        if job.ended():
+        if job.has_ended():
             return False
         if bar.txid == start:
             begun = time.monotonic()  # nothing is committed yet
@@ -246,13 +246,13 @@ def _moment(job: DemoJob, bar: _Bar, txid: int, in_commit: bool, chance: random.
     if in_commit:
         newest = _newest(bar.folder.delta_log)
         while _newest(bar.folder.delta_log) == newest:
-            if job.ended():
+            if job.has_ended():
                 return False
         return True
     each = (time.monotonic() - begun) / (txid - start)
     deadline = time.monotonic() + chance.uniform(0, min(each, 2.0))
     while time.monotonic() < deadline:
-        if job.ended():
+        if job.has_ended():
             return False
         time.sleep(_LOOK_S)
     return True
@@ -283,7 +283,7 @@ def _tuples(log: LogState | None) -> int:
     return 0 if log is None else log.totals.get("tuples", 0)
 
 
-def _stored(folder: DemoFolder, topology: TridentTopology) -> int | None:
+def _stored_txid(folder: DemoFolder, topology: TridentTopology) -> int | None:
     """Return the last batch that the store has, whatever the log says."""
     plan = make_plan(topology.graph())
     state: Any = make_state(plan, Config.of(log_dir=str(folder.log_dir)), "count", 0, 1, read_only=True)

@@ -87,7 +87,7 @@ class LetterBox:
             f"there is no dead letter {id_!r} in {self.letters.folder}; `list` shows the ones that exist"
         )
 
-    def chosen(self, ids: Sequence[str] | None) -> list[DeadLetter]:
+    def select(self, ids: Sequence[str] | None) -> list[DeadLetter]:
         """Return the letters of batches and ids, or all that wait; `BadParameter` if one is named that does not."""
         if not ids:
             return self.waiting()

@@ -178,7 +178,7 @@ def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> 
     page = opened.enter_context(closing(TopologyPage(host, 8080 if port is None else port, token or made)))
 
     @contextmanager
-    def shown(running: Any) -> Iterator[None]:
+    def show_page(running: Any) -> Iterator[None]:
         with _logged_for_page():
             page.show(running)
             say_page(running.name, host, page.url)
@@ -186,7 +186,7 @@ def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> 
                 say(f"{running.name}: actions on the page need the token {made}")
             yield
 
-    return shown
+    return show_page
 
 
 @contextmanager

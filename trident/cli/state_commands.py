@@ -132,7 +132,7 @@ def rehearse_command(
 
     former, new, config = of.load_both(to)
     if not as_json:
-        _print_changes(_compared(former, new), new.name)
+        _print_changes(_compare_topologies(former, new), new.name)
     return print_rehearsed(rehearse_upgrade(former, new, last, config), as_json)
 
 
@@ -160,7 +160,7 @@ def diff_command(
         compared = compare(_declared_in(old), meaning_of(declared.graph()))
     else:
         former, declared = load_both(old, new, name)
-        compared = _compared(former, declared)
+        compared = _compare_topologies(former, declared)
     if as_json:
         shown = {"taken": compared.taken, "refused": [one._asdict() for one in compared.refused]}
         print_json({**shown, "added": compared.added, "dropped": compared.dropped})
@@ -179,7 +179,7 @@ def _declared_in(log: str) -> Meaning:
         return Meaning.of_log(reader.refresh().declared)
 
 
-def _compared(former: TridentTopology, new: TridentTopology) -> TopologyChanges:
+def _compare_topologies(former: TridentTopology, new: TridentTopology) -> TopologyChanges:
     from trident.planner.meaning import compare, meaning_of
 
     return compare(meaning_of(former.graph()), meaning_of(new.graph()))
@@ -254,7 +254,7 @@ def _print_keys(rows: Sequence[tuple[Any, ...]], *columns: str) -> None:
     if not rows:
         return
     keys = [(key[0] if len(key) == 1 else key or None, *values) for key, *values in rows[:_SHOWN]]
-    show(([*map(_shown, row)] for row in keys), *columns)
+    show(([*map(_cell_text, row)] for row in keys), *columns)
     if len(rows) > _SHOWN:
         say(f"and {len(rows) - _SHOWN:,} more; --json has all of them")
 
@@ -266,7 +266,7 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
         facts = {name: plain(value) for name, value in vars(origin).items() if name != "batch"}
         print_json({**commit_as_json(origin.batch), **facts})
         return
-    what = f"{_shown(origin.before)} -> {_shown(origin.after)} ({_made_of(origin)})"
+    what = f"{_cell_text(origin.before)} -> {_cell_text(origin.after)} ({_made_of(origin)})"
     typer.echo(commit_line(origin.batch, what, wide))
     for row in origin.rows:
         typer.echo(f"    {json.dumps(plain(row), ensure_ascii=False)}")
@@ -276,10 +276,10 @@ def _made_of(origin: ValueOrigin) -> str:
     if origin.count is None:
         return "by an updater, which does not say from which rows"
     rows = counted(origin.count, "row")
-    return f"{rows}, reduced" if origin.partial is None else f"{rows}: {_shown(origin.partial)}"
+    return f"{rows}, reduced" if origin.partial is None else f"{rows}: {_cell_text(origin.partial)}"
 
 
-def _shown(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if value is None:
         return "–"
     return str(plain(value)) if not isinstance(value, Sequence) or isinstance(value, str) else json.dumps(plain(value))

@@ -120,11 +120,11 @@ def rehearse(client: ClusterClient, topology: str, code: Code, keep_conf: bool, 
         conf.setdefault("log_dir", base.log_dir)
     with tempfile.TemporaryDirectory(prefix="trident-rehearsal-") as place:
         packages = {"former": client.package_of(topology), "new": package.data}
-        former, new = (_loaded(data, Path(place, name).resolve(), base.storm_name) for name, data in packages.items())
+        former, new = (_load(data, Path(place, name).resolve(), base.storm_name) for name, data in packages.items())
         return rehearse_upgrade(former, new, batches, Config.of(gathered(conf)))
 
 
-def _loaded(data: bytes, folder: Path, name: str) -> Any:
+def _load(data: bytes, folder: Path, name: str) -> Any:
     """Load a topology from a package, with the modules of this very package."""
     folder.mkdir()
     manifest = read_package(io.BytesIO(data), folder)

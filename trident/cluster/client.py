@@ -199,13 +199,13 @@ class ClusterClient(Closes):
             try:
                 if content is not None:
                     request["content"] = content()
-                return self._sent(method, path, again, request)
+                return self._request_once(method, path, again, request)
             except _AGAIN as error:
                 if time.monotonic() > until or isinstance(error, _Unknown):
                     raise
             time.sleep(_PAUSE_S)
 
-    def _sent(self, method: str, path: str, again: bool, request: Mapping[str, Any]) -> httpx.Response:
+    def _request_once(self, method: str, path: str, again: bool, request: Mapping[str, Any]) -> httpx.Response:
         import httpx
 
         url = leader_url(self.cluster)

@@ -133,7 +133,7 @@ class ClusterOverview:
         return runs
 
     def _rows(self) -> list[Page]:
-        judged = [(each, each.judged(each.stats)) for each in overviews(self._cluster)]
+        judged = [(each, each.with_verdict(each.stats)) for each in overviews(self._cluster)]
         return sorted(({**topology_row(page), **each.facts()} for each, page in judged), key=_urgency)
 
 
@@ -154,7 +154,7 @@ class ClusterTopologyPages:
 
     def topology(self, window_s: int = 0) -> Page:
         """Return what the driver says, else what its last heartbeat said; `note` says so when it is the latter."""
-        seen, driver = self._seen()
+        seen, driver = self._look_up()
         page, base = seen.stats, seen.base
         note, served = seen.why_no_driver if driver is None else "", False
         try:
@@ -175,7 +175,7 @@ class ClusterTopologyPages:
             "isServed": served,
             "logs": ["driver", "output"],
         }
-        return seen.judged({**settings, **page, **known})
+        return seen.with_verdict({**settings, **page, **known})
 
     def component(self, component: str, window_s: int = 0) -> Page:
         page = self._driver().component(component, window_s)
@@ -184,16 +184,16 @@ class ClusterTopologyPages:
 
     def visualization(self, window_s: int = 0) -> Page:
         """Return the picture; an empty one while there is no driver."""
-        _, driver = self._seen()
+        _, driver = self._look_up()
         return {"nodes": [], "edges": []} if driver is None else driver.visualization(window_s)
 
     def series(self, window_s: int = 0) -> Page:
-        _, driver = self._seen()
+        _, driver = self._look_up()
         return {} if driver is None else driver.series(window_s)
 
     def batches(self) -> Sequence[Page]:
         """Return the last batches; none while there is no driver."""
-        _, driver = self._seen()
+        _, driver = self._look_up()
         return [] if driver is None else driver.batches()
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
@@ -201,7 +201,7 @@ class ClusterTopologyPages:
 
     def dead_letters(self) -> Page:
         """Return the dead letters that wait; none while there is no driver."""
-        _, driver = self._seen()
+        _, driver = self._look_up()
         return {"deadLetters": []} if driver is None else driver.dead_letters()
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
@@ -209,7 +209,7 @@ class ClusterTopologyPages:
             raise ClusterError("this server can only be read")
         return self._overview.act(self._id, action, parameters)
 
-    def _seen(self) -> tuple[TopologyOverview, HttpTopologyPages | None]:
+    def _look_up(self) -> tuple[TopologyOverview, HttpTopologyPages | None]:
         """Return the topology, and what its driver serves; None if it serves nothing."""
         base = self._cluster.storm_base(self._id)
         if base is None:
@@ -219,7 +219,7 @@ class ClusterTopologyPages:
         return seen, self._overview.served_at(url, self._id) if url else None
 
     def _driver(self) -> HttpTopologyPages:
-        seen, driver = self._seen()
+        seen, driver = self._look_up()
         if driver is None:
             raise NotRunning(f"the topology {self._id} does not run: {seen.why_no_driver}")
         return driver

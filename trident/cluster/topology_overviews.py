@@ -79,10 +79,10 @@ class TopologyOverview:
     @property
     def verdict(self) -> dict[str, Any]:
         """Whether all is well with it, in the words of its page; see `trident.observe.at_work`."""
-        judged: dict[str, Any] = self.judged(self.stats)["verdict"]
+        judged: dict[str, Any] = self.with_verdict(self.stats)["verdict"]
         return judged
 
-    def judged(self, said: Page) -> Page:
+    def with_verdict(self, said: Page) -> Page:
         """Return what its driver said with what the cluster's state says, and the verdict."""
         page = {**said, **self.facts()}
         why = {

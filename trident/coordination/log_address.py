@@ -110,7 +110,7 @@ class _Reading:
 
     def commits(self, first: int, since_ms: float | None) -> Iterator[CommitRecord]:
         """Yield the batches; some before `first` or `since_ms` may be among them."""
-        for name in self._wanted(self._reader.segments(), first, since_ms):
+        for name in self._select(self._reader.segments(), first, since_ms):
             for record in map(self._as_called_now, self._records(name)):
                 if not isinstance(record, CommitRecord):
                     self._beside(record, self.given or 0)
@@ -129,7 +129,7 @@ class _Reading:
         if isinstance(record, RenameRecord) and (txid, record.old, record.new) in self._to_come:
             self._to_come.remove((txid, record.old, record.new))
         for _, old, new in [each for each in self._to_come if each[0] >= txid]:
-            record = record.called({old: new})
+            record = record.with_state_names({old: new})
         return record
 
     def _counts(self, record: CommitRecord) -> bool:
@@ -157,14 +157,14 @@ class _Reading:
                 if number:
                     yield record_from_data(decode(payload))
                 else:
-                    yield from self._folded(header_state(payload, name, where))
+                    yield from self._fold_header(header_state(payload, name, where))
         except CorruptLogError as error:
             path, offset, reason = error.args
             self._damage.append(f"{path}{f', byte {offset}' if offset else ''}: {reason}")
         except ValueError as error:
             self._damage.append(f"{where}, record {number}: {error}")
 
-    def _folded(self, header: LogState) -> Iterator[Record]:
+    def _fold_header(self, header: LogState) -> Iterator[Record]:
         """Yield the commits in a header; what is missing between them, or behind them, was adopted before it was written."""
         for position, record in enumerate(header.history):
             if position:
@@ -172,7 +172,7 @@ class _Reading:
             yield record
         self.adopted = max(self.adopted, header.txid)
 
-    def _wanted(self, names: Sequence[SegmentName], first: int, since_ms: float | None) -> Sequence[SegmentName]:
+    def _select(self, names: Sequence[SegmentName], first: int, since_ms: float | None) -> Sequence[SegmentName]:
         """Leave out the segments before the last one whose header has all that is wanted of them."""
         if first <= 1 and since_ms is None:
             return names

@@ -101,7 +101,7 @@ class MemoryLog(TransactionLog):
     Parameters
     ----------
     epoch
-        That of its writer; 0 for a log that is to be `reopened` before it is written.
+        That of its writer; 0 of a log that needs `reopen` before it is written.
     """
 
     def __init__(self, topology: str, epoch: int = 1) -> None:
@@ -111,7 +111,7 @@ class MemoryLog(TransactionLog):
         self._lock = threading.Lock()
         self._holders: set[int] = set()  # epochs of writers that are not closed; shared by all writers of the log
 
-    def reopened(self, takeover: bool = False) -> MemoryLog:
+    def reopen(self, takeover: bool = False) -> MemoryLog:
         """Return the writer of the next epoch of the same log; every earlier one is fenced.
 
         Raises `AlreadyRunningError` if a topology of this process still writes it, unless `takeover`.
@@ -224,7 +224,7 @@ class LogClaim(Protocol):
         """Give it up."""
 
 
-def claimed(
+def claim_log(
     place: object,
     topology: str,
     stored: Callable[[], LogState | None],

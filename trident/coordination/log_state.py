@@ -185,7 +185,7 @@ class LogState:
         since: int | None = self.declared.get("states", {}).get(state, {}).get(CHANGES)
         return None if since is None else max(since, self.adopted.get(state, 0))
 
-    def expected(self, state: str, partition: int) -> Sentinel | None:
+    def expected_sentinel(self, state: str, partition: int) -> Sentinel | None:
         """Return the sentinel that this partition must have; None if no committed batch ever touched it."""
         return self.touched.get(state, {}).get(partition)
 
@@ -193,7 +193,7 @@ class LogState:
         """Return a commit, the next one by default, as each partition of a state must see it."""
         # In this order, because the txid changes last while a commit is being recorded.
         txid = self.txid + 1 if txid is None else txid
-        expected = [self.expected(state, partition) for partition in range(partitions)]
+        expected = [self.expected_sentinel(state, partition) for partition in range(partitions)]
         winners = self.winners_of(state)
         return [Txid(txid, attempt, winners, self.incarnation, each, self.epochs) for each in expected]
 
@@ -254,7 +254,7 @@ class LogState:
         states[record.new] = renamed_facts(states.pop(record.old), record.old)
         self.declared = {**self.declared, "states": states}
         self.executors = [names.get(name, name) for name in self.executors]
-        self.history = deque((each.called(names) for each in self.history), maxlen=HISTORY)
+        self.history = deque((each.with_state_names(names) for each in self.history), maxlen=HISTORY)
         self.renamed = [*self.renamed, (self.txid, record.old, record.new)]
 
     def _end_feed(self, state: str) -> None:

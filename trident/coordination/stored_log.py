@@ -12,7 +12,7 @@ from typing import NoReturn, Self
 
 from trident.coordination.framing import decode, encode
 from trident.coordination.lock import SegmentName, holder_facts, holder_text, is_running
-from trident.coordination.log_interface import AT_ONCE, DurableLog, claimed, first_kept
+from trident.coordination.log_interface import AT_ONCE, DurableLog, claim_log, first_kept
 from trident.coordination.log_state import CommittedUpTo, LogState, header_of, state_of
 from trident.coordination.record_store import Head, LogEnd, NotWrittenError, RecordStore
 from trident.coordination.records import Record, record_from_data
@@ -58,9 +58,9 @@ class StoredClaim:
     def check(self) -> None:
         """Raise `FencedError` unless this is still the claim."""
         if not self._store.has(self.head):
-            raise self.fenced(self._store.look())
+            raise self.fencing_error(self._store.look())
 
-    def fenced(self, now: Head | None) -> FencedError:
+    def fencing_error(self, now: Head | None) -> FencedError:
         """Return the error that tells who has taken over."""
         if now is not None and now.epoch > self.epoch:
             successor = holder_text(now.about, now.epoch)
@@ -122,7 +122,7 @@ class StoredLog(DurableLog):
         """
         reader = StoredReader(address, store, closes=False)
         try:
-            claim, state = claimed(
+            claim, state = claim_log(
                 address, topology, reader.state_if_there,
                 lambda: StoredClaim.take(store, address, takeover, clock), history,
             )  # fmt: skip
@@ -229,7 +229,7 @@ class StoredLog(DurableLog):
         if not self._store.write(self._claim.head, self._at, after, payloads, committed, beside):
             now = self._store.look()
             if now is None or now.id != self._claim.head.id:
-                raise self._claim.fenced(now)
+                raise self._claim.fencing_error(now)
             raise LogError("its newest records were removed while it was written (was it restored from a copy?)")
         self._at = after
 

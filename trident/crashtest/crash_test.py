@@ -119,7 +119,7 @@ class CrashTest:
         self._check_copy()
         with tempfile.TemporaryDirectory(prefix="trident-crashtest-", ignore_cleanup_errors=True) as place:
             self._place = Path(place).resolve()
-            calls, rows = self._undisturbed()
+            calls, rows = self._run_to_end()
             said = f"undisturbed: {counted(len(calls), 'batch', 'batches')}, {counted(len(rows), 'row')}"
             self.on_progress(f"{said} in {self.table.name}")
             trials = []
@@ -130,7 +130,7 @@ class CrashTest:
             report = CrashReport(calls, rows, trials)
             if any(trial.outcome is TrialOutcome.wrong for trial in trials):
                 self.on_progress("a second undisturbed run, as only a job that writes the same each time can be judged")
-                self._check_repeatable(rows, self._undisturbed()[1])
+                self._check_repeatable(rows, self._run_to_end()[1])
             return report
 
     def _check_copy(self) -> None:
@@ -159,7 +159,7 @@ class CrashTest:
                 "with --ignore COLUMN, or let the job read the same rows each time"
             )
 
-    def _undisturbed(self) -> tuple[list[FunctionCall], list[Row]]:
+    def _run_to_end(self) -> tuple[list[FunctionCall], list[Row]]:
         """Run the job to its end; return the calls of its function and the rows of the table."""
         try:
             return self._run_undisturbed()
@@ -197,7 +197,7 @@ class CrashTest:
         with self._copy() as job:
             self._check_before(job.folder)
             copy = job.folder.with_name("older")
-            with JobRun(job, point.asked(str(copy))) as run:
+            with JobRun(job, point.as_request(str(copy))) as run:
                 run.wait(self.limits, lambda: False)
             where = run.told.killed
             if where is None:

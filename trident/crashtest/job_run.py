@@ -86,7 +86,7 @@ class KillPoint:
     after_s: float | None = None
     of_s: float | None = None
 
-    def asked(self, copy_to: str) -> dict[str, Any]:
+    def as_request(self, copy_to: str) -> dict[str, Any]:
         """Return it as the job is told; an older checkpoint is what `copy_to` gets one batch earlier."""
         copy_batch = self.batch - 1 if self.moment is KillMoment.older else None
         return {**dataclasses.asdict(self), "copy_to": copy_to, "copy_batch": copy_batch}
@@ -243,7 +243,7 @@ class JobRun:
     If this process is killed itself, the job ends too: it reads from a pipe whose other end is here.
 
     `job`: what runs, and where.
-    `kill`: where it dies, as `KillPoint.asked` says it; None: nowhere.
+    `kill`: where it dies, as `KillPoint.as_request` says it; None: nowhere.
     `measure`: whether it tells which lines its function runs.
     `told`: what it has told.
     `problem`: what it said last, if it ended with an error; None while it runs and if it did not.

@@ -277,14 +277,14 @@ class Comparison:
 
         Raises `ConfigError`: a column of the key is not in the table.
         """
-        one, other = self._grouped(expected), self._grouped(found)
+        one, other = self._count_by_key(expected), self._count_by_key(found)
         return [
-            RowDifference(key, self._shown(one[key]), self._shown(other[key]))
+            RowDifference(key, self._counts_text(one[key]), self._counts_text(other[key]))
             for key in sorted({*one, *other})
             if one[key] != other[key]
         ]
 
-    def _grouped(self, rows: Sequence[Mapping[str, Any]]) -> defaultdict[str, Counter[str]]:
+    def _count_by_key(self, rows: Sequence[Mapping[str, Any]]) -> defaultdict[str, Counter[str]]:
         grouped: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for row in rows:
             if missing := [name for name in self.key if name not in row]:
@@ -295,7 +295,7 @@ class Comparison:
             grouped[_text({name: row[name] for name in names}, bare=len(self.key) == 1)][_text(rest)] += 1
         return grouped
 
-    def _shown(self, rows: Counter[str]) -> str:
+    def _counts_text(self, rows: Counter[str]) -> str:
         if not rows:
             return "no row"
         if not self.key or set(rows) == {""}:

@@ -164,7 +164,7 @@ class RequestExecutor:
         try:
             return self.answers([args])[0]
         except (Exception, SystemExit) as error:
-            raise _failed(self._function, error) from error
+            raise _execution_error(self._function, error) from error
 
     def close(self) -> None:
         """End the operations and close the states; an error of one does not keep the others open."""
@@ -249,7 +249,7 @@ class DRPCFunction:
         request = _Request(args)
         with self._changed:
             if self._closed:
-                raise self._stopped()
+                raise self._stopped_error()
             self._waiting.append(request)
             self._changed.notify()
         return request.answer
@@ -273,7 +273,7 @@ class DRPCFunction:
             self._changed.notify_all()
         for request in waiting:
             if request.answer.set_running_or_notify_cancel():
-                request.answer.set_exception(self._stopped())
+                request.answer.set_exception(self._stopped_error())
         for thread in self._threads:
             thread.join(_CLOSE_WAIT_S)
             if thread.is_alive():
@@ -282,7 +282,7 @@ class DRPCFunction:
     def __repr__(self) -> str:
         return f"DRPCFunction({self.name!r})"
 
-    def _stopped(self) -> DRPCExecutionException:
+    def _stopped_error(self) -> DRPCExecutionException:
         return DRPCExecutionException(self.name, "the topology or the server was stopped", reason="stopped")
 
     def _serve(self, executor: RequestExecutor) -> None:
@@ -315,10 +315,10 @@ class DRPCFunction:
             self._answer(executor, requests[half:])
             return
         for request in requests:
-            request.answer.set_exception(_failed(self.name, error))
+            request.answer.set_exception(_execution_error(self.name, error))
 
 
-def _failed(function: str, error: BaseException) -> DRPCExecutionException:
+def _execution_error(function: str, error: BaseException) -> DRPCExecutionException:
     if isinstance(error, StepFailed):
         failure = error.failure
         on = f" on tuple {failure.row}" if failure.row is not None else ""

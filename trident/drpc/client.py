@@ -77,7 +77,7 @@ class DRPCClient(Closes):
 
     def _ask(self, method: str, path: str, function: str, body: bytes | None = None) -> Any:
         try:
-            status, data = self._sent(method, self._path + path, body)
+            status, data = self._send(method, self._path + path, body)
         except TimeoutError:
             self._connection().close()
             cause = f"no answer from {self._shown} within {self._timeout} s"
@@ -100,7 +100,7 @@ class DRPCClient(Closes):
             reason = "overloaded" if status == 503 else "unreachable"
             raise DRPCExecutionException(function, cause, reason=reason) from error
 
-    def _sent(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    def _send(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         """Send on the open connection; if the server has closed it meanwhile, once more on a new one."""
         connection = self._connection()
         was_open = connection.sock is not None

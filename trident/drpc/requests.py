@@ -99,7 +99,7 @@ def _apply(node: Node, carrying: Step, sources: list[pa.Table], requests: int, r
     if from_unknown_rows or isinstance(node, (JoinNode, MultiReduceNode)):
         return _one_by_one(node, sources, requests, run)
     if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
-        return _routed(node, sources[0], run)
+        return _route(node, sources[0], run)
     done = run_step(carrying, sources, run)
     if isinstance(node, AggregateNode) and not len(node.group) and not node.partial:
         return _with_aggregates_of_nothing(node, done, sources[0], requests, run)
@@ -112,7 +112,7 @@ def _with_aggregates_of_nothing(
     """Add the aggregate of nothing for each request that has no rows."""
     missing = sorted(set(range(requests)).difference(source.column(_REQUEST).to_pylist()))
     nothing = source.slice(0, 0)
-    tables = [_numbered(aggregate(node.id, node, nothing, run), number, done) for number in missing]
+    tables = [_with_number(aggregate(node.id, node, nothing, run), number, done) for number in missing]
     return pa.concat_tables([done, *tables])
 
 
@@ -126,17 +126,17 @@ def _one_by_one(node: Node, sources: list[pa.Table], requests: int, run: StepRun
             table = multi_reduce(node, own, run)
         else:
             table = run_step(Step(node.id, node.parents, node, node.fields.names), own, run)
-        tables.append(_numbered(table, number))
+        tables.append(_with_number(table, number))
     return pa.concat_tables(tables)
 
 
-def _numbered(table: pa.Table, number: int, like: pa.Table | None = None) -> pa.Table:
+def _with_number(table: pa.Table, number: int, like: pa.Table | None = None) -> pa.Table:
     column = pa.array([number] * table.num_rows, pa.int64())
     numbered = table.append_column(_REQUEST, column)
     return numbered if like is None else numbered.select(like.column_names)
 
 
-def _routed(node: RepartitionNode, table: pa.Table, run: StepRun) -> pa.Table:
+def _route(node: RepartitionNode, table: pa.Table, run: StepRun) -> pa.Table:
     """Return the rows of the only partition; a user's function may send a row there several times, or nowhere."""
     sink = Sink(node.id, node.parents[0], node.fields, routing=node.routing)
     frames = route(sink, Exchange(node, (node.fields,), 1), [table], (node.id, 0, 0), run)

@@ -194,11 +194,11 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        refused = self._refused(scope)
+        refused = self._refusal(scope)
         app = self.app if refused is None else self.refusal(scope, *refused)
         await app(scope, receive, sending)
 
-    def _refused(self, scope: Scope) -> tuple[int, str] | None:
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         from starlette.datastructures import Headers
 
         headers = Headers(scope=scope)

@@ -100,10 +100,10 @@ class AtWork:
         """Read plain data; keys that this version does not know are ignored."""
         data = data or {}
         batch, calls = data.get("batch"), data.get("calls", ())
-        running = RunningBatch(**_known(RunningBatch, batch)) if batch else None
+        running = RunningBatch(**_known_fields(RunningBatch, batch)) if batch else None
         with_tasks = ({**each, "tasks": tuple(each.get("tasks", ()))} for each in calls)
-        called = tuple(RunningCall(**_known(RunningCall, each)) for each in with_tasks)
-        return cls(**{**_known(cls, data), "batch": running, "calls": called})
+        called = tuple(RunningCall(**_known_fields(RunningCall, each)) for each in with_tasks)
+        return cls(**{**_known_fields(cls, data), "batch": running, "calls": called})
 
 
 class Stall(NamedTuple):
@@ -242,7 +242,7 @@ def _nth(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+def _known_fields(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     names = {each.name for each in fields(kind)}
     return {name: value for name, value in data.items() if name in names}
 
@@ -258,7 +258,7 @@ def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
     still = stalls(AtWork.of(page.get("atWork"))) if page.get("status") in ("ACTIVE", "INACTIVE", "KILLED") else []
     if _away(page):  # which is why its batch does not move
         still = [each for each in still if each.about[0] != "batch"]
-    lines = [*_ended(page), *((each.tone, each.text) for each in still), *_unwell(page), *_busy(page, still)]
+    lines = [*_end_lines(page), *((each.tone, each.text) for each in still), *_unwell(page), *_busy(page, still)]
     lines += _behind(page, still)
     if all(tone in ("good", "quiet") for tone, _ in lines):
         lines.insert(0, _calm(page, still))
@@ -294,7 +294,7 @@ def _calm(page: Mapping[str, Any], still: Sequence[Stall]) -> Line:
     return "good", "All is well now." if failures else "All is well: no failures."
 
 
-def _ended(page: Mapping[str, Any]) -> Iterator[Line]:
+def _end_lines(page: Mapping[str, Any]) -> Iterator[Line]:
     health, status, reason = _health(page), page.get("status"), page.get("statusReason")
     if (silent := page.get("heardSecondsAgo") or 0) >= 10:
         yield "warn", f"Its driver has not been heard from for {duration(silent)}: the figures here are that old."
@@ -330,7 +330,7 @@ def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
     elif waiting := health.get("waiting"):
         yield "quiet", f"It is {_cut(waiting, _LONGEST_CAUSE)}. Everything else goes on."
     if failures := health.get("failures"):
-        yield _failed(page, failures)
+        yield _failure_line(page, failures)
     if letters := health.get("deadLetters"):
         waits, them = ("waits: a tuple that was", "it") if letters == 1 else ("wait: tuples that were", "them")
         text = f"{counted(letters, 'dead letter')} {waits} left out. “trident dead-letters” shows {them} and puts {them} back."
@@ -349,7 +349,7 @@ def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
         yield "warn" if _is_recent(page) else "quiet", f"Workers have died {times} and were started again."
 
 
-def _failed(page: Mapping[str, Any], failures: int) -> Line:
+def _failure_line(page: Mapping[str, Any], failures: int) -> Line:
     tone: Tone = "warn" if _recent_failures(page) else "quiet"
     share, since = (_share(page), "") if tone == "warn" else ("", " None of them in the last ten minutes.")
     one = failures == 1

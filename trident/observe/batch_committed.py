@@ -80,7 +80,7 @@ class Read(NamedTuple):
         return sum(self.rows.values())
 
 
-def summed(lags: Iterable[Lag]) -> list[Lag]:
+def sum_lags(lags: Iterable[Lag]) -> list[Lag]:
     """Return lags added up, one for each unit: the lag of a topology, wherever it is shown."""
     amounts: dict[str, int] = {}
     for each in lags:

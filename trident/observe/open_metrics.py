@@ -169,7 +169,7 @@ def _by_component(
     return values
 
 
-def _stalled(status: TopologyStatus) -> Values:
+def _stalled_value(status: TopologyStatus) -> Values:
     return {(): float(is_stalled(status.at_work))}
 
 
@@ -177,7 +177,7 @@ _STALLED = "Whether something has not moved for long, as the page says: 1 or 0."
 _OF_OPERATIONS: Sequence[_Family] = (
     _gauge("running_batch_seconds", "How long the next batch has been running, 0: none is running.",
         lambda of: {(): 0.0 if of.at_work.batch is None else of.at_work.batch.seconds}),
-    _gauge("stalled", _STALLED, _stalled),
+    _gauge("stalled", _STALLED, _stalled_value),
     _counter("replays_verified", "Batches that were processed twice; skipped: that failed; differed: of those checked.",
         lambda of: {(outcome,): count for outcome, count in of.more.get("replays", {}).items()}, ("outcome",)),
     *(
@@ -283,7 +283,7 @@ _OF_BOLTS: Sequence[_Family] = (
         _by_component(lambda figures: figures.capacity, WINDOWS_S[0]), ("component",)),
     _gauge("storm_running_call_seconds", "For how long a call of a component has run, if a second or more.",
         _running_calls, ("component",)),
-    _gauge("storm_stalled", _STALLED, _stalled),
+    _gauge("storm_stalled", _STALLED, _stalled_value),
     _gauge("storm_unanswered_seconds", "Seconds since a message was acknowledged, 0: nothing is pending.",
         lambda of: {(): of.at_work.moved_s if of.at_work.left else 0.0}),
     _gauge("storm_pending_messages", "Messages of spouts that are not answered.", lambda of: {(): of.pending}),
@@ -322,7 +322,7 @@ class MetricsServer:
             self._server, self._thread = prometheus.start_http_server(port, host, registry)
         self._thread.name = f"trident-{topology}-metrics"
         self._server.RequestHandlerClass = _patient(self._server.RequestHandlerClass)
-        self._server.set_app(_guarded(self._server.get_app(), is_loopback(host)))
+        self._server.set_app(_guard_app(self._server.get_app(), is_loopback(host)))
         for collector in (prometheus.GCCollector, prometheus.PlatformCollector, prometheus.ProcessCollector):
             collector(registry=registry)
         registry.register(metrics)  # after the guard, so that nothing is served without it
@@ -352,7 +352,7 @@ def _patient(handler: Any) -> Any:
     return Handler
 
 
-def _guarded(app: Any, loopback: bool) -> Any:
+def _guard_app(app: Any, loopback: bool) -> Any:
     """Return the application behind the guard of every server of this package."""
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

@@ -209,8 +209,8 @@ class TimeSeries:
         """Return whether failures become more within a window, by more than chance; None if it had none, or is too short."""
         _, spans = self._over(window_s, now)
         half = len(spans) // 2
-        before, after = _failed(spans[:half]), _failed(spans[len(spans) - half :])
-        if len(spans) < 4 or not _failed(spans):  # fewer have no trend
+        before, after = _failures(spans[:half]), _failures(spans[len(spans) - half :])
+        if len(spans) < 4 or not _failures(spans):  # fewer have no trend
             return None
         by_chance = 2.0 * math.sqrt(before + after)  # standard deviations: what differs less may be chance
         return "rising" if after - before > by_chance else "falling" if before - after > by_chance else "steady"
@@ -243,5 +243,5 @@ def _by_unit(spans: Sequence[TimeSpan]) -> dict[str, list[int | None]]:
     return {unit: [each.lags.get(unit) for each in spans] for unit in units}
 
 
-def _failed(spans: Sequence[TimeSpan]) -> int:
+def _failures(spans: Sequence[TimeSpan]) -> int:
     return sum(each.failed for each in spans)

@@ -135,7 +135,7 @@ class TopologyStatus:
         return {
             **self._head(id_, window),
             **{key: self.more[key] for key in ("txid", "share", "engine", "deactivated") if key in self.more},
-            **(self._counted(window, counted) if counted is not None else {"componentType": "state"}),
+            **(self._component_figures(window, counted) if counted is not None else {"componentType": "state"}),
             **nodes[component],
             "topologyId": id_,
             "inputs": [each for each in drawn["edges"] if each["target"] == component],
@@ -203,7 +203,7 @@ class TopologyStatus:
             **last_error(described.id, self.errors),
         }
 
-    def _counted(self, window: WindowStatistics, component: ComponentStatistics) -> Entry:
+    def _component_figures(self, window: WindowStatistics, component: ComponentStatistics) -> Entry:
         id_, is_spout = component.described.id, component.described.kind == "spout"
         return {
             **self._component(component),

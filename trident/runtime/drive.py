@@ -23,7 +23,7 @@ from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.naming import amount
 from trident.notebook import RunningGlance
 from trident.observe.at_work import AtWork
-from trident.observe.batch_committed import Placement, RecentBatches, summed
+from trident.observe.batch_committed import Placement, RecentBatches, sum_lags
 from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
 from trident.observe.events import WHOLE_TOPOLOGY, ReportedError, TopologyStarted, TopologyTerminated
 from trident.observe.monitoring import Monitoring
@@ -187,7 +187,7 @@ class Drive:
         usual_s = sum(each.phases.total for each in recent) / len(recent) if recent else 0.0
         batch = self.loop.at_work(moved)
         sources, _ = self.progress.sources()
-        lags = summed(Lag(**each["lag"]) for each in sources if each["lag"])
+        lags = sum_lags(Lag(**each["lag"]) for each in sources if each["lag"])
         left = " and ".join(amount(*each) for each in lags if each.amount)
         return AtWork(
             self.clock.monotonic() - moved,
@@ -327,7 +327,7 @@ class TopologyFigures:
             "rates": batches.rates(),
             "phases": batches.phases(),
             "sources": sources,
-            "lags": [each._asdict() for each in summed(Lag(**each["lag"]) for each in sources if each["lag"])],
+            "lags": [each._asdict() for each in sum_lags(Lag(**each["lag"]) for each in sources if each["lag"])],
             "lagTrend": drive.totals.series.lag(self._clock_now),
             "health": {
                 **{key: _shown(status[key]) for key in _OF_HEALTH},

@@ -68,7 +68,7 @@ def check_lasting(folder: str, variables: Mapping[str, str] = os.environ) -> Non
         )
 
 
-def _unpickled(data: bytes) -> Any:
+def _call_unpickled(data: bytes) -> Any:
     """Call the function that is pickled first with what is pickled behind it."""
     import pickle
     import sys
@@ -85,7 +85,7 @@ def _unpickled(data: bytes) -> Any:
     return make(*given)
 
 
-unpickled = types.FunctionType(_unpickled.__code__, {"__builtins__": __builtins__})
+unpickled = types.FunctionType(_call_unpickled.__code__, {"__builtins__": __builtins__})
 """Makes what was pickled, on a server that may lack Trident; so it is itself pickled whole, as of the main module."""
 unpickled.__module__ = "__main__"
 
@@ -169,9 +169,13 @@ def check_server(server: str) -> None:
     """Connect to a server; PySpark itself would try for ten minutes.
 
     Raises `EnvironmentProblem`: nothing answers there. The address is shown without its parameters, which may hold a token.
+    Raises `ConfigError`: it is no address.
     """
-    found = urlsplit(server)
-    host, port = found.hostname or "", found.port or _PORT
+    try:
+        found = urlsplit(server)
+        host, port = found.hostname or "", found.port or _PORT
+    except ValueError as error:
+        raise ConfigError(f"the address of Spark Connect is none: {error}; give it as sc://HOST:{_PORT}") from error
     if problem := unreachable(host, port):
         raise EnvironmentProblem.of_now(
             f"no server of Spark Connect answers at sc://{host}:{port} ({problem}). Is that its address? Start one with "

@@ -142,15 +142,15 @@ def master_of(asked: str | None) -> str:
     if os.environ.get("PYSPARK_GATEWAY_PORT"):  # under spark-submit the JVM is there, and has read all that may say it
         SparkContext._ensure_initialized()  # noqa: SLF001  as above
         return SparkConf(_jvm=SparkContext._jvm).get("spark.master") or ""  # noqa: SLF001  as above
-    said = _submitted("--master") or [
+    said = _submit_options("--master") or [
         value
-        for name, _, value in (pair.partition("=") for pair in _submitted("--conf", "-c"))
+        for name, _, value in (pair.partition("=") for pair in _submit_options("--conf", "-c"))
         if name == "spark.master"
     ]
     return (said or _MASTER.findall(_defaults()) or [os.environ.get("MASTER") or "local[*]"])[-1]
 
 
-def _submitted(*names: str) -> list[str]:
+def _submit_options(*names: str) -> list[str]:
     """Return what PYSPARK_SUBMIT_ARGS gives an option of spark-submit, as `--name value` or `--name=value`."""
     words = [
         part
@@ -162,7 +162,7 @@ def _submitted(*names: str) -> list[str]:
 
 def _defaults() -> str:
     """Return the text of the file with Spark's own settings."""
-    folder, files = conf_folder(), _submitted("--properties-file")
+    folder, files = conf_folder(), _submit_options("--properties-file")
     path = Path(files[-1]) if files else None if folder is None else folder / "spark-defaults.conf"
     return path.read_text(encoding="utf-8", errors="replace") if path is not None and path.is_file() else ""
 
@@ -203,7 +203,7 @@ def unreachable(host: str, port: str | int) -> str:
     try:
         with socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S):
             return ""
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:  # a port may be too large
         return describe(error)
 
 

@@ -65,10 +65,18 @@ class QueryEmitter:
 
 def fields_of_schema(schema: Any, names: Iterable[str] | None = None) -> Fields:
     """Return declared fields, or those of the schema of a DataFrame; `names`: only these of its columns."""
-    if type(schema).__module__.partition(".")[0] != "pyspark":  # asked without an import of PySpark
+    if not _is_of_spark(schema):
         return Fields(schema)
     columns = [column for column in schema.fields if names is None or column.name in names]
     return Fields.of([column.name for column in columns], [_type_of(column) for column in columns])
+
+
+def names_of_schema(schema: Any) -> list[str]:
+    return list((schema if _is_of_spark(schema) else Fields(schema)).names)
+
+
+def _is_of_spark(schema: Any) -> bool:
+    return type(schema).__module__.partition(".")[0] == "pyspark"  # asked without an import of PySpark
 
 
 def _type_of(column: Any) -> str:

@@ -32,13 +32,13 @@ def passed_on(declared: Callable[Concatenate[Any, P], R]) -> Callable[Concatenat
 def passes_on(role: type, *but: str) -> Callable[[type[T]], type[T]]:
     """Return what lets a wrapper call the methods of `inner` for all of a role's that it does not write, but for some."""
 
-    def completed(wrapper: type[T]) -> type[T]:
+    def complete(wrapper: type[T]) -> type[T]:
         for name, declared in vars(role).items():
             if isfunction(declared) and not name.startswith("_") and name not in {*but, *vars(wrapper)}:
                 setattr(wrapper, name, passed_on(declared))
         return wrapper
 
-    return completed
+    return complete
 
 
 @passes_on(BackingMap, "multi_get_opaque")

@@ -45,13 +45,13 @@ class FormerTypes(Protocol):
     fields: tuple[str, ...]
     types: tuple[tuple[int, str, Mapping[str, str | None] | None], ...]
 
-    def converted(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
+    def convert(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
         """Return values of a former type as the declared one, with the fields that the last declaration had besides."""
 
-    def declared(self, values: list[Any]) -> list[Any]:
+    def narrow(self, values: list[Any]) -> list[Any]:
         """Return values with the fields of the declared type alone."""
 
-    def stored(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
+    def widen(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
         """Return values with all fields that columns of the store have, as the declaration of an attempt would write them."""
 
 

@@ -74,7 +74,7 @@ class KeptChanges(Protocol):
         one attempt wrote several times, the last at the end.
         """
 
-    def gone(self) -> int:
+    def last_gone(self) -> int:
         """Return the last batch whose changes are not kept any more, 0 if there is none."""
 
     def forget(self, keys: Sequence[Key]) -> None:

@@ -74,7 +74,7 @@ class CommittedMap(State, ABC):
         self._txid = commit
 
     def commit(self, txid: int) -> None:
-        begun = self._begun(txid)
+        begun = self._check_begun(txid)
         if self._puts_at_commit and self._written:
             self.backing.multi_put(list(self._written), list(self._written.values()))
             count_keys(written=len(self._written))
@@ -92,7 +92,7 @@ class CommittedMap(State, ABC):
         keys, txid = typed_keys(keys), self._txid
         if txid is not None:
             return owned(self._bases(keys, txid))
-        return self._given(self._latest(self._read(keys)))
+        return self._changeable(self._latest(self._read(keys)))
 
     @abstractmethod
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -176,7 +176,7 @@ class CommittedMap(State, ABC):
     def close(self) -> None:
         self.backing.close()
 
-    def _begun(self, txid: int) -> Txid:
+    def _check_begun(self, txid: int) -> Txid:
         """Return the commit that began; refuse to end another one."""
         begun = self._txid
         if begun is None or begun != txid or (isinstance(txid, Txid) and txid.attempt != begun.attempt):
@@ -226,7 +226,7 @@ class CommittedMap(State, ABC):
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         """Return the values that the updates of the commit `txid` start from."""
 
-    def _given(self, values: list[Any]) -> list[Any]:
+    def _changeable(self, values: list[Any]) -> list[Any]:
         """Return values that a reader may change in place, from what the backing map returned."""
         return values if self.backing.facts.gives_copies else owned(values)
 
@@ -289,7 +289,7 @@ class Removals:
         if due:
             stored = self._backing.multi_get(list(due))
             self._backing.multi_delete(
-                [k for (k, by), found in zip(due.items(), stored, strict=True) if self._left(found, by)]
+                [k for (k, by), found in zip(due.items(), stored, strict=True) if self._is_tombstone(found, by)]
             )
             self._removed = {key: by for key, by in self._removed.items() if key not in due}
 
@@ -304,7 +304,7 @@ class Removals:
     def forget(self) -> None:
         self._removed = {}
 
-    def _left(self, found: Any, by: Txid) -> bool:
+    def _is_tombstone(self, found: Any, by: Txid) -> bool:
         """Whether `found` is what the commit `by` wrote for a key that it removed."""
         if self._kind is StateType.OPAQUE:
             return isinstance(found, OpaqueValue) and (found.txid, found.attempt, found.curr) == (by, by.attempt, None)

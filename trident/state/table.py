@@ -36,7 +36,7 @@ class KeyColumns(Sequence[Key]):
 
     @cached_property
     def _rows(self) -> list[Key]:
-        return list(zip(*map(listed, self.parts), strict=True))
+        return list(zip(*map(as_list, self.parts), strict=True))
 
     def __len__(self) -> int:
         return len(self.parts[0])
@@ -50,7 +50,7 @@ class KeyColumns(Sequence[Key]):
         return iter(self._rows)
 
 
-def listed(values: Any) -> Sequence[Any]:
+def as_list(values: Any) -> Sequence[Any]:
     """Return the values of a list or an Arrow array."""
     return values if isinstance(values, (list, tuple)) else list(values.to_pylist())
 
@@ -72,7 +72,7 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
     def latest(self) -> list[Any]:
         """Return what was written last."""
 
-    def combined(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> Any | None:
+    def combine_with(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> Any | None:
         """Return the table of what the commit `txid` writes; None: these are combined one by one. See `NumberColumns`."""
         return None
 

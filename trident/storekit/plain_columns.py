@@ -83,25 +83,25 @@ def plain_type(declared: str, is_key: bool) -> FieldType | None:
     return TYPES["double"] if declared == "float" and not is_key else simple_type(declared)
 
 
-def asked_shape(conf: StateConf, options: MapOptions, form_of: FormOf, misnamed: Misnamed) -> PlainShape:
+def asked_shape(conf: StateConf, options: MapOptions, form_of: FormOf, why_misnamed: Misnamed) -> PlainShape:
     """Return the fields of a state whose options ask for a plain layout.
 
     Raises `ConfigError`: it cannot have that; the error says why, and names the field and its type.
     """
-    shape = shape_of(conf, options, form_of, misnamed)
+    shape = shape_of(conf, options, form_of, why_misnamed)
     if isinstance(shape, str):
         advice = "Give it what has a plain form (see the page of the store), or leave layout out"
         raise options.refused("layout", f"state {conf.state!r} cannot have it: {shape}. {advice}")
     return shape
 
 
-def shape_of(conf: StateConf, options: MapOptions, form_of: FormOf, misnamed: Misnamed) -> PlainShape | str:
+def shape_of(conf: StateConf, options: MapOptions, form_of: FormOf, why_misnamed: Misnamed) -> PlainShape | str:
     """Return the fields of a state; if one has no plain form, why."""
 
     def refusal(field: str, type_: str, is_key: bool) -> str | None:
         if form_of(type_, is_key) is None:
             return f"{field!r}, of type {type_ or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
-        return misnamed(field, is_key)
+        return why_misnamed(field, is_key)
 
     if options.serializer != "codec":
         return "it has a serializer"
@@ -199,7 +199,7 @@ class PlainColumn(NamedTuple, Generic[F]):
         """Return how the store keeps values of a type; None if it has no plain form there."""
         raise NotImplementedError
 
-    def loaded(self, values: Sequence[Any]) -> Sequence[Any]:
+    def from_driver(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values that the driver has read in their one form."""
         raise NotImplementedError
 
@@ -224,7 +224,7 @@ class PlainColumns(ABC, Generic[C]):
     @cached_property
     def own(self) -> tuple[C, ...]:
         """The framework's columns, in the order of the fields of what is stored."""
-        numbers = tuple(self._made(name, "bigint") for name in _NUMBERS[self.kind])
+        numbers = tuple(self._own_column(name, "bigint") for name in _NUMBERS[self.kind])
         return (*numbers, *self.befores) if self.kind is StateType.OPAQUE else numbers
 
     @cached_property
@@ -233,7 +233,7 @@ class PlainColumns(ABC, Generic[C]):
         if not self.shape.is_struct:
             return (self.values[0]._replace(name=BEFORE),)
         fields = (column._replace(name=f"{BEFORE}_{column.name}") for column in self.values)
-        return (*fields, self._made(BEFORE_NULL, "boolean"))
+        return (*fields, self._own_column(BEFORE_NULL, "boolean"))
 
     @property
     def ours(self) -> set[str]:
@@ -242,7 +242,7 @@ class PlainColumns(ABC, Generic[C]):
 
     @cached_property
     def _value(self) -> tuple[C, ...]:
-        return (*self.values, *((self._made(NULL, "boolean"),) if self.shape.is_struct else ()))
+        return (*self.values, *((self._own_column(NULL, "boolean"),) if self.shape.is_struct else ()))
 
     @cached_property
     def all(self) -> tuple[C, ...]:
@@ -270,14 +270,14 @@ class PlainColumns(ABC, Generic[C]):
     def _has_forms(self) -> bool:
         return not {str, int, bool}.issuperset(class_of(column.declared) for column in self.keys)
 
-    def stored(self, rows: Sequence[Sequence[Any]]) -> dict[Key, Any]:
+    def values_by_key(self, rows: Sequence[Sequence[Any]]) -> dict[Key, Any]:
         """Return what is stored, by key, of the rows of a read.
 
         Raises `CorruptValueError`: another program wrote a row: it does not say which batch did.
         """
         if not rows:
             return {}
-        loaded = [column.loaded(part) for column, part in zip(self.read, zip(*rows, strict=True), strict=True)]
+        loaded = [column.from_driver(part) for column, part in zip(self.read, zip(*rows, strict=True), strict=True)]
         width = len(self.keys)
         keys, fields = zip(*loaded[:width], strict=True), loaded[width:]
         if self.shape.is_struct:
@@ -311,7 +311,7 @@ class PlainColumns(ABC, Generic[C]):
         *befores, nulls = fields[numbers : -width - 1]
         return [*fields[:numbers], self.shape.structs(befores, [one is not False for one in nulls]), value]
 
-    def _made(self, name: str, declared: str) -> C:
+    def _own_column(self, name: str, declared: str) -> C:
         return type(self.keys[0]).of(name, declared)
 
     @abstractmethod

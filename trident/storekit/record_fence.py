@@ -142,7 +142,7 @@ class RecordFence(Generic[N]):
     def read(self) -> SentinelRecord[N] | None:
         """Return the record in the store."""
         self._seen = self._register.read()
-        return self._decoded(self._seen)
+        return self._decode(self._seen)
 
     def check_move(self, sentinel: Sentinel, force: bool = False) -> SentinelRecord[N] | None:
         """Return the record that `lay` would replace: the one that was read or written last, or what is there now.
@@ -152,7 +152,7 @@ class RecordFence(Generic[N]):
         FencedError, StatePlaceError
             The sentinel may not follow that record.
         """
-        found = self._decoded(self._last_seen())
+        found = self._decode(self._last_seen())
         before = None if found is None else found.sentinel
         check_move(self._what, sentinel, before, before, force)
         return found
@@ -196,12 +196,12 @@ class RecordFence(Generic[N]):
 
     def displaced(self, own: Sentinel, data: bytes | None, seen: bytes | None) -> StateError | FencedError:
         """Return the error of a writer that wanted to lay `own` over `seen` and finds `data`."""
-        found, before = self._decoded(data), self._decoded(seen)
+        found, before = self._decode(data), self._decode(seen)
         return displaced(
             self._what, own, None if found is None else found.sentinel, None if before is None else before.sentinel
         )
 
-    def _decoded(self, data: bytes | None) -> SentinelRecord[N] | None:
+    def _decode(self, data: bytes | None) -> SentinelRecord[N] | None:
         return None if data is None else self._codec.decode(data, self._what)
 
 

@@ -135,7 +135,7 @@ class StormHandle:
                 return True
         return False
 
-    def _monitored(self) -> TopologyMonitor:
+    def _make_monitor(self) -> TopologyMonitor:
         return TopologyMonitor(
             self.conf,
             self._launch.topology,
@@ -163,7 +163,7 @@ class LocalTopology(StormHandle):
     def __init__(self, topology: StormTopology, conf: StormConfig) -> None:
         super().__init__(topology, conf)
         self._inboxes = inboxes_of(self._launch.layout.executors, conf.receive_buffer_size)
-        self._monitor = self._monitored()
+        self._monitor = self._make_monitor()
         self._workers: dict[int, Worker] = {}
         self._counting = threading.Lock()
         self._counter = threading.Thread(target=self._go_on_counting, name=f"{conf.name}-statistics", daemon=True)
@@ -202,7 +202,7 @@ class LocalTopology(StormHandle):
     def _make(self, number: int) -> None:
         mail = LocalMail(self._inboxes)
         setting = self._launch.setting(mail, self._report)
-        mail.worker = worker = Worker(number, setting, self._inboxes, lambda error: self._died(number, error))
+        mail.worker = worker = Worker(number, setting, self._inboxes, lambda error: self._on_death(number, error))
         worker.set_active(self._active)
         self._count()  # the last figures of the one that has ended
         with self._counting:
@@ -228,7 +228,7 @@ class LocalTopology(StormHandle):
         self._errors.append(ReportedError.of(component, task, error))
         logger.error("topology %s: component %s (task %d) reports: %s", self.name, component, task, error)
 
-    def _died(self, number: int, error: BaseException) -> None:
+    def _on_death(self, number: int, error: BaseException) -> None:
         """Start a worker again, with fresh instances; called by a thread of the worker that died."""
         if isinstance(error, TaskError):
             self._report(error.component, error.task, error)

@@ -275,7 +275,7 @@ class Collected:
         read = [Edge(each.component, name, _text(each.grouping), stream=each.stream) for each in inputs]
         sent = sorted(of for of in sums if isinstance(of, tuple) and of[:2] == (name, "") and of[2])
         executors = tuple(
-            ExecutorStatistics(place.tasks, place.worker, _figures(_added(sums, place.tasks), capacities[place]))
+            ExecutorStatistics(place.tasks, place.worker, _figures(_add_up(sums, place.tasks), capacities[place]))
             for place in layout.executors
             if place.component == name
         )
@@ -283,8 +283,8 @@ class Collected:
             ComponentDescription(
                 name, kind, name, "" if made is None else type(made).__name__, len(layout.tasks[name])
             ),
-            _figures(_added(sums, [name]), max(each.figures.capacity for each in executors)),
-            tuple(EdgeStatistics(e, _figures(_added(sums, [(e.source, e.target, e.stream)]))) for e in read),
+            _figures(_add_up(sums, [name]), max(each.figures.capacity for each in executors)),
+            tuple(EdgeStatistics(e, _figures(_add_up(sums, [(e.source, e.target, e.stream)]))) for e in read),
             tuple(EdgeStatistics(Edge(name, stream=of[2]), _figures(sums[of])) for of in sent),
             executors,
         )
@@ -304,7 +304,7 @@ def _capacities(
     }
 
 
-def _added(sums: Mapping[Any, Sums], of: Iterable[Any]) -> Sums:
+def _add_up(sums: Mapping[Any, Sums], of: Iterable[Any]) -> Sums:
     added: Sums = defaultdict(float)
     for each in of:
         for measure, value in sums.get(each, {}).items():

@@ -186,7 +186,7 @@ class TridentPages(RunningPages):
         for node in graph.nodes:
             if isinstance(node, WindowNode | JoinWithinNode) and node.state == state:
                 raise ValueError(f"state {state!r} keeps the tuples of open windows in a form of its own")
-        typed = _typed(nodes[state], key)
+        typed = _typed_key(nodes[state], key)
         with self._reading:  # `txid` belongs to the view's last read
             view = self._topology.state(state)
             value = view.multi_get([typed])[0] if typed else view.get()
@@ -201,7 +201,7 @@ def pages_of(running: RunningTopology | RunningStormTopology, topology_id: str |
     return StormPages(running, topology_id)
 
 
-def _typed(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
+def _typed_key(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
     texts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in key]
     fields = node.key_fields
     if fields and not texts:

@@ -75,7 +75,7 @@ def hashes_of(forms: Sequence[pa.Array]) -> Hashes:
     for form in forms:
         words = _words_of_bytes(form) if pa.types.is_large_binary(form.type) else form.fill_null(0).to_numpy()
         words = np.where(_nulls(form), _NULL, words) if form.null_count else words
-        mixed = _mixed(mixed ^ words)
+        mixed = _mix(mixed ^ words)
     return (mixed >> np.uint64(64 - HASH_BITS)).view(np.int64)
 
 
@@ -136,11 +136,11 @@ def _words_of_bytes(form: pa.Array) -> npt.NDArray[np.uint64]:
         rows = np.flatnonzero((lengths > first) & (lengths <= _LONG))
         unused = np.maximum(first + _WORD - lengths[rows], 0).astype(np.uint64) * np.uint64(8)
         taken = words[starts[rows] + first] << unused  # bytes of the next text are shifted out
-        mixed[rows] = _mixed(mixed[rows] ^ taken)
+        mixed[rows] = _mix(mixed[rows] ^ taken)
     return mixed
 
 
-def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return words whose every bit depends on every bit (the end of SplitMix64)."""
     words = words + _NULL
     words = (words ^ (words >> _SHIFTS[0])) * _FACTORS[0]
@@ -205,7 +205,7 @@ class WantedKeys:
         left = ~np.isin(self.places, places)
         return WantedKeys(self.hashes[left], self.places[left], self._forms)
 
-    def found(self, keys: pa.Table, at: Places) -> tuple[npt.NDArray[np.bool_], Places]:
+    def match(self, keys: pa.Table, at: Places) -> tuple[npt.NDArray[np.bool_], Places]:
         """Tell which of some rows have the key that their hash has at `at`, and return the numbers of these keys.
 
         `keys`: the key columns of rows with the same hashes.
@@ -256,7 +256,7 @@ class SortedRows:
         """Return the rows of keys, and the numbers of the keys that are deleted here."""
         at, places_at = pairs(self.hashes, wanted.hashes)
         rows = self._rows.take(pa.array(at))
-        same, places = wanted.found(rows.select(self._keys), places_at)
+        same, places = wanted.match(rows.select(self._keys), places_at)
         gone = self.deleted[at[same]]
         there = pa.array(np.flatnonzero(same)[~gone])
         return FoundRows(rows_only(rows).take(there), places[~gone]), places[gone]
@@ -267,26 +267,26 @@ class SortedRows:
 
     def after(self, older: SortedRows) -> SortedRows:
         """Return these changes on top of older ones."""
-        unchanged = older._unchanged(self)
+        unchanged = older._unchanged_mask(self)
         rows = pa.concat_tables([older._rows.filter(pa.array(unchanged)), self._rows])
         table, order = in_hash_order(rows)
         return SortedRows(table, np.concatenate([older.deleted[unchanged], self.deleted])[order], self._keys)
 
     def applied_to(self, stored: pa.Table) -> pa.Table:
         """Return stored rows, with their hashes and in order, as these changes leave them."""
-        unchanged = self.unchanged(stored)
+        unchanged = self.unchanged_rows(stored)
         return in_hash_order(pa.concat_tables([unchanged, self._rows.filter(pa.array(~self.deleted))]))[0]
 
-    def unchanged(self, stored: pa.Table) -> pa.Table:
+    def unchanged_rows(self, stored: pa.Table) -> pa.Table:
         """Return, of some stored rows with their hashes and in order, the rows whose keys do not change here.
 
         The key columns of both come first; they may have other names.
         """
         keys = stored.column_names[1 : 1 + len(self._keys)]
         older = SortedRows(stored, np.zeros(stored.num_rows, np.bool_), keys)
-        return stored.filter(pa.array(older._unchanged(self)))
+        return stored.filter(pa.array(older._unchanged_mask(self)))
 
-    def _unchanged(self, newer: SortedRows) -> npt.NDArray[np.bool_]:
+    def _unchanged_mask(self, newer: SortedRows) -> npt.NDArray[np.bool_]:
         at, of_newer = pairs(self.hashes, newer.hashes)
         left, right = (
             comparable(rows.take(pa.array(places)).columns)

@@ -137,8 +137,8 @@ def test_a_package_is_fetched_and_unpacked_once(tmp_path: Path) -> None:
     sha256, data = package_of({"a.py": b"1", "inner/data.txt": b"2"})
     fetching = Fetching(data)
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: CodeCache(tmp_path, fetching).unpacked(sha256), range(8)))
-    again = CodeCache(tmp_path, fetching).unpacked(sha256)
+        found = list(threads.map(lambda _: CodeCache(tmp_path, fetching).prepare(sha256), range(8)))
+    again = CodeCache(tmp_path, fetching).prepare(sha256)
     assert {each.folder for each in (*found, again)} == {tmp_path / "code" / sha256}
     assert (again.folder / "inner" / "data.txt").read_bytes() == b"2"
     assert again.python_path == (str(again.folder),)
@@ -151,10 +151,10 @@ def test_a_file_that_was_lost_or_changed_is_fetched_again(tmp_path: Path) -> Non
     sha256, data = package_of({"a.py": b"1", "b.py": b"2"})
     fetching = Fetching(data)
     cache = CodeCache(tmp_path, fetching)
-    folder = cache.unpacked(sha256).folder
+    folder = cache.prepare(sha256).folder
     (folder / "a.py").write_bytes(b"")
     (folder / "b.py").unlink()
-    assert (cache.unpacked(sha256).folder / "a.py").read_bytes() == b"1"
+    assert (cache.prepare(sha256).folder / "a.py").read_bytes() == b"1"
     assert (folder / "b.py").read_bytes() == b"2"
     assert fetching.fetched == 2
 
@@ -162,8 +162,8 @@ def test_a_file_that_was_lost_or_changed_is_fetched_again(tmp_path: Path) -> Non
 def test_what_is_unused_is_removed(tmp_path: Path) -> None:
     (one, data), (two, other) = package_of({"a.py": b"1"}), package_of({"a.py": b"2"})
     cache = CodeCache(tmp_path, Fetching(data, other))
-    cache.unpacked(one)
-    cache.unpacked(two)
+    cache.prepare(one)
+    cache.prepare(two)
     cache.remove_unused({two})
     assert [each.name for each in (tmp_path / "code").iterdir() if each.is_dir()] == [two]
 
@@ -172,7 +172,7 @@ def test_another_package_than_the_one_that_was_asked_for_is_refused(tmp_path: Pa
     sha256, _ = package_of({"a.py": b"1"})
     _, other = package_of({"a.py": b"2"})
     with pytest.raises(BadPackage, match="is a different one, or damaged"):
-        CodeCache(tmp_path, lambda _: other).unpacked(sha256)
+        CodeCache(tmp_path, lambda _: other).prepare(sha256)
     assert not (tmp_path / "code").exists()
 
 
@@ -199,7 +199,7 @@ def test_a_package_that_was_made_to_do_harm_is_not_unpacked(tmp_path: Path, name
     data = _HOSTILE[name]
     cache = CodeCache(tmp_path / "cache", lambda _: data)
     with pytest.raises(BadPackage, match="which no package of `trident submit` does"):
-        cache.unpacked(hashlib.sha256(data).hexdigest())
+        cache.prepare(hashlib.sha256(data).hexdigest())
     assert [path for path in tmp_path.rglob("*") if path.suffix not in ("", ".lock")] == []
     with pytest.raises(BadPackage, match="which no package of `trident submit` does"):
         read_package(io.BytesIO(data))
@@ -208,16 +208,16 @@ def test_a_package_that_was_made_to_do_harm_is_not_unpacked(tmp_path: Path, name
 def test_files_that_the_manifest_does_not_name_and_those_of_other_bytes_are_refused(tmp_path: Path) -> None:
     _, data = package_of({"a.py": b"1"}, files={})
     with pytest.raises(BadPackage, match="name other files: a.py"):
-        CodeCache(tmp_path, lambda _: data).unpacked(hashlib.sha256(data).hexdigest())
+        CodeCache(tmp_path, lambda _: data).prepare(hashlib.sha256(data).hexdigest())
     _, data = package_of({"a.py": b"1"}, files={"a.py": "0" * 64})
     with pytest.raises(BadPackage, match="a.py is not what its manifest says"):
-        CodeCache(tmp_path, lambda _: data).unpacked(hashlib.sha256(data).hexdigest())
+        CodeCache(tmp_path, lambda _: data).prepare(hashlib.sha256(data).hexdigest())
 
 
 @pytest.mark.parametrize("data", [b"", b"no zip", b"PK\x05\x06" + b"\0" * 18])
 def test_what_is_no_package_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(BadPackage, match="not the package of a topology"):
-        CodeCache(tmp_path, lambda _: data).unpacked(hashlib.sha256(data).hexdigest())
+        CodeCache(tmp_path, lambda _: data).prepare(hashlib.sha256(data).hexdigest())
 
 
 @pytest.mark.parametrize(
@@ -230,14 +230,14 @@ def test_what_is_no_package_is_refused(tmp_path: Path, data: bytes) -> None:
 def test_a_package_of_other_versions_is_refused(tmp_path: Path, facts: dict[str, str], said: str) -> None:
     sha256, data = package_of({"a.py": b"1"}, **facts)
     with pytest.raises(BadPackage, match=said):
-        CodeCache(tmp_path, lambda _: data).unpacked(sha256)
+        CodeCache(tmp_path, lambda _: data).prepare(sha256)
 
 
 @pytest.mark.slow
 def test_the_topology_of_a_package_is_loaded_under_the_name_that_it_was_submitted_under(tmp_path: Path) -> None:
     write_files(tmp_path / "mine", {"counts_of_package.py": COUNTS_OF_WORDS})
     package = make_package(f"{tmp_path}/mine/counts_of_package.py:topology")
-    code = CodeCache(tmp_path / "cache", lambda _: package.data).unpacked(package.sha256)
+    code = CodeCache(tmp_path / "cache", lambda _: package.data).prepare(package.sha256)
     found = load_package(code.folder, code.manifest, "mine")
     assert isinstance(found, TridentTopology)
     assert found.graph().name == "mine"
@@ -246,7 +246,7 @@ def test_the_topology_of_a_package_is_loaded_under_the_name_that_it_was_submitte
 
 def test_a_package_without_its_topology_is_an_error(tmp_path: Path) -> None:
     sha256, data = package_of({"a_without.py": b"x = 1"}, target="a_without.py:topology")
-    code = CodeCache(tmp_path, lambda _: data).unpacked(sha256)
+    code = CodeCache(tmp_path, lambda _: data).prepare(sha256)
     with pytest.raises(BadPackage, match="the package does not hold a_without.py:topology: .* has no 'topology'"):
         load_package(code.folder, code.manifest)
     assert (code.folder / MANIFEST).is_file()
@@ -274,14 +274,14 @@ def test_requirements_are_installed_once_and_importable(tmp_path: Path, monkeypa
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     sha256, data = package_of({"a.py": b"1"}, requirements="words_of_a_wheel==1.2\n")
     cache = CodeCache(tmp_path / "cache", lambda _: data)
-    code = cache.unpacked(sha256)
+    code = cache.prepare(sha256)
     script = "import words_of_a_wheel; print(words_of_a_wheel.WORDS)"
     found = {"PYTHONPATH": ":".join(code.python_path)}
     assert (
         subprocess.check_output([sys.executable, "-c", script], env=found, text=True, timeout=60) == "['the', 'cow']\n"
     )
     (tmp_path / "words_of_a_wheel-1.2-py3-none-any.whl").unlink()
-    assert cache.unpacked(sha256) == code  # pip is not asked again
+    assert cache.prepare(sha256) == code  # pip is not asked again
     assert stat.S_IMODE(Path(code.python_path[1]).stat().st_mode) == 0o755  # as the code has it
     for python in (tmp_path / "cache").glob("requirements/pip-*/bin/python"):  # one that was removed, or replaced
         python.unlink()
@@ -289,6 +289,6 @@ def test_requirements_are_installed_once_and_importable(tmp_path: Path, monkeypa
     with pytest.raises(
         RequirementsFailed, match=r"cannot be installed \(words_of_a_wheel==2.0\); pip said:\n(.*\n)*.*No matching"
     ):
-        CodeCache(tmp_path / "cache", lambda _: data).unpacked(sha256)
+        CodeCache(tmp_path / "cache", lambda _: data).prepare(sha256)
     left = [path.name for path in (tmp_path / "cache" / "requirements").iterdir() if path.name.startswith("unfinished")]
     assert left == []

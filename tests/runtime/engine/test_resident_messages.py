@@ -54,9 +54,9 @@ def test_a_stage_waits_until_all_messages_of_all_senders_are_there() -> None:
     boxes.add(Rows(1, 1, [frame(TABLE), frame(TABLE, 1)]))
     waiting.join(30)
     assert done.is_set()
-    assert [each.data for each in boxes.taken(1, "exchange", 0)] == [TABLE] * 3
-    assert [each.data for each in boxes.taken(1, "exchange", 1)] == [TABLE]
-    assert boxes.taken(1, "exchange", 0) == []
+    assert [each.data for each in boxes.take(1, "exchange", 0)] == [TABLE] * 3
+    assert [each.data for each in boxes.take(1, "exchange", 1)] == [TABLE]
+    assert boxes.take(1, "exchange", 0) == []
 
 
 def test_rows_that_never_come_fail_the_attempt_and_name_their_sender() -> None:
@@ -90,7 +90,7 @@ def test_what_is_late_is_dropped() -> None:
     boxes.add(Rows(1, 0, [frame(TABLE)]))
     assert not boxes.is_live(1)
     with pytest.raises(StepFailed, match="the attempt has ended"):
-        boxes.taken(1, "exchange", 0)
+        boxes.take(1, "exchange", 0)
     boxes.add(Rows(3, 0, [frame(TABLE)]))
     boxes.keep(frozenset(), newest=2)  # the driver knows none of them, and does not know of the third yet
     assert [boxes.is_live(number) for number in (1, 2, 3)] == [False, False, True]
@@ -107,7 +107,7 @@ def test_rows_beyond_the_memory_wait_on_disk_and_those_beyond_the_bound_end_the_
     for data in (TABLE, ipc_of(TABLE), TABLE, ipc_of(TABLE)):
         boxes.add(Rows(1, 0, [frame(data)]))
     boxes.wait(1, {0: 4}, 0.01)
-    assert [each.data for each in boxes.taken(1, "exchange", 0)] == [TABLE] * 4
+    assert [each.data for each in boxes.take(1, "exchange", 0)] == [TABLE] * 4
     for _ in range(20):
         boxes.add(Rows(2, 0, [frame(TABLE)]))
     with pytest.raises(
@@ -115,7 +115,7 @@ def test_rows_beyond_the_memory_wait_on_disk_and_those_beyond_the_bound_end_the_
     ) as e:
         boxes.wait(2, {0: 20}, 0.01)
     assert not e.value.failure.retry
-    assert boxes.taken(2, "exchange", 0) == []
+    assert boxes.take(2, "exchange", 0) == []
 
 
 @pytest.mark.parametrize("how", ["silent", "gone"])

@@ -118,7 +118,7 @@ def test_a_worker_that_hangs_is_not_waited_for_and_ends(spark: SparkSession, tmp
 def test_missing_cores_are_said_and_batches_go_on_without_them(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Slots, "found", property(lambda self: 3))
+    monkeypatch.setattr(Slots, "total", property(lambda self: 3))
     monkeypatch.setattr(resident_runner, "_PATIENCE_S", 0.0)
     topology, counts = declared(lambda numbers: numbers)
     with caplog.at_level(logging.WARNING), start(topology, "spark", workers="resident", parallelism=3) as running:

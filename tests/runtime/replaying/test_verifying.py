@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ from tests.harness.kafka_topics import Topics
 from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import Keep, RowsState, dict_state, run_all, start
-from trident import TridentTopology
+from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.errors import HistoryStartError, ReplayFailedError, UnsupportedOperation, WrongKeyError
-from trident.operations import Avg, Count, Last, MapGet, Max, Split, Sum
+from trident.operations import Avg, BaseStateUpdater, Count, Last, MapGet, Max, Split, Sum
 from trident.runtime.replaying.verifying import Verified, is_same
 from trident.state import StateSpec
 
@@ -365,6 +366,23 @@ def test_keys_that_a_store_lists_are_those_of_the_batches_also_nan(tmp_path: Pat
     run(topology, log_dir)
     (n,) = trident.verify_state(topology, log_dir=log_dir, share=share)
     assert (n.equal, list(n.wrong), n.notes) == (4, [], [])
+
+
+class PutOdd(BaseStateUpdater[Any]):
+    """Puts values under keys that are equal to each other in a dict."""
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        state.multi_put([(1,), (1.0,), (True,)], ["int", "float", "bool"])
+
+
+@pytest.mark.parametrize("keys", [(), [1, 1.0, True]])
+def test_keys_that_are_equal_in_a_dict_are_compared_each_for_itself(tmp_path: Path, keys: list[Any]) -> None:
+    topology, log_dir = TridentTopology("odd"), str(tmp_path / "log")
+    one = topology.new_stream("rows", FixedBatchSpout("n: bigint", 1, [1]))
+    one.partition_persist(sqlite_state(str(tmp_path / "db")), "n", PutOdd(), state_name="kept")
+    run(topology, log_dir)
+    (kept,) = trident.verify_state(topology, "kept", log_dir=log_dir, keys=keys)
+    assert (kept.equal, list(kept.wrong), kept.notes) == (3, [], [])
 
 
 def test_a_replay_follows_a_topology_that_runs(words: Words) -> None:

@@ -677,7 +677,7 @@ def test_a_key_is_found_when_it_is_due_however_far_away_that_is_and_few_panes_ar
             assert keys.earliest is not None
             assert keys.earliest <= min(due.values())
             now = keys.earliest if chosen.random() < 0.5 else now + chosen.randrange(1, 10 ** chosen.randrange(1, 13))
-            found = dict.fromkeys(keys.passed(now).column("k").to_pylist(), now)
+            found = dict.fromkeys(keys.take(now).column("k").to_pylist(), now)
             assert found.keys() == {key for key, at in due.items() if at <= now}
             due = {key: at for key, at in due.items() if at > now}
         panes.append(len(keys._store.directory.panes))

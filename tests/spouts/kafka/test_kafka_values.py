@@ -21,7 +21,7 @@ from spouts.kafka import Avro, ByColumns, ByRecord, Json, OpaqueTridentKafkaSpou
 from spouts.kafka.options import COLUMNS
 from spouts.kafka.record_tables import RecordValues
 from spouts.kafka.value_formats import AvroRecords, BadValue, Format, KafkaRecord, Plain, format_of
-from spouts.messages.deliveries import decoded
+from spouts.messages.deliveries import decode_all
 from tests.harness import kafka_topics as written
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.topology_runs import keep, start
@@ -212,7 +212,7 @@ def test_what_a_function_gives_that_is_no_row_of_its_fields_is_found_by_its_reco
     messages = [SimpleNamespace(**{name: lambda: None for name in COLUMNS}) for _ in given]
     for at, message in enumerate(messages):
         vars(message).update(offset=lambda at=at: at, timestamp=lambda: (0, 0))
-    found: list[Any] = decoded(messages, values)  # type: ignore[arg-type]
+    found: list[Any] = decode_all(messages, values)  # type: ignore[arg-type]
     assert [at for at, (_, trouble) in enumerate(found) if trouble] == [1, 2, 4, 7]  # a bolt is given any type
     assert [(values, trouble) for values, trouble in found if not trouble] == [
         ((1, "a"), None), ((2, 3), None), ((1 << 70, "a"), None), (None, None)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.messages.deliveries import Deliveries, Message, MessageQueue, RetryPolicy, decoded
+from spouts.messages.deliveries import Deliveries, Message, MessageQueue, RetryPolicy, decode_all
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 
 
@@ -248,7 +248,7 @@ def test_a_bad_item_spoils_no_other(numbers: list[int]) -> None:
             raise ValueError("negative")
         return [(item,) for item in items]
 
-    assert decoded(numbers, decode) == [((), "negative") if number < 0 else ((number,), None) for number in numbers]
+    assert decode_all(numbers, decode) == [((), "negative") if number < 0 else ((number,), None) for number in numbers]
 
 
 @given(st.lists(st.integers(0, 5), max_size=8))

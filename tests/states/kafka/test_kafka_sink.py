@@ -405,7 +405,7 @@ def test_a_transaction_lasts_as_long_as_its_commit_may_take(given: dict[str, Any
     options = KafkaTopicOptions("127.0.0.1:1", "t", **given)
     writer = TopicWriter(options, "n", "the state", read_only=False)
     assert options.transaction_ms == lasts_ms
-    writer._made(Producer, writer._producer_settings())  # the client refuses settings that do not go together
+    writer._make_client(Producer, writer._producer_settings())  # the client refuses settings that do not go together
 
 
 def test_options_may_be_given_ready_made_and_replaced() -> None:

@@ -184,11 +184,11 @@ def test_a_prefix_that_leaves_no_room_is_refused(prefix: str) -> None:
 
 
 def test_the_value_of_another_key_under_the_same_hash_is_refused() -> None:
-    (data,) = Named([b"name"], {0: b"one"}).wrapped([b"value"])
-    assert Named([b"name"], {0: b"one"}).found([("one",)], {b"name": data}) == [b"value"]
+    (data,) = Named([b"name"], {0: b"one"}).wrap([b"value"])
+    assert Named([b"name"], {0: b"one"}).unwrap([("one",)], {b"name": data}) == [b"value"]
     for other in (b"two", b"on", b"onev"):
         with pytest.raises(CorruptValueError, match="belongs to another key"):
-            Named([b"name"], {0: other}).found([(other,)], {b"name": data})
+            Named([b"name"], {0: other}).unwrap([(other,)], {b"name": data})
 
 
 # ---- servers ---------------------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ class TestColumns(ColumnPromises):
 
 
 def test_a_topology_commits_by_columns(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("states.postgres.columns.Columns.given")  # what rows are written with
+    monkeypatch.delattr("states.postgres.columns.Columns.arrays_of")  # what rows are written with
     topology = TridentTopology(f"columns{next(numbers)}")
     rows = FixedBatchSpout("word: string", 40, *[[f"word {number % 30}"] for number in range(120)])
     words = topology.new_stream("rows", rows).group_by("word")

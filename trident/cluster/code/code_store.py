@@ -191,7 +191,7 @@ class CodeCache:
     def __init__(self, folder: Path, fetch: Callable[[str], bytes]) -> None:
         self._code, self._requirements, self._fetch = folder / "code", folder / "requirements", fetch
 
-    def unpacked(self, sha256: str) -> UnpackedCode:
+    def prepare(self, sha256: str) -> UnpackedCode:
         """Return a package, unpacked and with its requirements installed; fetched if it is not there.
 
         Raises `BadPackage`: it is not what its hash says, was made to do harm, or was made by other versions.
@@ -200,11 +200,11 @@ class CodeCache:
         """
         folder = self._code / sha256
         try:
-            manifest = _found(folder) or self._unpack(sha256, folder)
+            manifest = _intact_manifest(folder) or self._unpack(sha256, folder)
             manifest.check_versions()
             paths = [str(folder)]
             if manifest.requirements:
-                paths.append(str(_installed(manifest.requirements, self._requirements)))
+                paths.append(str(_install_once(manifest.requirements, self._requirements)))
         except OSError as error:
             raise ClusterError(f"the package {sha256} cannot be unpacked below {self._code}: {error}") from error
         return UnpackedCode(folder, manifest, tuple(paths))
@@ -224,7 +224,11 @@ class CodeCache:
             )
         manifest = read_manifest(io.BytesIO(data))
 
-        _made_once(folder, lambda aside: read_package(io.BytesIO(data), aside), lambda place: _found(place) is not None)
+        _made_once(
+            folder,
+            lambda aside: read_package(io.BytesIO(data), aside),
+            lambda place: _intact_manifest(place) is not None,
+        )
         return manifest
 
 
@@ -247,7 +251,7 @@ def _made_once(target: Path, make: Callable[[Path], object], is_whole: Callable[
     return target
 
 
-def _found(folder: Path) -> PackageManifest | None:
+def _intact_manifest(folder: Path) -> PackageManifest | None:
     """Return the manifest of an unpacked package, None if it is not there or a file of it is not as it was.
 
     After a power failure a machine may have the names of files without their bytes.
@@ -262,7 +266,7 @@ def _found(folder: Path) -> PackageManifest | None:
     return manifest
 
 
-def _installed(requirements: str, folder: Path) -> Path:
+def _install_once(requirements: str, folder: Path) -> Path:
     """Return the folder below `folder` that has these requirements, installed if it is not there yet.
 
     pip reads the configuration of the user whose process this is (an index, a proxy, a folder of wheels). What Trident
@@ -285,7 +289,7 @@ def _install(requirements: str, pins: str, folder: Path, into: Path) -> None:
     arguments = ["install", "--target", into, "--requirement", wanted, "--constraint", constraints]
     quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     try:
-        failed = _failed([*_pip(folder), *map(str, arguments), *quiet])
+        failed = _try_command([*_pip(folder), *map(str, arguments), *quiet])
     except subprocess.TimeoutExpired:
         raise RequirementsFailed(
             f"the requirements were not installed within {_INSTALL_S:.0f} seconds: {listed}"
@@ -295,7 +299,7 @@ def _install(requirements: str, pins: str, folder: Path, into: Path) -> None:
         raise RequirementsFailed(f"the requirements cannot be installed ({listed}); pip said:\n{last}")
 
 
-def _failed(command: list[str]) -> str | None:
+def _try_command(command: list[str]) -> str | None:
     """Run a command; return what it said if it failed."""
     done = subprocess.run(
         command,
@@ -320,7 +324,7 @@ def _pip(folder: Path) -> list[str]:
 
 
 def _make_pip(home: Path) -> None:
-    if (said := _failed([sys.executable, "-m", "venv", str(home)])) is not None:
+    if (said := _try_command([sys.executable, "-m", "venv", str(home)])) is not None:
         raise RequirementsFailed(
             f"the requirements of a package need pip, and {sys.executable} has none; `python -m venv` could not make one: "
             f"{said}. Install pip for this Python"

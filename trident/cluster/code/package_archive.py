@@ -161,7 +161,7 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
         files |= added
         waiting += [each for path in added.values() if path.suffix == ".py" for each in _imports_of(path)]
     for each in (*include, *([SETTINGS_FILE] if (folder / SETTINGS_FILE).is_file() else [])):
-        files |= dict(files_below(_included(folder, each), folder))
+        files |= dict(files_below(_included_path(folder, each), folder))
     if other := [place for place in files if not _is_place(place)]:
         raise BadPackage(
             f"{other[0]!r} cannot be in a package: a path there is UTF-8 without backslashes, of at most {_MAX_PATH:,} bytes "
@@ -204,7 +204,7 @@ def _is_skipped(path: Path) -> bool:
     )
 
 
-def _included(folder: Path, name: str) -> Path:
+def _included_path(folder: Path, name: str) -> Path:
     place = Path(os.path.normpath(folder / name))
     if not place.is_relative_to(folder):
         raise BadPackage(f"--include {name}: it is outside of {folder}, the folder that is packed")
@@ -251,7 +251,7 @@ def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:
 
 def read_manifest(source: BinaryIO) -> PackageManifest:
     """Return the manifest of a package, without unpacking it. Raises `BadPackage`: it is no package."""
-    with _opened(source) as (_, manifest):
+    with _open_package(source) as (_, manifest):
         return manifest
 
 
@@ -261,8 +261,8 @@ def read_package(source: BinaryIO, into: Path | None = None) -> PackageManifest:
     Raises `BadPackage`: it is no package, or one that was made to do harm: paths that lead out of the folder, links, two files
     of one name, more bytes than it has itself.
     """
-    with _opened(source) as (archive, manifest):
-        entries = {entry.filename: entry for entry in _checked(archive)}
+    with _open_package(source) as (archive, manifest):
+        entries = {entry.filename: entry for entry in _check_entries(archive)}
         if differs := sorted(set(entries) ^ {MANIFEST, *manifest.files}):
             raise BadPackage(f"the package and its manifest name other files: {', '.join(differs[:5])}")
         for name, entry in entries.items():
@@ -277,7 +277,7 @@ def read_package(source: BinaryIO, into: Path | None = None) -> PackageManifest:
 
 
 @contextmanager
-def _opened(source: BinaryIO) -> Iterator[tuple[zipfile.ZipFile, PackageManifest]]:
+def _open_package(source: BinaryIO) -> Iterator[tuple[zipfile.ZipFile, PackageManifest]]:
     """Open a package, and read its manifest; what the library finds wrong with it is a `BadPackage`."""
     try:
         archive = zipfile.ZipFile(source)
@@ -302,7 +302,7 @@ def _manifest(archive: zipfile.ZipFile) -> PackageManifest:
     return PackageManifest.of_bytes(archive.read(entry))
 
 
-def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+def _check_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     entries = archive.infolist()
     if len(entries) > _MAX_ENTRIES or sum(each.file_size for each in entries) > MAX_ARCHIVE_BYTES:
         raise BadPackage(f"the package would unpack to more than {MAX_ARCHIVE_BYTES:,} bytes or {_MAX_ENTRIES:,} files")

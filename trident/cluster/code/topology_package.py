@@ -98,11 +98,11 @@ def make_package(target: str, include: Sequence[str] = (), requirements: Path | 
     files = {place: path.read_bytes() for place, path in files_of(folder, top, include).items()}
     if MANIFEST in files:
         raise BadPackage(f"{folder} has a file {MANIFEST}; a package has its manifest there")
-    manifest, log_dir = _described(folder, inside, needed, files)
+    manifest, log_dir = _describe_copy(folder, inside, needed, files)
     return TopologyPackage(manifest, archive_of(manifest, files), log_dir)
 
 
-def _described(
+def _describe_copy(
     folder: Path, target: str, requirements: str, files: Mapping[str, bytes]
 ) -> tuple[PackageManifest, str | None]:
     with tempfile.TemporaryDirectory(prefix="trident-package-") as made:

@@ -47,7 +47,7 @@ class _Driver:
             with ExitStack() as open_things:
                 ending = self._run(open_things)
         except Exception as error:  # noqa: BLE001  the last place that can report it
-            return self._died(error)
+            return self._report_death(error)
         logger.info("the driver of %s ends: %s", order.storm_id, ending)
         DriverEnd(True, False, self._ran_secs, ending).write(Path(order.end_file))
         return 0
@@ -98,7 +98,7 @@ class _Driver:
             raise error
         return ending
 
-    def _died(self, error: Exception) -> int:
+    def _report_death(self, error: Exception) -> int:
         logger.error("the driver of %s died", self._order.storm_id, exc_info=error)
         text = str(error) if isinstance(error, TridentError) else "".join(traceback.format_exception(error))
         fatal = self._is_fatal(error)

@@ -142,7 +142,7 @@ def has_committed_since(log: LogState, epoch: int) -> bool:
     return winner is not None and winner >> RETRY_BITS > epoch
 
 
-def proved(base: StormBase) -> StormBase:
+def as_proved(base: StormBase) -> StormBase:
     return replace(base, previous_code_hash="", previous={})
 
 
@@ -152,7 +152,7 @@ def with_proof(base: StormBase, log: LogState) -> StormBase:
         return base
     if _EPOCH not in base.previous:
         return replace(base, previous={**base.previous, _EPOCH: log.epoch})
-    return proved(base) if has_committed_since(log, base.previous[_EPOCH]) else base
+    return as_proved(base) if has_committed_since(log, base.previous[_EPOCH]) else base
 
 
 def epoch_before(base: StormBase) -> int:
@@ -350,7 +350,7 @@ class Orders:
         if self._proved or not driven.has_proved:
             return
         try:
-            self._update(proved)
+            self._update(as_proved)
             self._proved = True
         except ClusterError as error:
             logger.debug("could not record that the new code runs: %s", error)

@@ -58,7 +58,7 @@ class DriverProcess:
             return True
         if not self._is_gone():
             return False
-        for each in self._left():
+        for each in self._remaining_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
         if self._child is not None:
@@ -80,7 +80,7 @@ class DriverProcess:
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        for each in [self.pid, *self._left()]:
+        for each in [self.pid, *self._remaining_pids()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
 
@@ -90,7 +90,7 @@ class DriverProcess:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         return not _is_running(self._process)
 
-    def _left(self) -> Iterator[int]:
+    def _remaining_pids(self) -> Iterator[int]:
         """Iterate over the processes of its session, and those that carry its name."""
         for each in psutil.process_iter():
             if each.pid == self.pid or each.pid == os.getpid():
@@ -248,7 +248,7 @@ class DriverSlot:
 
     def _start(self, now: float, wanted: Wanted) -> None:
         if self._fetched is None:
-            self._fetched = self._fetching.submit(self._code.unpacked, wanted.assignment.code_hash)
+            self._fetched = self._fetching.submit(self._code.prepare, wanted.assignment.code_hash)
         if not self._fetched.done():
             return
         try:

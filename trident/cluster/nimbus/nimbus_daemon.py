@@ -126,9 +126,9 @@ class NimbusDaemon(Closes):
                 replying(lambda asked: {"has": code.is_there(asked.query_params.get("has", ""))}),
                 methods=["GET"],
             ),
-            Route(_TOPOLOGY, awaiting(partial(self._changed, self._submit)), methods=["POST"]),
+            Route(_TOPOLOGY, awaiting(partial(self._as_leader, self._submit)), methods=["POST"]),
             Route(
-                f"{_TOPOLOGY}/{{topology}}/upgrade", awaiting(partial(self._changed, self._upgrade)), methods=["POST"]
+                f"{_TOPOLOGY}/{{topology}}/upgrade", awaiting(partial(self._as_leader, self._upgrade)), methods=["POST"]
             ),
         ]
 
@@ -150,15 +150,15 @@ class NimbusDaemon(Closes):
             raise PageError(404, f"this Nimbus has no package {sha256}")
         return self.submissions.code.get(sha256)
 
-    async def _changed(self, change: Callable[[Request, Mapping[str, Any]], Page], request: Request) -> Page:
+    async def _as_leader(self, change: Callable[[Request, Mapping[str, Any]], Page], request: Request) -> Page:
         """Change something, if this Nimbus leads."""
         body = await body_of(request, _MAX_BODY)
 
-        def done() -> Page:
+        def change_now() -> Page:
             self._check_leads()
             return change(request, body)
 
-        return await run_in_threadpool(done)
+        return await run_in_threadpool(change_now)
 
     def _submit(self, request: Request, body: Mapping[str, Any]) -> Page:
         sha256, name, submission = _text(body, "sha256"), _text(body, "name", ""), _text(body, "submission", "")

@@ -155,7 +155,7 @@ class Submissions:
         wanted = dict(executors or {})
         _, base = self.cluster.find_storm(topology)
         components = self._components(base) if wanted and base.kind == "bolts" else {}
-        return self._change(topology, "rebalanced", lambda base: rebalanced(base, wait_s, workers, wanted, components))
+        return self._change(topology, "rebalanced", lambda base: rebalance(base, wait_s, workers, wanted, components))
 
     def upgrade(
         self, topology: str, sha256: str, conf: Mapping[str, str] | None = None
@@ -193,7 +193,7 @@ class Submissions:
                 status=_status("active") if base.status.kind == "failed" else base.status,
                 # While the last upgrade has committed nothing, what can be returned to is still the code before that.
                 previous_code_hash=base.previous_code_hash or base.code_hash,
-                previous=since or _replaced(base),
+                previous=since or _facts_before(base),
             )
 
         return self._change(topology, "upgraded", change), check
@@ -234,13 +234,13 @@ class Submissions:
     def _change(self, topology: str, done: str | None, change: Callable[[StormBase], StormBase]) -> StormBase:
         """Change a record; `done` says what cannot be done to one that is being killed, None if it can."""
 
-        def changed(base: StormBase) -> StormBase:
+        def change_unless_killed(base: StormBase) -> StormBase:
             if done is not None:
                 _refuse_killed(base, done)
             return change(base)
 
         storm_id, _ = self.cluster.find_storm(topology)
-        now = self.cluster.update_storm(storm_id, changed)
+        now = self.cluster.update_storm(storm_id, change_unless_killed)
         if now is None:
             raise NoSuchTopology(f"topology {topology!r} has just ended")
         return now
@@ -334,7 +334,7 @@ def _new_id(state: ClusterState, name: str) -> str:
             return f"{name}-{number}-{int(time.time())}"
 
 
-def rebalanced(
+def rebalance(
     base: StormBase, wait_s: float, workers: int | None, executors: Mapping[str, int], components: Components
 ) -> StormBase:
     """Run it with other numbers; `WantedStatus.wait_secs` is what has begun may take before that.
@@ -356,7 +356,7 @@ def rolled_back(base: StormBase) -> StormBase:
     """Return to the code, the settings and the executors before the last upgrade; without one, change nothing."""
     if not base.previous_code_hash:
         return base
-    before = {**_replaced(base), **base.previous}
+    before = {**_facts_before(base), **base.previous}
     return replace(
         base,
         code_hash=base.previous_code_hash,
@@ -408,7 +408,7 @@ def _executors_after(base: StormBase, manifest: PackageManifest, before: Compone
     return after
 
 
-def _replaced(base: StormBase) -> dict[str, Any]:
+def _facts_before(base: StormBase) -> dict[str, Any]:
     executors = dict(base.component_executors)
     return {"target": base.target, "conf": dict(base.conf), "component->executors": executors}
 

@@ -48,9 +48,9 @@ class ClusterState:
             if node is None:
                 done = self.create_ephemeral_node(path, data)
             elif node.owner == self._nodes.id:
-                done = self._nodes.change(Put(path, _checked(path, data)), durable=False) is None
+                done = self._nodes.change(Put(path, _check_size(path, data)), durable=False) is None
             else:
-                new = Create(path, _checked(path, data), ephemeral=True)
+                new = Create(path, _check_size(path, data), ephemeral=True)
                 refusal = self._nodes.change(Delete(path, node.version), new, durable=False)
                 if refusal == "not empty":
                     raise ClusterError(
@@ -62,14 +62,14 @@ class ClusterState:
 
     def create_ephemeral_node(self, path: str, data: bytes) -> bool:
         """Create such a node; False, and nothing is done, if there is a node at `path`."""
-        return self._create(Create(path, _checked(path, data), ephemeral=True), durable=False)
+        return self._create(Create(path, _check_size(path, data), ephemeral=True), durable=False)
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """Create a node whose name is `path` and a number of ten digits, which only grows; returns its path.
 
         The last number is the data of the node above; they begin again when that was deleted.
         """
-        _checked(path, data)
+        _check_size(path, data)
         parent = above(path)
         while True:
             node = self.get_node(parent)
@@ -87,7 +87,7 @@ class ClusterState:
 
     def set_data(self, path: str, data: bytes) -> None:
         """Set a node's data; a node that does not exist is created, persistent, and the nodes above it."""
-        put = Put(path, _checked(path, data))
+        put = Put(path, _check_size(path, data))
         while self._nodes.change(put, durable=False) == "missing":
             if self._create(Create(path, data), durable=False):
                 return
@@ -96,12 +96,12 @@ class ClusterState:
         """Set a node's data if it has this version; None: create it if there is none. Returns whether it was done."""
         if version is None:
             return self.create_all({path: data})
-        put = Put(path, _checked(path, data), version)
+        put = Put(path, _check_size(path, data), version)
         return self._nodes.change(put) is None
 
     def create_all(self, nodes: Mapping[str, bytes]) -> bool:
         """Create nodes, and those above them, all at once; False, and nothing is done, if one of them is there."""
-        return self._create(*(Create(path, _checked(path, data)) for path, data in nodes.items()))
+        return self._create(*(Create(path, _check_size(path, data)) for path, data in nodes.items()))
 
     def delete_all(self, paths: Sequence[str]) -> None:
         """Delete nodes that have none below, all at once; nothing is done if one of them is not there any more."""
@@ -187,7 +187,7 @@ def _nothing_below(path: str) -> ClusterError:
     return ClusterError(f"the node {path!r} vanishes with a session; it cannot have nodes below it")
 
 
-def _checked(path: str, data: bytes) -> bytes:
+def _check_size(path: str, data: bytes) -> bytes:
     """Return the data of a node; too much is an error."""
     if len(data) > MAX_DATA_BYTES:
         raise ClusterError(f"{len(data):,} bytes are too many for the node {path!r}, which holds {MAX_DATA_BYTES:,}")

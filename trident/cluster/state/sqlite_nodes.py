@@ -106,7 +106,7 @@ class SqliteNodes:
 
     def read(self, paths: Sequence[str], watch: bool = False) -> list[StoredNode | None]:
         query = "SELECT path, data, version, session FROM node WHERE path IN"
-        return self._found(
+        return self._look(
             paths, watch, False, lambda: {path: StoredNode(*node) for path, *node in self._select(query, paths)}
         )
 
@@ -117,7 +117,7 @@ class SqliteNodes:
                 found[path].append(name)
             return {path: sorted(names) for path, names in found.items()}
 
-        return self._found(paths, watch, True, below)
+        return self._look(paths, watch, True, below)
 
     def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
         try:
@@ -180,7 +180,7 @@ class SqliteNodes:
                 db.execute("DELETE FROM node WHERE path = ?", (path,))
         return None
 
-    def _found(self, paths: Sequence[str], watch: bool, names: bool, find: Callable[[], dict[str, Any]]) -> list[Any]:
+    def _look(self, paths: Sequence[str], watch: bool, names: bool, find: Callable[[], dict[str, Any]]) -> list[Any]:
         if not watch:
             found = find()
         else:

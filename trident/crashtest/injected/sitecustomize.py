@@ -110,7 +110,7 @@ class _Watched:
         counted = _Lines(test, self._file, kill["line"] if moment == "line" else None, self._name, batch_id)
         begun = time.monotonic()
         try:
-            with self._timed(kill), counted if test.measures or moment == "line" else contextlib.nullcontext():
+            with self._kill_timer(kill), counted if test.measures or moment == "line" else contextlib.nullcontext():
                 answer = self._function(batch, batch_id)
         except BaseException:
             test.tell("failed")
@@ -143,7 +143,7 @@ class _Watched:
         return {**asked, **sooner, "batch": batch_id}
 
     @contextlib.contextmanager
-    def _timed(self, kill: dict[str, Any]) -> Iterator[None]:
+    def _kill_timer(self, kill: dict[str, Any]) -> Iterator[None]:
         if kill.get("moment") != "time":
             yield
             return
@@ -230,7 +230,7 @@ def _wrap_writer(test: _Test, writer: Any) -> None:
         self.__dict__["trident_function"] = watched
         return for_each_batch(self, watched)
 
-    def started(self: Any, *words: Any, **given: Any) -> Any:
+    def begin(self: Any, *words: Any, **given: Any) -> Any:
         note(self, given)
         watched = self.__dict__.get("trident_function")
         if watched is not None:
@@ -239,7 +239,7 @@ def _wrap_writer(test: _Test, writer: Any) -> None:
             test.tell("started", query=watched.query, checkpoint=watched.checkpoint)
         return start(self, *words, **given)
 
-    writer.option, writer.options, writer.foreachBatch, writer.start = with_option, with_options, with_function, started
+    writer.option, writer.options, writer.foreachBatch, writer.start = with_option, with_options, with_function, begin
 
 
 def _checkpoint(test: _Test, given: str | None, query: str | None) -> str:

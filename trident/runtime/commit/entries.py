@@ -19,7 +19,7 @@ from trident.errors import KeyConflictError, StateError
 from trident.graph import Aggregation, PersistNode
 from trident.naming import shown
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.steps.aggregates import Merging, is_plain_key, merge_partials, merged, merging_function, rows_of
+from trident.runtime.steps.aggregates import Merging, is_plain_key, merge_all, merge_partials, merging_function, rows_of
 from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of, without_removed
 from trident.runtime.steps.rows import tuples_of
@@ -111,7 +111,7 @@ def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None)
     if not aggregation.combines:
         return _grouped_rows(aggregation, tables)
     is_many = sum(table.num_rows for table in tables) > PIECE
-    if (columns is not None or is_many) and (table := merged(aggregation, tables)) is not None:
+    if (columns is not None or is_many) and (table := merge_all(aggregation, tables)) is not None:
         return Entries(table=table, merging=columns)
     keys, values = merge_partials(aggregation, tables)
     if keys or len(aggregation.group):

@@ -25,7 +25,7 @@ from trident.graph import PersistNode, QueryNode
 from trident.runtime.engine.resident_worker import Alive, AttemptOver, Done, StageWork, run_resident
 from trident.runtime.engine.spark_runner import ExecutorRunner
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import gathered
+from trident.runtime.engine.tasks import merge_sent
 from trident.runtime.engine.worker import Order, Part, Program
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spark.mailbox import MailboxPeer, PeerAway
@@ -76,7 +76,7 @@ class ResidentRunner(ExecutorRunner):
         weakref.finalize(kept, self.pool.end, run)
         return output, kept
 
-    def _committed(self, kept: KeptRun, order: Order) -> TaskOutput:
+    def _commit_kept(self, kept: KeptRun, order: Order) -> TaskOutput:
         levels = range((self.program.processing or 0) + 1, len(self.program.levels) + 1)
         committed = self._through(kept.run, order, (), levels)
         self.pool.end(kept.run)
@@ -101,7 +101,7 @@ class ResidentRunner(ExecutorRunner):
                     break
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
-        return gathered(outputs)
+        return merge_sent(outputs)
 
     def _owners(self, places: Sequence[int]) -> dict[str, list[int]]:
         """Return, by exchange, which worker has each partition: the same one for as long as it is there."""

@@ -28,7 +28,7 @@ import pyarrow as pa
 from trident.arrow import ipc_of, table_of_ipc
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import Job, close_program, output_of_destination, outputs_of_parts, packed
+from trident.runtime.engine.tasks import Job, close_program, output_of_destination, outputs_of_parts, pack_within
 from trident.runtime.steps.failures import MOST_SHIPPED, Failure, StepFailed, TooManyRows, failure_of
 from trident.spark.mailbox import MailboxPeer, PeerAway
 from trident.spark.worker_group import GroupWorker, WorkerTicket
@@ -176,11 +176,11 @@ class ResidentWorker(GroupWorker):
     def _work_in(self, lane: _Lane) -> None:
         while (work := lane.next()) is not None:
             lane.at_work_on = work.number
-            done = self._done(work)
+            done = self._run_stage(work)
             lane.at_work_on = _NONE
             self.tell(done, _PATIENCE_S)
 
-    def _done(self, work: StageWork) -> Done:
+    def _run_stage(self, work: StageWork) -> Done:
         sent: Counter[int] = Counter()
         outputs: list[bytes] = []
         failed = not self._boxes.is_live(work.number)
@@ -191,10 +191,10 @@ class ResidentWorker(GroupWorker):
             for output in self._outputs(job, work):
                 kept = output if output.failure else self._passed_on(work, output, sent)
                 failed = failed or kept.failure is not None
-                outputs.append(packed(kept, job.most))
+                outputs.append(pack_within(kept, job.most))
         except Exception as error:  # noqa: BLE001  whatever is raised fails the attempt, as data
             failure = error.failure if isinstance(error, StepFailed) else failure_of("spark", error)
-            failed, outputs = True, [packed(TaskOutput(failure=failure, level=work.stage), MOST_SHIPPED)]
+            failed, outputs = True, [pack_within(TaskOutput(failure=failure, level=work.stage), MOST_SHIPPED)]
         return Done(work.place, work.number, outputs, failed, sent)
 
     def _outputs(self, job: Job, work: StageWork) -> Iterator[TaskOutput]:
@@ -204,7 +204,7 @@ class ResidentWorker(GroupWorker):
             return
         self._boxes.wait(work.number, work.expects, _PATIENCE_S)
         for task, entry, partition in tasks:
-            frames = self._boxes.taken(work.number, entry, partition)
+            frames = self._boxes.take(work.number, entry, partition)
             yield replace(output_of_destination(job, work.stage, entry, partition, frames, set()), task=task)
 
     def _passed_on(self, work: StageWork, output: TaskOutput, sent: Counter[int]) -> TaskOutput:
@@ -354,7 +354,7 @@ class Boxes:
             return []
         return [sender for sender, messages in expects.items() if box.messages[sender] < messages]
 
-    def taken(self, number: int, entry: str, partition: int) -> list[RowFrame]:
+    def take(self, number: int, entry: str, partition: int) -> list[RowFrame]:
         """Return the rows for a partition of an exchange, as tables, and forget them; `StepFailed` if the attempt has ended."""
         with self._changed:
             box = self._boxes.get(number)

@@ -17,7 +17,7 @@ from trident.arrow import concatenated, schema_of
 from trident.graph import JoinNode, MultiReduceNode, PersistNode, RepartitionNode, Routing
 from trident.naming import shown
 from trident.planner import Exchange, Sink
-from trident.runtime.steps.aggregates import merged
+from trident.runtime.steps.aggregates import merge_all
 from trident.runtime.steps.failures import Bounds, Failure, StepFailed, TooManyRows
 from trident.runtime.steps.in_batch import join, multi_reduce
 from trident.runtime.steps.key_columns import Ints, group_ids, partitions_of, places_of
@@ -76,7 +76,7 @@ def route(
 def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     """Put the tables of a part together; of partials only so that no table has a key twice, because one alone is not merged."""
     if len(tables) > 1 and sink.aggregation is not None and sink.aggregation.combines:
-        table = merged(sink.aggregation, list(tables))
+        table = merge_all(sink.aggregation, list(tables))
         return tables if table is None else [table]
     return [concatenated(tables)]
 
@@ -173,12 +173,12 @@ def check_gathered(exchange: Exchange, partition: int, frames: Sequence[RowFrame
         return
     raise TooManyRows(
         f"partition {partition} of {exchange.partitions or 1} gathers {size} bytes of the batch, and at most "
-        f"{bounds.per_partition} are allowed. {_blamed(exchange, frames)}Use smaller batches or more partitions "
+        f"{bounds.per_partition} are allowed. {_heavy_key_note(exchange, frames)}Use smaller batches or more partitions "
         "(parallelism_hint), or raise the setting max_bytes_per_partition"
     )
 
 
-def _blamed(exchange: Exchange, frames: Sequence[RowFrame]) -> str:
+def _heavy_key_note(exchange: Exchange, frames: Sequence[RowFrame]) -> str:
     for port, names in enumerate(_keys_of(exchange)):
         tables = [frame.data for frame in frames if frame.port == port and not frame.step]
         if not names or not tables:

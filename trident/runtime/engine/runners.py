@@ -69,18 +69,18 @@ class InProcessRunner(Runner):
     def __init__(self, program: Program, parallelism: int = 1) -> None:
         self.parallelism = parallelism
         self.program = program.of_width(parallelism)
-        pickled(program)  # refuse what cannot be pickled, so that a test fails as a cluster would
-        self.worker = self.program.opened()
+        pickle_program(program)  # refuse what cannot be pickled, so that a test fails as a cluster would
+        self.worker = self.program.open_worker()
         self._destinations = self.program.destinations
         self.operations = self.worker.operations
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         outputs = run_parts(self.worker, parts, order)
         if self._destinations:
-            outputs = self._exchanged(outputs, order)
+            outputs = self._run_exchanges(outputs, order)
         return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
 
-    def _exchanged(self, outputs: list[TaskOutput], order: Order) -> list[TaskOutput]:
+    def _run_exchanges(self, outputs: list[TaskOutput], order: Order) -> list[TaskOutput]:
         for destinations in self._destinations:
             merged = merge_outputs(outputs)
             if merged.failure is not None:
@@ -183,7 +183,7 @@ def tag_of(runner: str, attempt: TransactionAttempt) -> str:
     return f"{runner}/{attempt.txid}:{attempt.attempt}"
 
 
-def processed(runner: Runner, parts: Sequence[Part], order: Order) -> TaskOutput:
+def process_or_raise(runner: Runner, parts: Sequence[Part], order: Order) -> TaskOutput:
     """Process a batch a second time; `StepFailed` if that fails."""
     output = runner.process(parts, order)
     if output.failure is not None:
@@ -196,7 +196,7 @@ def unseen(node: Node) -> Node:
     return ProjectNode(node.id, node.parents, node.fields) if isinstance(node, PeekNode) else node
 
 
-def pickled(program: Program) -> bytes:
+def pickle_program(program: Program) -> bytes:
     """Pickle the program for the workers; the error names an operation that cannot be pickled."""
     try:
         return bytes(cloudpickle.dumps(program))

@@ -269,8 +269,8 @@ class BatchTime:
     def _ends(level: Iterable[Grid | None], now: int, before: int, at: int) -> bool:
         grids = (grid for grid in level if grid is not None)
         return any(
-            (grid.reached(before) // grid.slide + 1) * grid.slide
-            <= min(grid.reached(now), int(grid.places(np.array([at]))[0]) + grid.length)
+            (grid.complete_up_to(before) // grid.slide + 1) * grid.slide
+            <= min(grid.complete_up_to(now), int(grid.places(np.array([at]))[0]) + grid.length)
             for grid in grids
         )
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from trident.counts import add_counts
 from trident.graph import PersistNode
-from trident.observe.batch_committed import BatchCommitted, Phases, summed
+from trident.observe.batch_committed import BatchCommitted, Phases, sum_lags
 from trident.observe.component_statistics import (
     ComponentDescription,
     ComponentStatistics,
@@ -193,7 +193,7 @@ def _span_of(events: Sequence[BatchCommitted]) -> TimeSpan:
         timed=len(events),
         took_s=sum(took),
         longest_s=max(took),
-        lags={each.unit: each.amount for each in summed(filter(None, lags))},
+        lags={each.unit: each.amount for each in sum_lags(filter(None, lags))},
         is_whole=None not in lags,
     )
 

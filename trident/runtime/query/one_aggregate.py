@@ -14,7 +14,7 @@ from trident.operations import Last
 from trident.operations.several import fields_read
 from trident.runtime.query.foreach_batch import ForeachBatch
 from trident.runtime.reading.views import StateView
-from trident.spout.query_batches import QueryBatches, fields_of_schema
+from trident.spout.query_batches import QueryBatches, fields_of_schema, names_of_schema
 from trident.stream import TridentState
 from trident.topology import TridentTopology
 
@@ -57,7 +57,7 @@ class OneAggregate:
 
     def topology(self, schema: Any) -> TridentTopology:
         """Declare it for these columns; `TopologyError` if they do not fit."""
-        names = schema.fieldNames() if hasattr(schema, "fieldNames") else list(Fields(schema).names)
+        names = names_of_schema(schema)
         lacking = [repr(name) for name in self.columns if name not in names]
         if lacking or not names:
             why = "the query has no columns, and rows without any are lost: select one"

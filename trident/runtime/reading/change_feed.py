@@ -18,7 +18,7 @@ from trident.runtime.reading.views import StateView
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
-from trident.state.maps import migrated
+from trident.state.maps import migrate_values
 from trident.state.winners import Winners
 
 _SHORTEST_S, _LONGEST_S = 0.05, 1.0
@@ -240,7 +240,7 @@ class ChangeFeed(Closes):
             raise self._gone(log, log.txid if since is None else since)
         writers = log.writers(self.name)  # before the read: it is compared before the next one
         found, last = self._batches(view, until, log.winners_of(self.name))
-        gone = view.kept_changes.gone()
+        gone = view.kept_changes.last_gone()
         if self.txid < gone:
             raise self._gone(log, gone)
         view.compare()
@@ -274,9 +274,9 @@ class ChangeFeed(Closes):
     def _changes(self, rows: Sequence[tuple[Key, Any]], winners: Winners) -> Iterator[Change]:
         """Return the changes of rows, as values of the declared type."""
         types = former_types(self._view.node)
-        values: Sequence[Any] = migrated([value for _, value in rows], winners, types)
+        values: Sequence[Any] = migrate_values([value for _, value in rows], winners, types)
         sides = [[value[at] for value in values] for at in (2, 3)]
         if types is not None:
-            sides = list(map(types.declared, sides))
+            sides = list(map(types.narrow, sides))
         for (key, _), before, after in zip(rows, *sides, strict=True):
             yield Change(() if self._is_total else key, before, after)

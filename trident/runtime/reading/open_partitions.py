@@ -135,7 +135,7 @@ class Conversion(FormerTypes):
         self.fields = tuple(name for name, _ in struct_fields(declared))
         self._stored = tuple(name for name, _ in struct_fields(None if evolution is None else evolution.stored))
 
-    def converted(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
+    def convert(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
         """Return a value for each one of a former type, with the fields that the last declaration had besides; None stays None.
 
         Raises `StateError`: the function raised.
@@ -146,12 +146,12 @@ class Conversion(FormerTypes):
             return python_of(array_of(self._field, self._type, made))
         return python_of(array_of(self._field, self._read, [_renamed(value, names) for value in values]))
 
-    def declared(self, values: list[Any]) -> list[Any]:
+    def narrow(self, values: list[Any]) -> list[Any]:
         if not self.fields:
             return values
         return [_only(value, self.fields) for value in values]
 
-    def stored(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
+    def widen(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
         if not self.types or not self._stored:
             return values
         fields: Mapping[str, str | None] = dict(zip(self._stored, self._stored, strict=True))

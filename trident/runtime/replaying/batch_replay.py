@@ -33,7 +33,7 @@ from trident.planner.evolution import MEMBERS, SINCE, goes_on
 from trident.planner.guarantees import spout_type_of
 from trident.roles import Closes
 from trident.runtime.commit.committer import Committed
-from trident.runtime.engine.runners import processed, unseen
+from trident.runtime.engine.runners import process_or_raise, unseen
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.loop.batch import Batch, Clock
@@ -178,7 +178,7 @@ class Replay(Closes):
         captures = bool(record.counts.get("dead_letters"))
         batch = Batch(attempt, definitions, opened.runner, captures)
         order = Order(attempt, captures, now=batch.now)
-        output = processed(opened.runner, self._sources.cut(batch), order)
+        output = process_or_raise(opened.runner, self._sources.cut(batch), order)
         if output.tuples != record.counts.get("tuples", output.tuples):
             raise self._other_count(record, "tuples", output.tuples)
         committed = self._commit(record, output, order)

@@ -42,7 +42,7 @@ def reached(found: Found, log: LogState) -> list[int]:
 
 
 def _reached(found: Found, log: LogState, partition: int) -> int:
-    sentinel, expected = found.sentinels[partition], log.expected(found.name, partition)
+    sentinel, expected = found.sentinels[partition], log.expected_sentinel(found.name, partition)
     if sentinel is None or sentinel.incarnation == EMPTIED:
         return 0
     what = f"partition {partition} has {sentinel}"
@@ -78,7 +78,7 @@ class Lacking:
     ) -> None:
         name, partitions = found.name, range(len(found.instances))
         self.found, self.name, self.is_read, self.is_behind = found, name, is_read, bool(found.mismatches)
-        self.expected = [log.expected(name, partition) for partition in partitions]
+        self.expected = [log.expected_sentinel(name, partition) for partition in partitions]
         self.done, self.writes = list(sentinels_reach), [partition in found.mismatches for partition in partitions]
         self.laid_out_after = past.laid_out[name].txid if name in past.laid_out else 0
         self.content, self.laid = 0, list[Sentinel]()

@@ -22,7 +22,7 @@ from trident.runtime.reading.state_reader import ForeignLog, StateReader
 from trident.runtime.replaying.batch_replay import TOTAL, KeyWatch, Replay
 from trident.runtime.start.moving import Side
 from trident.state.encoding.codec import decode, encode, encode_keys
-from trident.state.encoding.equal_keys import canonical_key, declared_keys, keys_of_list
+from trident.state.encoding.equal_keys import declared_keys, keys_of_list, typed_keys
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -153,7 +153,7 @@ class _Comparison:
                 f"verify the keys {given} of state {self._node.name!r}: it is a single value; name no key"
             )
         if not len(fields):
-            return given
+            return list(typed_keys(given))
         return [key for key in declared_keys(given, fields, self._node.name) if key is not None]
 
     def _all(self, reader: StateReader, share: float) -> Chunks:
@@ -179,7 +179,8 @@ class _Comparison:
                 yield txid, some
                 some = {}
             txid = reader.txid
-            if _is_in(key := canonical_key(tuple(parts)), share):  # that all NaN are one key to the replay, too
+            (key,) = typed_keys([tuple(parts)])  # all NaN are one key to the replay, too; 1 and 1.0 are two
+            if _is_in(key, share):
                 some[key] = value
         if some:
             yield txid, some
@@ -314,7 +315,7 @@ def _watched(graph: Graph, writer: PersistNode, key: Any) -> tuple[Key, Sequence
         names = ", ".join(node.key_fields.names) or "chosen by its updater"
         raise WrongKeyError(f"explain state {node.name!r}: it is a map; name the key ({names}) of the value")
     given = keys_of_list([key], node.name)
-    (wanted,) = declared_keys(given, node.key_fields, node.name) if len(node.key_fields) else given
+    (wanted,) = declared_keys(given, node.key_fields, node.name) if len(node.key_fields) else typed_keys(given)
     if wanted is None:
         raise WrongKeyError(f"explain key {key!r} of state {node.name!r}: no key can be this one ({node.key_fields})")
     return wanted, () if aggregation is None else aggregation.group.names

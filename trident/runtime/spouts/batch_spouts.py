@@ -40,6 +40,7 @@ from trident.spout.interfaces import (
 )
 from trident.spout.partitioned import PartitionedSpout
 from trident.spout.rich import IRichSpout, RichSpoutDefaults, TopologyContext, fields_of_rich_spout
+from trident.types import plain_number
 
 _log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class BatchSpoutExecutor(_DriverBatches):
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         table, said = self._emitted(txid)
-        if not table.num_rows and said is not True:
+        if not table.num_rows and said is not True and plain_number(said) is not True:  # NumPy's True is one, too
             self._warn(txid, said)
             return None
         self._tables[txid] = table
@@ -175,12 +176,12 @@ class BatchSpoutExecutor(_DriverBatches):
 
     def _definition(self, table: pa.Table) -> dict[str, int]:
         counted = {"rows": table.num_rows, "bytes": table.nbytes if table.num_rows else 0}
-        return counted | {"crc": checksum([table])} if self.spout_type is SpoutType.TRANSACTIONAL else counted
+        return counted | {"checksum": checksum([table])} if self.spout_type is SpoutType.TRANSACTIONAL else counted
 
     def _check_replay(self, txid: int, defined: dict[str, int], found: dict[str, int]) -> None:
-        if any(found[each] != defined[each] for each in ("rows", "crc") if each in found):
+        if any(found.get(each, was) != was for each, was in defined.items() if each in ("rows", "checksum")):
             call = f"{type(self._spout).__name__}.emit_batch({txid})"
-            now, then = (read_said(each["rows"], each.get("crc")) for each in (found, defined))
+            now, then = (read_said(each["rows"], each.get("checksum")) for each in (found, defined))
             raise ReplayMismatchError(
                 f"{call} gave other rows than when the batch was defined: {now} in place of {then}. A "
                 "transactional spout gives the same again. Let it do so and start again, or declare it as what it is: "

@@ -3,7 +3,7 @@
 The worker reads rows and the metadata of the same run, which a replay is compared with. A complete definition is plain data:
 
 ``read``
-    By partition with rows in this batch, `{"meta": metadata, "rows": number}`; of a transactional spout also `crc`, the
+    By partition with rows in this batch, `{"meta": metadata, "rows": number}`; of a transactional spout also `checksum`, the
     checksum of the rows.
 ``kept``
     The last metadata of all other partitions that were ever read, so that each finds its place when it is back.
@@ -154,7 +154,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
         if lost:
             raise PartitionLostError(self._name, attempt.txid, _listed(lost), _listed(there))
         return [
-            ReplayedPart(attempt, name, entry["meta"], entry["rows"], entry.get("crc"))
+            ReplayedPart(attempt, name, entry["meta"], entry["rows"], entry.get("checksum"))
             for name, entry in entries.items()
         ]
 
@@ -218,7 +218,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _entry(read: PartitionRead) -> dict[str, Any]:
     entry = {"meta": read.metadata, "rows": read.rows}
-    return entry if read.crc is None else {**entry, "crc": read.crc}
+    return entry if read.crc is None else {**entry, "checksum": read.crc}
 
 
 class NewPart(NamedTuple):
@@ -382,15 +382,22 @@ def checksum(tables: Sequence[pa.Table]) -> int:
     """Return a checksum of the rows, however they are cut into tables, and whatever their writer has left below a null."""
     crc = 0
     for batch in pa.concat_tables(tables).combine_chunks().to_batches() if tables else ():
-        every = pa.array(np.arange(len(batch))) if any(map(_may_hide, batch.columns)) else None
-        columns = [column.take(every) if _may_hide(column) else column for column in batch.columns]
-        # Serialized, because that leaves out what a slice does not show.
+        columns = list(map(_without_hidden, batch.columns))
         crc = crc32(pa.RecordBatch.from_arrays(columns, schema=batch.schema).serialize(), crc)
     return crc
 
 
-def _may_hide(column: pa.Array) -> bool:
-    return bool(column.null_count) or pa.types.is_nested(column.type)
+def _without_hidden(column: pa.Array) -> pa.Array:
+    """Return a column without what lies below its nulls, or beside what it shows, of which `serialize` writes some bytes."""
+    is_nested, hides = pa.types.is_nested(column.type), column.nbytes != column.get_total_buffer_size()
+    if not (is_nested or hides or column.null_count or pa.types.is_boolean(column.type)):
+        return column
+    column = column.take(pa.array(np.arange(len(column))))
+    if not is_nested:
+        return column
+    own, parts = (1, column.flatten()) if pa.types.is_struct(column.type) else (2, [column.values])
+    shown = list(map(_without_hidden, parts))
+    return pa.Array.from_buffers(column.type, len(column), column.buffers()[:own], column.null_count, children=shown)
 
 
 def _not_plain(value: Any, place: str) -> str:

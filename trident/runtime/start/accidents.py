@@ -146,7 +146,7 @@ class Accidents:
 
     def _of_state(self, found: Found, partitions: Sequence[int], accident: Accident) -> str:
         sentinel, end = found.sentinels[partitions[-1]] or _NOTHING, self.log.txid
-        last = max((self.log.expected(found.name, each) or _NOTHING).txid for each in partitions)
+        last = max((self.log.expected_sentinel(found.name, each) or _NOTHING).txid for each in partitions)
         state, store = f"state {found.name!r}", f"the store of state {found.name!r}"
         if accident <= Accident.LOG_SET_BACK:
             if sentinel.txid <= end:

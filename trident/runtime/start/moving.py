@@ -34,11 +34,12 @@ from trident.runtime.reading.open_partitions import Conversion, graph_to_read, m
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.start.recovery import check_meaning, empty, lay, owning
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
+from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import FormerTypes, Key, State
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
-from trident.state.maps import migrated
-from trident.state.sentinel import compare_stores, move_note, noted
+from trident.state.maps import migrate_values
+from trident.state.sentinel import compare_stores, move_note, with_note
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
 from trident.state.winners import CHANGES, FORMER, STORED_UNDER, Winners
 
@@ -171,11 +172,12 @@ class StatePlace:
         }
 
     def pages(self) -> Iterator[list[Key]]:
-        """Iterate over all keys, some at a time."""
+        """Iterate over all keys, some at a time, as a dict must have them."""
         for partition in range(1 if self._shares else len(self.maps)):
             listed = chain.from_iterable(self.maps[partition].key_pages())
             while some := list(islice(listed, _ROWS)):
-                yield self.by_partition(some).get(partition, [])  # partitions may each list the keys of all
+                # partitions may each list the keys of all
+                yield list(typed_keys(self.by_partition(some).get(partition, [])))
 
     def stored(self, keys: Sequence[Key]) -> dict[Key, Any]:
         """Return what is stored for keys, as it is; absent keys are left out."""
@@ -251,7 +253,7 @@ class _Move:
                 f"move state {self._name!r}: both declarations have it in the same place. Another number of partitions needs "
                 "no move: start the topology with it. For another layout, give the new one another table, prefix or path"
             )
-        expected = [log.expected(self._name, partition) for partition in range(len(found))]
+        expected = [log.expected_sentinel(self._name, partition) for partition in range(len(found))]
         return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
 
     def _open_source(self) -> StatePlace:
@@ -281,7 +283,7 @@ class _Move:
             empty(self._log, state)  # it is of a batch before: keys may have been removed since
         self._attempt += 1
         for state in self._target.states:
-            self._laid.append(Sentinel(noted(self._log.state.incarnation, _MOVING), self._txid, self._attempt))
+            self._laid.append(Sentinel(with_note(self._log.state.incarnation, _MOVING), self._txid, self._attempt))
             state.read_sentinel()
             lay(self._log, state, self._laid[-1])
 
@@ -299,7 +301,7 @@ class _Move:
         for keys in source.pages():
             rows = source.stored(keys)
             if self._migration is not None:
-                stored = migrated(list(rows.values()), Winners(), self._migration)
+                stored = migrate_values(list(rows.values()), Winners(), self._migration)
                 rows = dict(zip(rows, _declared(stored, self._migration), strict=True))
             do(source.named_in(self._target, rows))
             done += len(rows)
@@ -354,7 +356,7 @@ class _Move:
 
     def _mark_source(self, partitions: int) -> None:
         """Note in the source where the state is now."""
-        mark = Sentinel(noted(self._log.state.incarnation, f"moved to {self._to}"), self._txid, self._attempt)
+        mark = Sentinel(with_note(self._log.state.incarnation, f"moved to {self._to}"), self._txid, self._attempt)
         for state in self._sides[0].open(partitions, read_only=False).states:
             state.read_sentinel()
             lay(self._log, state, mark)
@@ -363,7 +365,7 @@ class _Move:
 def _declared(rows: Sequence[Any], types: FormerTypes) -> Iterator[Any]:
     """Return opaque values without the fields that only another declaration has."""
     for row in rows:
-        prev, curr = types.declared([row.prev, row.curr])
+        prev, curr = types.narrow([row.prev, row.curr])
         yield row._replace(prev=prev, curr=curr)
 
 

@@ -256,7 +256,7 @@ def open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> Transa
         if history is not None and not history.keeps_nothing:
             where = f"the log of topology {plan.topology!r} is in memory, as its states are"
             raise ConfigError(f"history={config.history!r}: {where}. Give log_dir, or leave it out")
-        return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
+        return MemoryLog(plan.topology) if memory_log is None else memory_log.reopen(config.takeover)
     return log_address.open_log(config.log_folder(plan.topology), plan.topology, config.takeover, history)
 
 

@@ -25,7 +25,7 @@ from trident.planner.meaning import Meaning
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.start.moving import Moved, Progress, StatePlace, opened_place
 from trident.runtime.start.recovery import NewMeaning
-from trident.state.encoding.equal_keys import declared_keys, keys_of_list
+from trident.state.encoding.equal_keys import declared_keys, keys_of_list, typed_keys
 from trident.state.interfaces import Key
 from trident.state.sentinel import compare_stores
 from trident.state.txid import RETRY_BITS
@@ -84,7 +84,9 @@ def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config)
     if not len(node.key_fields) and not node.free_keys:
         raise UnsupportedOperation(f"forget keys of state {name!r}: it holds a single value, and no keys")
     wanted = (
-        [key for key in declared_keys(given, node.key_fields, name) if key is not None] if node.key_fields else given
+        [key for key in declared_keys(given, node.key_fields, name) if key is not None]
+        if node.key_fields
+        else typed_keys(given)
     )
     if len(wanted) < len(given):
         raise WrongKeyError(

@@ -19,7 +19,7 @@ from trident.operations import Avg, Count, First, Last, Max, Min, Sum
 from trident.operations.builtin import sums
 from trident.operations.several import Several
 from trident.runtime.steps.failures import TupleErrors
-from trident.runtime.steps.key_columns import grouped, keys_of, one_form
+from trident.runtime.steps.key_columns import group_and_aggregate, keys_of, one_form
 from trident.runtime.steps.rows import check_row, columns_of, iterate
 from trident.state.columns.number_columns import sums_have_turned
 from trident.state.encoding.equal_keys import OneForm
@@ -94,10 +94,10 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     if table.num_rows == 0:
         return schema.empty_table()
     if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
-        return _typed(aggregation, _value_counts(table.column(aggregation.group.names[0])))
+        return _typed_table(aggregation, _value_counts(table.column(aggregation.group.names[0])))
     table = one_form(table, aggregation.group.names)
     if is_pick(aggregation.aggregator):
-        return picked(aggregation, table)
+        return pick_rows(aggregation, table)
     if _has_functions(aggregation.aggregator):
         table = _as_declared(table, aggregation, schema.types[-1])
         if not _may_overflow(aggregation, table):
@@ -138,7 +138,7 @@ def _may_overflow(aggregation: Aggregation, table: pa.Table, partials: Mapping[s
     """
     for part in _parts(aggregation):
         if type(part.aggregator) in (Sum, Avg):
-            column = table.column(part.inputs.names[0]) if partials is None else partials[_kept(part)[0]]
+            column = table.column(part.inputs.names[0]) if partials is None else partials[_part_names(part)[0]]
             if _sum_may_overflow(column, table.num_rows):
                 return True
         of_mean = part.outputs.names if type(part.aggregator) is Avg else ()
@@ -158,7 +158,7 @@ def _sum_may_overflow(column: Any, rows: int) -> bool:
     return bool(max(abs(int(bounds["min"] or 0)), abs(int(bounds["max"] or 0))) + 1 >= limit // max(1, rows))
 
 
-def _typed(aggregation: Aggregation, columns: list[Any]) -> pa.Table:
+def _typed_table(aggregation: Aggregation, columns: list[Any]) -> pa.Table:
     schema = schema_of(aggregation.partial)
     value = strict_cast(columns[-1], schema.types[-1], schema.names[-1], aggregation.outputs.types[0])
     return pa.table([*columns[:-1], value], schema=schema)
@@ -200,7 +200,7 @@ def merging_function(aggregator: Any) -> Merging | None:
     return cast("Sequence[Combine]", tuple(merging))
 
 
-def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
+def merge_all(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
     """Merge partials with a kernel: one row per key, no row for no input. None if no kernel can do it."""
     parts = [part for part in parts if part.num_rows]
     if len(parts) < 2:
@@ -218,15 +218,15 @@ def merged_table(aggregation: Aggregation, table: pa.Table) -> pa.Table | None:
     if _may_overflow(aggregation, table, partials):
         return None
     asked = [
-        [(name, _MERGING[one]) for name, one in zip(_kept(part), _FUNCTIONS[type(part.aggregator)], strict=True)]
+        [(name, _MERGING[one]) for name, one in zip(_part_names(part), _FUNCTIONS[type(part.aggregator)], strict=True)]
         for part in _parts(aggregation)
     ]
-    return _aggregated(aggregation, table, partials.__getitem__, asked)
+    return _aggregate(aggregation, table, partials.__getitem__, asked)
 
 
 def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[list[Key], list[Any]]:
     """Merge partials of all tasks: distinct keys and their values, in the same order (ungrouped: at most one)."""
-    table = merged(aggregation, parts)
+    table = merge_all(aggregation, parts)
     if table is not None:
         return rows_of(table, aggregation)
     found: dict[Key, Any] = {}
@@ -249,7 +249,7 @@ def is_pick(aggregator: Any) -> bool:
     return type(aggregator) in (First, Last)
 
 
-def picked(aggregation: Aggregation, table: pa.Table) -> pa.Table:
+def pick_rows(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     """Aggregate tuples: one row per key; ungrouped, one row."""
     by, inputs = aggregation.aggregator.by, aggregation.inputs.names
     values = table.select(list(inputs))
@@ -258,9 +258,9 @@ def picked(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     there = None if whole else values.column(0).is_valid()
     keys, rows = _rows(aggregation, table, order, there)
     if not whole:
-        return _typed(aggregation, [*keys, values.column(0).take(rows)])
+        return _typed_table(aggregation, [*keys, values.column(0).take(rows)])
     columns = [one_array(column) for column in values.take(rows).columns]
-    return _typed(
+    return _typed_table(
         aggregation, [*keys, pa.StructArray.from_arrays(columns, fields=list(values.schema), mask=rows.is_null())]
     )
 
@@ -270,7 +270,7 @@ def picked_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     by, values = aggregation.aggregator.by, table.column(aggregation.outputs.names[0])
     order = None if by is None else pc.struct_field(values, [by])
     keys, rows = _rows(aggregation, table, order, values.is_valid())
-    return _typed(aggregation, [*keys, values.take(rows)])
+    return _typed_table(aggregation, [*keys, values.take(rows)])
 
 
 def _rows(
@@ -279,7 +279,7 @@ def _rows(
     """Return the columns of the keys, and the row that each keeps: null where all of its rows are skipped."""
     ranks, sorted_rows = _ranks(table.num_rows, order, there)
     function = "min" if type(aggregation.aggregator) is First else "max"
-    *keys, bests = grouped(list(map(table.column, aggregation.group.names)), [(ranks, function)])
+    *keys, bests = group_and_aggregate(list(map(table.column, aggregation.group.names)), [(ranks, function)])
     best = one_array(bests)
     return keys, best if sorted_rows is None else sorted_rows.take(best)
 
@@ -312,7 +312,7 @@ def _parts(aggregation: Aggregation) -> Sequence[Aggregation]:
     return aggregator.parts if isinstance(aggregator, Several) else (aggregation,)
 
 
-def _kept(part: Aggregation) -> Sequence[str]:
+def _part_names(part: Aggregation) -> Sequence[str]:
     """Return the fields of a partial that are added, or compared, when partials are merged."""
     return part.outputs.names[1:] if type(part.aggregator) is Avg else part.outputs.names
 
@@ -335,20 +335,20 @@ def _of_tuples(aggregation: Aggregation, table: pa.Table) -> pa.Table:
         ]
         for part in _parts(aggregation)
     ]
-    return _aggregated(aggregation, table, lambda name: table.column(name) if name else rows, asked)
+    return _aggregate(aggregation, table, lambda name: table.column(name) if name else rows, asked)
 
 
-def _aggregated(aggregation: Aggregation, table: pa.Table, column: Callable[[str], Any], asked: Asked) -> pa.Table:
+def _aggregate(aggregation: Aggregation, table: pa.Table, column: Callable[[str], Any], asked: Asked) -> pa.Table:
     distinct = list(dict.fromkeys(one for some in asked for one in some))
     columns = [(column(name), function) for name, function in distinct]
-    done = grouped(list(map(table.column, aggregation.group.names)), columns)
+    done = group_and_aggregate(list(map(table.column, aggregation.group.names)), columns)
     keys = len(aggregation.group)
     by_asked = dict(zip(distinct, done[keys:], strict=True))
     made: list[Any] = []
     for part, some in zip(_parts(aggregation), asked, strict=True):
         made += _fields(part, [by_asked[one] for one in some])
     if not isinstance(aggregation.aggregator, Several):
-        return _typed(aggregation, [*done[:keys], *made])
+        return _typed_table(aggregation, [*done[:keys], *made])
     schema = schema_of(aggregation.partial)
     fields = list(schema.types[-1])
     typed = [strict_cast(one_array(one), field.type, field.name) for one, field in zip(made, fields, strict=True)]

@@ -111,7 +111,7 @@ class _Folding:
         return self._begin()
 
     def aggregate(self, val: Any, tuple: TridentTuple, collector: Any) -> Any:
-        return collector.checked(self._step(val, tuple))
+        return collector.check_result(self._step(val, tuple))
 
     def complete(self, val: Any, collector: Any) -> None:
         collector.emit((val,))
@@ -120,11 +120,11 @@ class _Folding:
 def _as_aggregator(operation: Any) -> Any:
     if has(operation, "combine"):
 
-        def combined(val: Any, row: TridentTuple) -> Any:
+        def combine_row(val: Any, row: TridentTuple) -> Any:
             value = operation.init(row)
             return value if val is None else operation.combine(val, value)
 
-        return _Folding(operation.zero, combined)
+        return _Folding(operation.zero, combine_row)
     return _Folding(operation.init, operation.reduce) if has(operation, "reduce") else operation
 
 
@@ -235,13 +235,13 @@ class _SideRows:
 
 def _keys_of_sides(node: JoinNode, sides: list[pa.Table]) -> tuple[pa.Table, list[Ints]]:
     """Return the distinct keys of all sides, and for each side the number of each row's key (int64, one per row)."""
-    whole, ids, firsts = _numbered(node.groups, sides)
+    whole, ids, firsts = _number_keys(node.groups, sides)
     if not node.null_keys_match:
         ids, firsts, _ = nulls_apart(whole, ids, firsts)
     return whole.take(pa.array(firsts)), _of_tables(ids, sides)
 
 
-def _numbered(groups: Sequence[Fields], tables: Sequence[pa.Table]) -> tuple[pa.Table, Ints, Ints]:
+def _number_keys(groups: Sequence[Fields], tables: Sequence[pa.Table]) -> tuple[pa.Table, Ints, Ints]:
     """Return the keys of all rows, named as in the first table, and their `group_ids`."""
     names = groups[0].names
     parts = [
@@ -262,7 +262,7 @@ def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: StepRun) -
     numbers = [[0] * table.num_rows for table in streams]
     with failing_at(node.id):
         if len(node.groups[0]):
-            whole, ids, firsts = _numbered(node.groups, streams)
+            whole, ids, firsts = _number_keys(node.groups, streams)
             keys = [(key,) for key in tuples_of(whole.take(pa.array(firsts)), node.groups[0])]
             numbers = [of_table.tolist() for of_table in _of_tables(ids, streams)]
         states = [reducer.init(out, *key) for key in keys]

@@ -38,7 +38,7 @@ def by_value(made: Any, rows: Any, values: Any, function: Callable[[Any], Any]) 
     return pc.replace_with_mask(made, rows, found)
 
 
-def widened(operands: Operands) -> list[Any]:
+def as_common_type(operands: Operands) -> list[Any]:
     """Convert numbers of several types to the type that holds them; leave other values as they are."""
     types = [operand.type for operand in operands if not pa.types.is_null(operand.type)]
     decimals = [one for one in types if pa.types.is_decimal(one)]
@@ -87,7 +87,7 @@ def _of_one_kind(operands: Operands) -> Operands:
     types = [operand.type for operand in operands]
     if not any(map(pa.types.is_decimal, types)):
         return as_numbers(operands)
-    return widened(operands) if any(map(pa.types.is_floating, types)) else operands
+    return as_common_type(operands) if any(map(pa.types.is_floating, types)) else operands
 
 
 def quotient(*operands: Any) -> Any:
@@ -132,14 +132,14 @@ def _columns(*operands: Any) -> list[Any]:
 # ---- rounding -----------------------------------------------------------------------------------------------------------
 
 
-def rounded(value: Any, digits: int) -> Any:
+def round_number(value: Any, digits: int) -> Any:
     """Round as the decimal text of the number says, halves away from zero."""
     if pa.types.is_integer(value.type):
-        return value if digits >= 0 else pc.cast(_rounded(pc.cast(value, pa.int64()), digits), value.type)
+        return value if digits >= 0 else pc.cast(_round_half_away(pc.cast(value, pa.int64()), digits), value.type)
     if pa.types.is_decimal(value.type):
         precision, scale = value.type.precision, value.type.scale
         kept, whole = min(scale, max(digits, 0)), precision - scale + 1
-        return _within(value, lambda wide: _rounded(wide, min(digits, scale)), max(whole, 1 - digits), kept)
+        return _within(value, lambda wide: _round_half_away(wide, min(digits, scale)), max(whole, 1 - digits), kept)
     double, power = pc.cast(value, pa.float64()), 10.0 ** abs(digits)
     size = pc.multiply(pc.abs(double), power if digits >= 0 else 10.0**digits)
     off = pc.abs(pc.subtract(pc.subtract(size, pc.floor(size)), 0.5))
@@ -154,7 +154,7 @@ def rounded(value: Any, digits: int) -> Any:
     return pc.cast(made, value.type)
 
 
-def _rounded(value: Any, digits: int) -> Any:
+def _round_half_away(value: Any, digits: int) -> Any:
     return pc.round(value, digits, round_mode="half_towards_infinity")
 
 
@@ -185,7 +185,7 @@ def decimals_of_floats(value: Any, type_: pa.DataType) -> Any:
         wide = pc.cast(pc.cast(value, pa.string()), _MANY)
     except pa.ArrowInvalid:  # 1e-50, or too large
         return pa.array([_as_decimal(one, type_) for one in pc.cast(value, pa.string()).to_pylist()], type_)
-    return pc.cast(_rounded(wide, type_.scale), type_)
+    return pc.cast(_round_half_away(wide, type_.scale), type_)
 
 
 def _as_decimal(text: str | None, type_: pa.DataType) -> Decimal | None:
@@ -203,7 +203,7 @@ def comparison(function: str) -> Kernel:
     compare, with_nan = _COMPARISONS[function]
 
     def kernel(*operands: Any) -> Any:
-        left, right = widened(operands)
+        left, right = as_common_type(operands)
         made = compare(left, right)
         if not pa.types.is_floating(left.type) or not any(pc.any(pc.is_nan(one)).as_py() for one in (left, right)):
             return made
@@ -227,7 +227,7 @@ def extreme(function: str) -> Kernel:
     precedes = comparison(function)
 
     def kernel(*operands: Any) -> Any:
-        best, *others = widened(operands)
+        best, *others = as_common_type(operands)
         for other in others:
             found = pc.or_(pc.fill_null(precedes(other, best), False), pc.is_null(best))
             best = pc.if_else(found, other, best)
@@ -379,10 +379,10 @@ def _named_groups(pattern: str) -> str:
     """Return a regular expression with a name for each of its groups, which Arrow asks for."""
     numbers = itertools.count(1)
 
-    def named(part: re.Match[str]) -> str:
+    def name_group(part: re.Match[str]) -> str:
         return f"(?P<group{next(numbers)}>" if part[0] == "(" else part[0]
 
-    return _GROUPS.sub(named, pattern)
+    return _GROUPS.sub(name_group, pattern)
 
 
 _GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?|\(", re.DOTALL)

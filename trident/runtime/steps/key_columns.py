@@ -75,7 +75,7 @@ def _forms(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 Ints = npt.NDArray[np.int64]
 
 
-def grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
+def group_and_aggregate(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
     """Group by columns, without any to one row, and aggregate columns, each with a function of Arrow; `count_all` counts rows.
 
     Returns the columns of the keys, then one for each function. A NaN is greater than any number, where Arrow skips it.
@@ -87,7 +87,7 @@ def grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
         are_nan = pc.is_nan(column)
         asked[at] = pc.if_else(are_nan, pa.scalar(None, column.type), column), function
         asked.append((are_nan.cast(pa.int8()), "max"))
-    done = _grouped(keys, asked)
+    done = _arrow_groups(keys, asked)
     for at, nans in zip(with_nan, done[width:], strict=True):
         numbers = done[len(keys) + at]
         nan = pc.if_else(pc.equal(nans, 1), pa.scalar(math.nan, numbers.type), pa.scalar(None, numbers.type))
@@ -95,7 +95,7 @@ def grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
     return done[:width]
 
 
-def _grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
+def _arrow_groups(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
     """Do it. Arrow makes names, such as `price_sum`, which a field of the user's may have: it is given none of the fields'."""
     if not keys:
         return [pa.chunked_array([_whole(column, function)]) for column, function in asked]
@@ -117,7 +117,7 @@ def has_nan(column: Any) -> bool:
 
 def extreme(column: Any, function: str) -> Any:
     """Return the least (`min`) or the greatest (`max`) value of a column, a null if it has none."""
-    return grouped([], [(column, function)])[0][0]
+    return group_and_aggregate([], [(column, function)])[0][0]
 
 
 def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:

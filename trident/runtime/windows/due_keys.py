@@ -68,7 +68,7 @@ class DueKeys:
         """Whether the directory must be written although nothing changed; see `WindowStore`."""
         return self._store.must_write(given)
 
-    def passed(self, now: int, clock: int = 0) -> pa.Table:
+    def take(self, now: int, clock: int = 0) -> pa.Table:
         """Take out the keys that are due up to now, some twice, and return them."""
         runs = self._store.directory.panes
         begun = [pane for pane in runs if pane % self.clocks == clock and self._opens(pane) <= now]

@@ -40,8 +40,8 @@ from trident.runtime.windows.window_rows import (
     SESSION,
     START,
     bigint,
+    combine_by,
     late_rows,
-    merged,
     partials,
     session_results,
     value_fields,
@@ -62,7 +62,7 @@ def update_sessions(node: WindowNode, state: Any, share: Share) -> pa.Table:
         return schema_of(node.fields).empty_table()
     records = DueRecords(due, state, "the sessions of a window", [], _TIMES.concat(value_fields(node)))
     came = _came(node, share.tables)
-    keys, names, ids = keys_together(node.group, [came, due.passed(watermark - 1)])
+    keys, names, ids = keys_together(node.group, [came, due.take(watermark - 1)])
     _, (kept,) = records.read(names)
     came = with_column(came, ID, ids[: came.num_rows])
     columns = list(kept.column_names)
@@ -103,7 +103,7 @@ def _together(node: WindowNode, kept: pa.Table, came: pa.Table, sessions: Spans,
         came = partials(node, came, bigint(SESSION), run)
     kept = kept.select([SESSION, *node.member.outputs.names])
     rows = pa.concat_tables([kept, came.select(kept.column_names).cast(kept.schema)])
-    rows = merged(node, rows, bigint(SESSION), run).sort_by(SESSION)
+    rows = combine_by(node, rows, bigint(SESSION), run).sort_by(SESSION)
     numbers = rows.column(SESSION).to_numpy()
     for name, ofs in zip((ID, START, AT), sessions, strict=True):
         rows = with_column(rows, name, ofs[numbers])

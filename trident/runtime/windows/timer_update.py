@@ -56,7 +56,7 @@ def update_timers(node: WindowNode, state: Any, share: Share) -> pa.Table:
     if now is not None and (tables or _must_run(node, due, now, moment)):
         records = DueRecords(due, state, "the timers of a process", [None, []])
         came = pa.concat_tables(tables) if tables else None
-        concerned = [due.passed(now), *([] if came is None else [came])]
+        concerned = [due.take(now), *([] if came is None else [came])]
         keys, names, ids = keys_together(node.group, concerned)
         (values, times), _ = records.read(names)
         kept = [Kept(value, set(of_key)) for value, of_key in zip(values, times, strict=True)]

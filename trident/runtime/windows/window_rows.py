@@ -4,7 +4,7 @@ A worker sends tuples, or partial results if the time of a tuple says to which w
 fields, the aggregated fields or partial results, and with event time `PANE` or `AT`. A session is told by `START` and `AT`, the
 times of its first and last tuple. To a join over time it sends the rows of one side that have a time, with that time in front.
 
-`timed` drops what has no time, and warns of times that are probably of another unit; only that may ask this machine's clock.
+`with_times` drops what has no time, and warns of times that are probably of another unit; only it may ask this machine's clock.
 
 One aggregate over all windows that fire in a batch makes their results, in order of their ends.
 """
@@ -66,7 +66,7 @@ def bigint(name: str) -> Fields:
 def window_input(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
     event_time = node.config.event_time
     if event_time is not None:
-        tuples, at = timed(table, node.id, node.state, event_time.field, keeps_wrong=len(node.late) > 0)
+        tuples, at = with_times(table, node.id, node.state, event_time.field, keeps_wrong=len(node.late) > 0)
         table = with_column(tuples, AT, at)
     if not node.combines or node.config.counts or len(node.late):
         fields = _raw_fields(node)
@@ -127,7 +127,7 @@ def partials(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa
     return partial(node.id, replace(node.member, group=key), table, run.on_error)
 
 
-def merged(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.Table:
+def combine_by(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.Table:
     """Combine partial results by a key; other columns than these are dropped."""
     member = replace(node.member, group=key)
     whole = merged_table(member, one_form(table, key.names)) if table.num_rows else None
@@ -155,7 +155,7 @@ MARKS = ("$left", "$right")
 def join_input(node: JoinWithinNode, port: int, table: pa.Table) -> pa.Table:
     """Return what is sent for one table of a side. Rows without a time are dropped and counted."""
     side = node.sides[port]
-    kept, at = timed(table, node.id, node.state, side.time)
+    kept, at = with_times(table, node.id, node.state, side.time)
     if not pa.types.is_timestamp(table.schema.field(side.time).type):
         at = at * 1000
     return kept.add_column(0, pa.field(MARKS[port], pa.int64()), pa.array(at, pa.int64()))
@@ -188,7 +188,7 @@ class WithTimes(NamedTuple):
     at: Ints
 
 
-def timed(table: pa.Table, step: str, state: str, field: str, keeps_wrong: bool = False) -> WithTimes:
+def with_times(table: pa.Table, step: str, state: str, field: str, keeps_wrong: bool = False) -> WithTimes:
     """Return the tuples that have a time; those without are dropped and counted.
 
     `keeps_wrong`: whether to keep those whose time no calendar has, at `NOWHERE`.
@@ -218,33 +218,31 @@ def _no_time(field: str, value: int, per_ms: int, state: str, keeps_wrong: bool)
     unit = "milliseconds" if per_ms == 1 else "microseconds"
     become = f"is not a tuple of {state!r}, but a late row" if keeps_wrong else f"is left out of {state!r}"
     return (
-        f"the event time {field}={value} in {unit} since 1970 is not within the years 1 to 9999{_guessed(value, unit)}. What "
+        f"the event time {field}={value} in {unit} since 1970 is not within the years 1 to 9999{_unit_hint(value, unit)}. What "
         f"has such a time {become}. Convert the field before; what was committed until then stays out"
     )
 
 
-def _guessed(value: int, unit: str) -> str:
+def _unit_hint(value: int, unit: str) -> str:
     """Say in which other units a value would be a time of these years."""
     others = [
         each for each in _UNITS if each != unit and _PLAUSIBLE[0] <= value * _UNITS[each] // 10**9 <= _PLAUSIBLE[1]
     ]
-    return "".join(f"; in {each} it would be {_shown(value, each)}" for each in others)
+    return "".join(f"; in {each} it would be {_date_text(value, each)}" for each in others)
 
 
-def _shown(value: int, unit: str) -> str:
+def _date_text(value: int, unit: str) -> str:
     return f"{_BEGINNING + timedelta(microseconds=value * _UNITS[unit] // 1000):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _look_at(step: str, state: str, field: str, low: int, high: int, per_ms: int) -> None:
     """Say so of times that are times, but probably wrong."""
     ms, unit = high // per_ms, "milliseconds" if per_ms == 1 else "microseconds"
-    if _guessed(low, unit) and (guess := _guessed(high, unit)):
-        taken = f"is {_shown(high, unit)}, because it is taken as {unit} since 1970"
+    if _unit_hint(low, unit) and (guess := _unit_hint(high, unit)):
+        taken = f"is {_date_text(high, unit)}, because it is taken as {unit} since 1970"
         remark(step, "unit", f"the event time {field}={high} {taken}{guess}. If so, convert the field before {state!r}")
     if (ahead := ms - time.time_ns() // 1_000_000) > _DAY_MS:
-        what = (
-            f"the event time {_shown(ms, 'milliseconds')} in {field!r} is {ahead // _DAY_MS:,} days ahead of the clock"
-        )
+        what = f"the event time {_date_text(ms, 'milliseconds')} in {field!r} is {ahead // _DAY_MS:,} days ahead of the clock"
         then = f"the watermark of {state!r} goes with it, and stays there: earlier tuples are late. If it is not meant, filter "
         more = "such times out before, and give another state_name, which begins again"
         remark(step, "ahead", f"{what}; {then}{more}")
@@ -269,33 +267,33 @@ def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: 
         sizes = [window.stop - window.first for window in some]
         at = np.concatenate([np.arange(window.first, window.stop) for window in some])
         ends = np.repeat(np.array([window.end for window in some], np.int64), sizes)
-        tables.append(_aggregated(node, with_column(held.take(pa.array(at)), END, ends), key, run))
+        tables.append(_aggregate_windows(node, with_column(held.take(pa.array(at)), END, ends), key, run))
     schema = schema_of(node.fields)
-    return pa.concat_tables([_bounded(node, table) for table in tables]) if tables else schema.empty_table()
+    return pa.concat_tables([_with_bounds(node, table) for table in tables]) if tables else schema.empty_table()
 
 
 def session_results(node: WindowNode, held: pa.Table, run: StepRun) -> pa.Table:
     """Return the rows that sessions give, of `held` tuples or partial results with `START` and `END` of the session of each."""
     key = node.group.concat(bigint(START)).concat(bigint(END))
-    return _bounded(node, _aggregated(node, held, key, run))
+    return _with_bounds(node, _aggregate_windows(node, held, key, run))
 
 
-def _aggregated(node: WindowNode, held: pa.Table, key: Fields, run: StepRun) -> pa.Table:
+def _aggregate_windows(node: WindowNode, held: pa.Table, key: Fields, run: StepRun) -> pa.Table:
     """Aggregate the rows of windows by a key; in the order of their ends, because a kernel returns groups in no defined one."""
     if node.combines:
-        table = merged(node, held, key, run)
+        table = combine_by(node, held, key, run)
     else:
         table = aggregate(node.id, aggregating(node, replace(node.member, group=key), False), held, run)
     ends = table.column(END).to_numpy()
     return table.take(pa.array(np.argsort(ends, kind="stable"))) if np.any(ends[1:] < ends[:-1]) else table
 
 
-def _bounded(node: WindowNode, table: pa.Table) -> pa.Table:
+def _with_bounds(node: WindowNode, table: pa.Table) -> pa.Table:
     """The table with the fields that the window gives, in their order."""
     for name, ordinates in zip(node.bounds.names, _bounds(node, table), strict=False):
         type_ = arrow_type(node.bounds.type_of(name) or "")
         table = table.append_column(name, pa.array(ordinates, pa.int64()).cast(type_))
-    return _widened(node, _spread(node, table))
+    return _with_all_fields(node, _spread(node, table))
 
 
 def _spread(node: WindowNode, table: pa.Table) -> pa.Table:
@@ -314,7 +312,9 @@ def late_rows(node: WindowNode, tuples: pa.Table) -> pa.Table:
     if not len(node.late):
         return schema_of(node.fields).empty_table()
     columns = {LATE: pa.array(np.ones(tuples.num_rows, bool))}
-    return _widened(node, pa.table({**columns, **{late_field(name): tuples.column(name) for name in node.late.names}}))
+    return _with_all_fields(
+        node, pa.table({**columns, **{late_field(name): tuples.column(name) for name in node.late.names}})
+    )
 
 
 def without_late(node: WindowNode, rows: pa.Table, late: np.ndarray) -> tuple[pa.Table, pa.Table]:
@@ -325,7 +325,7 @@ def without_late(node: WindowNode, rows: pa.Table, late: np.ndarray) -> tuple[pa
     return rows.filter(pa.array(~late)), rows.filter(pa.array(late))
 
 
-def _widened(node: WindowNode, table: pa.Table) -> pa.Table:
+def _with_all_fields(node: WindowNode, table: pa.Table) -> pa.Table:
     """Return a table with all that the node gives; null where the table lacks it."""
     schema = schema_of(node.fields)
     there = set(table.column_names)

@@ -92,7 +92,7 @@ class NumberForm:
     def fields(self, side: Side) -> list[Column]:
         return [side[:, at].view(_NUMBERS[type_][1]) for at, type_ in enumerate(self.types)]
 
-    def listed(self, side: Side, flags: Flags) -> list[Any]:
+    def to_values(self, side: Side, flags: Flags) -> list[Any]:
         columns: list[list[Any]] = [column.tolist() for column in self.fields(side)]
         for column, places in zip(columns, self._nones(flags), strict=False):
             for place in np.flatnonzero(places).tolist():
@@ -218,7 +218,7 @@ class NumberColumns(OpaqueTable):
     def values(self) -> list[OpaqueValue | None]:
         form = self.form or INTS
         heads = [self.numbers[:, at].tolist() for at in (TXID, ATTEMPT)]
-        sides = [form.listed(*self.side(at)) for at in (PREV, CURR)]
+        sides = [form.to_values(*self.side(at)) for at in (PREV, CURR)]
         values: list[OpaqueValue | None] = list(
             map(tuple.__new__, repeat(OpaqueValue), zip(*heads, *sides, strict=True))
         )
@@ -233,7 +233,7 @@ class NumberColumns(OpaqueTable):
 
     @property
     def curr(self) -> Any:
-        """The values of what `combined` returned: an array of NumPy, or of Arrow if they are structs."""
+        """The values of what `combine_with` returned: an array of NumPy, or of Arrow if they are structs."""
         form = self.form or INTS
         return self.column(CURR) if form.names else form.fields(self.side(CURR)[0])[0]
 
@@ -255,12 +255,12 @@ class NumberColumns(OpaqueTable):
         return np.where(stand[:, np.newaxis], curr, prev), np.where(stand, has_curr, has_prev)
 
     def values_before(self, txid: int, winners: Winners) -> list[Any]:
-        return (self.form or INTS).listed(*self.before(txid, winners))
+        return (self.form or INTS).to_values(*self.before(txid, winners))
 
     def latest(self) -> list[Any]:
-        return (self.form or INTS).listed(*self.side(CURR))
+        return (self.form or INTS).to_values(*self.side(CURR))
 
-    def combined(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> NumberColumns | None:
+    def combine_with(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> NumberColumns | None:
         """Return what the commit `txid` writes: the values before it, and these combined with `values`.
 
         Parameters

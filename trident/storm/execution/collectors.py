@@ -233,7 +233,7 @@ class BoltCollector(_Collector):
         if type(values) is not tuple or len(values) != 1 or type(values[0]) not in stream.one_value:
             values = stream.accept(values)
         if type(anchors) is not Tuple or type(anchors.root) is dict:
-            checked = self._checked(anchors)
+            checked = self._check_anchors(anchors)
             tasks = stream.tasks(values)
             self._emit(stream, tasks, values, checked)
             return tasks
@@ -263,7 +263,7 @@ class BoltCollector(_Collector):
     ) -> None:
         stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
         values = stream.accept(values)
-        anchors = self._checked(anchors)
+        anchors = self._check_anchors(anchors)
         self._emit(stream, stream.direct_task(task), values, anchors)
 
     def ack(self, tuple: Tuple) -> None:
@@ -301,7 +301,7 @@ class BoltCollector(_Collector):
         for task in tasks:
             put(task, sent_tuple(values, origin, self._join(anchors)))
 
-    def _checked(self, anchors: Tuple | Iterable[Tuple]) -> Sequence[Tuple]:
+    def _check_anchors(self, anchors: Tuple | Iterable[Tuple]) -> Sequence[Tuple]:
         """Return the anchors; refuse all if one is no tuple, or is not this task's to anchor to."""
         if isinstance(anchors, Tuple):
             anchors = (anchors,)

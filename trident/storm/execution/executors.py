@@ -81,7 +81,7 @@ class Executor:
             self.collectors[task].close()
         self._outbox.flush()
 
-    def _given(self, task: int) -> tuple[Any, ...]:
+    def _collector_parts(self, task: int) -> tuple[Any, ...]:
         """Return what a task's collector is made of, its context first."""
         setting, component = self._setting, self.place.component
         random, context = setting.random(), setting.context(self.place, task)
@@ -152,7 +152,7 @@ class SpoutExecutor(Executor):
     def open(self) -> None:
         for task in self.place.tasks:
             pending = Pending(self._clock)
-            collector = SpoutCollector(pending, *(given := self._given(task)))
+            collector = SpoutCollector(pending, *(given := self._collector_parts(task)))
             spout: IRichSpout = self._setting.instance(self.place.component, task)
             made = self.tasks[task] = SpoutTask(spout, pending, collector, self._conf["max_spout_pending"])
             self.collectors[task], self.counts[task] = collector, made.counts
@@ -267,7 +267,7 @@ class BoltExecutor(Executor):
     def open(self) -> None:
         component = self.place.component
         for task in self.place.tasks:
-            collector = BoltCollector(*(given := self._given(task)))
+            collector = BoltCollector(*(given := self._collector_parts(task)))
             bolt = self._setting.instance(component, task)
             basic = is_basic(bolt)
             if basic:

@@ -112,7 +112,7 @@ class Setting(Launch):
                 local = [task for task in tasks if self.layout.worker_of[task] == context.worker]
                 choosers.append(chooser_of(each.grouping, origin, context, tasks, local, random))
             if self.watch is not None:  # it chooses no task
-                choosers.append(partial(_seen, self.watch, origin))
+                choosers.append(partial(_show, self.watch, origin))
             streams[name] = OutStream(origin, spec, choosers, frozenset(direct))
         return streams
 
@@ -130,6 +130,6 @@ class Setting(Launch):
         )
 
 
-def _seen(watch: Callable[[Origin, tuple[Any, ...]], None], origin: Origin, values: Sequence[Any]) -> Sequence[int]:
+def _show(watch: Callable[[Origin, tuple[Any, ...]], None], origin: Origin, values: Sequence[Any]) -> Sequence[int]:
     watch(origin, tuple(values))
     return ()

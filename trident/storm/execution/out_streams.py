@@ -66,7 +66,7 @@ class OutStream:
         if len(values) != self.width:
             raise TopologyError(
                 f"{self}: emitted {len(values)} values for its {self.width} fields {list(self.origin.fields)}: "
-                f"{_shown(values)}"
+                f"{_value_text(values)}"
             )
         if self.width == 1:  # the most frequent width by far
             if type(values[0]) not in self._accepted[0]:
@@ -106,7 +106,7 @@ class OutStream:
     def _as_tuple(self, values: Sequence[Any]) -> tuple[Any, ...]:
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise TopologyError(
-                f"{self}: emitted {_shown(values)}, a {type(values).__name__}; emit a list with one value for each field, "
+                f"{self}: emitted {_value_text(values)}, a {type(values).__name__}; emit a list with one value for each field, "
                 f"of {list(self.origin.fields)}"
             )
         return tuple(values)
@@ -124,7 +124,7 @@ class OutStream:
         for name, type_, value in zip(self.origin.fields.names, self.origin.fields.types, values, strict=True):
             for where, wrong in _misfits(type_, value, ""):
                 place = f" at {name}{where}" if where else ""
-                said = f"{_shown(wrong)}, a {type(wrong).__name__}{place}, which is not such a value"
+                said = f"{_value_text(wrong)}, a {type(wrong).__name__}{place}, which is not such a value"
                 raise TopologyError(f"{self}: field {name!r} is declared as {type_} but got {said}")
             try:
                 encode(value)
@@ -197,8 +197,15 @@ def _form(type_: str | None) -> Form | None:
     if type_ == "timestamp_ntz":
         return lambda value: NO_VALUE if value.tzinfo is not None else canonical(value)
     if type_ == "timestamp":
-        return canonical
+        return _in_utc
     return declared if class_of(type_) in (int, float, Decimal) else None
+
+
+def _in_utc(value: Any) -> Any:
+    try:
+        return canonical(value)
+    except OverflowError:  # before the year 1 there, or behind the year 9999
+        return NO_VALUE
 
 
 def _form_of_parts(head: str, inner: str) -> Form:
@@ -223,7 +230,7 @@ def _form_or_null(type_: str) -> Form:
     return lambda value: value if value is None or form is None else form(value)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
 
@@ -231,7 +238,6 @@ def _shown(value: object) -> str:
 Chooser = Callable[[Sequence[Any]], Sequence[int]]
 
 _REMEMBERED = 1 << 16
-_NESTED = frozenset({list, tuple, dict})
 
 
 def chooser_of(
@@ -280,35 +286,42 @@ def _by_hash(positions: Sequence[int], fields: Fields, tasks: Sequence[int]) -> 
         (only,) = choices
         return lambda values: only
 
-    def hashed(key: Sequence[Any]) -> tuple[int]:
-        return choices[crc32(_routed(key)) % count]
+    def choose_by_hash(key: Sequence[Any]) -> tuple[int]:
+        return choices[crc32(_routing_bytes(key)) % count]
 
     if len(positions) > 1:
-        return lambda values: hashed([values[at] for at in positions])
+        return lambda values: choose_by_hash([values[at] for at in positions])
     (position,) = positions
     if class_of(fields.types[position]) in (str, bytes, int):
-        remembered = _Remembered(hashed)
+        remembered = _Remembered(choose_by_hash)
         return lambda values: remembered[values[position]]
-    of_class = {each: _Remembered(hashed) for each in (str, int, bytes)}
+    of_class = {each: _Remembered(choose_by_hash) for each in (str, int, bytes)}
 
     def of_any(values: Sequence[Any]) -> tuple[int]:
         value = values[position]
         known = of_class.get(type(value))
-        return hashed([value]) if known is None else known[value]
+        return choose_by_hash([value]) if known is None else known[value]
 
     return of_any
 
 
-def _routed(key: Sequence[Any]) -> bytes:
+def _routing_bytes(key: Sequence[Any]) -> bytes:
     """Return the bytes that choose the task of a key: the same for keys that are equal, whatever the order of a dict."""
-    if not _NESTED.isdisjoint(map(type, key)):
-        key = list(map(_in_order, key))
-    return encode(canonical_key(tuple(key)))
+    try:
+        if not _PLAIN.issuperset(map(type, key)):
+            key = list(map(_in_order, key))
+        return encode(canonical_key(tuple(key)))
+    except OverflowError as error:
+        raise TopologyError(f"grouping by {_value_text(key)}: {error} in UTC, the one form of a moment") from error
 
 
 def _in_order(part: Any) -> Any:
-    if isinstance(part, list | tuple):
-        return type(part)(map(_in_order, part))
+    if isinstance(part, list):
+        return list(map(_in_order, part))
+    if isinstance(part, tuple):
+        return tuple(map(_in_order, part))
+    if isinstance(part, set):
+        return set(map(canonical, part))
     if isinstance(part, dict):
         return sorted(([_in_order(key), _in_order(of)] for key, of in part.items()), key=lambda pair: encode(pair[0]))
     return canonical(part)
@@ -332,7 +345,7 @@ def _lesser_of_two(positions: Sequence[int], tasks: Sequence[int]) -> Chooser:
     sent, count = dict.fromkeys(tasks, 0), len(tasks)
 
     def choose(values: Sequence[Any]) -> tuple[int]:
-        data = _routed([values[at] for at in positions])
+        data = _routing_bytes([values[at] for at in positions])
         first = crc32(data) % count
         second = (first + 1 + crc32(data[::-1]) % (count - 1)) % count if count > 1 else first  # never the same one
         chosen = min(tasks[first], tasks[second], key=sent.__getitem__)

@@ -54,7 +54,7 @@ class RunningStormTopology(StormHandle):
         self._slots = Slots(self._context, conf.name)
         try:
             self._slots.take(conf.workers)
-            self._monitor = self._monitored()
+            self._monitor = self._make_monitor()
             try:
                 self._supervisor = self._supervise()
             except BaseException:
@@ -119,7 +119,7 @@ class RunningStormTopology(StormHandle):
         with self._changing:
             if self._ended.is_set():
                 raise TopologyError(f"topology {self.name!r} has ended")
-            launch = rebalanced(self._launch, workers, executors or {})
+            launch = rebalanced_launch(self._launch, workers, executors or {})
             self._slots.take(launch.layout.workers)
             was_active = self._active
             self.deactivate()
@@ -179,13 +179,13 @@ class RunningStormTopology(StormHandle):
 
     def _check_starting(self, waited: float) -> None:
         """Raise the reason for which workers have not started, if it is known, or it has taken too long."""
-        if self._slots.found < self.conf.workers and not self._slots.grow:
+        if self._slots.total < self.conf.workers and not self._slots.grow:
             raise self._slots.too_few(self.conf.workers)
         if waited > self.conf.start_timeout_s:
             raise EnvironmentProblem.of_now(
                 f"topology {self.name!r}: not all workers are up after start_timeout_s={self.conf.start_timeout_s:g} "
                 f"({', '.join(each['state'] for each in self.workers)}). One that is 'starting' waits for one of Spark's "
-                f"{self._slots.found} slots; one that is 'opening' waits for open() or prepare() of its spouts and bolts"
+                f"{self._slots.total} slots; one that is 'opening' waits for open() or prepare() of its spouts and bolts"
             )
 
     def _over(self, error: BaseException | None) -> None:
@@ -202,7 +202,7 @@ class RunningStormTopology(StormHandle):
             stop_session(self._spark)
 
 
-def rebalanced(launch: Launch, workers: int | None, executors: Mapping[str, int]) -> Launch:
+def rebalanced_launch(launch: Launch, workers: int | None, executors: Mapping[str, int]) -> Launch:
     """Return what the workers run after a rebalance; components that are not named keep their number of executors.
 
     Raises `TopologyError`: no such component, or a number of executors that its tasks do not allow.

@@ -276,7 +276,7 @@ class SimulatedDriver:
         graph = replace(
             world.graph, nodes=tuple(_of_driver(node, seam) for node in world.graph.nodes), states=tuple(states)
         )
-        reopened = lambda states: world.log.reopened(True)  # noqa: E731
+        reopened = lambda states: world.log.reopen(True)  # noqa: E731
         self.opened = opened = OpenedTopology(graph, make_plan(graph), world.config, reopened, seam.reach, False)
         opened.log = WatchedLog(opened.log, seam.reach)
         world.opened.append(opened)

@@ -249,7 +249,7 @@ class SimulatedRun:
     def _loses(self, state: str, earlier: SimulatedStore) -> bool:
         """Whether a store that is set back loses a committed batch, and one that the simulation keeps."""
         log = self.log.state
-        expected = {partition: log.expected(state, partition) for partition in log.touched.get(state, ())}
+        expected = {partition: log.expected_sentinel(state, partition) for partition in log.touched.get(state, ())}
         stored = self.stores[state].sentinels  # empty if the simulation does not keep the store
         pairs = [(one, earlier.sentinels.get(at)) for at, one in expected.items() if one is not None and at in stored]
         return any(one.txid and (found is None or found[1:3] < one[1:3]) for one, found in pairs)

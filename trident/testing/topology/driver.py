@@ -314,7 +314,7 @@ class TopologyTestDriver(Closes):
             for partition in (one for name in in_memory for one in states[name] if one.offers("reset")):
                 partition.reset()
         if self._config.log_dir is None:
-            return self._memory_log.reopened(takeover=True)
+            return self._memory_log.reopen(takeover=True)
         return open_log(self._config.log_dir, self._name, self._config.takeover, Retention.of(self._config.history))
 
     def _observe(self, point: str, attempt: TransactionAttempt) -> None:

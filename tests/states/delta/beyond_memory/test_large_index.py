@@ -52,7 +52,7 @@ def merged(index: LargeIndex, layout: DeltaLayout, frozen: SortedRows, shown: in
             pa.table(columns, names=names), changes.deleted | value.is_null().to_numpy(), names[:-2]
         )
 
-    index.merged(index.base.merge(frozen, in_base), shown)
+    index.adopt_base(index.base.merge(frozen, in_base), shown)
 
 
 def value_of(kind: StateType, txid: int, number: Any) -> Any:
@@ -115,7 +115,7 @@ def test_columns_give_the_numbers_of_rows(tmp_path: Path, width: int) -> None:
     for number in (1, 2, 3):
         found = index.find(KeyColumns(parts))
         assert found is not None
-        new = found.combined(np.array([1, 10, 100, 1000]), "sum", Txid(number, 5))
+        new = found.combine_with(np.array([1, 10, 100, 1000]), "sum", Txid(number, 5))
         assert new is not None
         index.put(new)
         if number == 1:

@@ -93,7 +93,7 @@ def run_schedule(path: Path, seed: int) -> None:
             base = values.base.merge(frozen[0])
             assert listed(base) == frozen[1]
             assert all(file.rows <= LIMITS.rows or file.bucket.depth > 2 for file in base.files)
-            values.merged(base_in(path, [BucketFile.of(*file[:3]) or file for file in base.files]), 0)
+            values.adopt_base(base_in(path, [BucketFile.of(*file[:3]) or file for file in base.files]), 0)
             frozen = None
         elif what == "thaw" and frozen is not None:
             values.thaw()
@@ -201,5 +201,5 @@ def test_memory_is_counted_and_given_back_after_a_merge(tmp_path: Path) -> None:
     assert values.nbytes > 100 * (8 + 8 + 4)
     frozen = values.freeze()
     assert values.changes == 100
-    values.merged(values.base.merge(frozen), 0)
+    values.adopt_base(values.base.merge(frozen), 0)
     assert (values.changes, values.nbytes) == (0, 0)
