@@ -160,8 +160,8 @@ def test_a_request_that_is_too_long_is_refused(chunked: bool) -> None:
         assert ask(server, "POST", "/drpc/echo", b"a" * 100)[:2] == (200, [["a" * 100]])
 
 
-def test_a_token_may_be_any_text() -> None:
-    token = "schlüssel ключ"
+@pytest.mark.parametrize("token", ["schlüssel ключ", "мех", "voilà"])
+def test_a_token_may_be_any_text(token: str) -> None:
     with served(echo(), token=token) as (_, server), DRPCClient(server.url, token) as client:
         assert client.execute("echo", "a") == [["a"]]
 

@@ -138,7 +138,8 @@ class Server(Stops):
         with self._lock:
             if self._process is None:
                 return
-            below = psutil.Process(self.pid).children(recursive=True) if self._kills_below else []
+            kills_below = self._kills_below and self._process.poll() is None
+            below = psutil.Process(self.pid).children(recursive=True) if kills_below else []
             self._process.kill()
             self._process.wait()
             self._process = None

@@ -35,6 +35,7 @@ from trident.cli.commands import (
     flag,
     local_folder,
     log_named,
+    needs,
     number,
     option,
     port,
@@ -242,7 +243,7 @@ def demo_command(
     crash: Annotated[
         bool, flag("--crash", "Start afresh, in a process that is killed (SIGKILL) and started again.")
     ] = False,
-    crashes: Annotated[int, number("How often, with --crash.")] = 5,
+    crashes: Annotated[int | None, number("How often, with --crash.", show_default="5")] = None,
     fresh: Annotated[bool, flag("--fresh", "Forget what an earlier demo has counted.")] = False,
 ) -> int:
     """Count the words of real text and compare every count with a plain Python program's.
@@ -254,8 +255,9 @@ def demo_command(
     """
     from trident.cli.demo import demo
 
+    needs("--crash", crash, crashes=crashes)
     folder = state_dir or Path("trident-demo-crash" if crash else "trident-demo")
-    return demo(paths or [], folder, engine, crashes if crash else 0, fresh)
+    return demo(paths or [], folder, engine, (crashes or 5) if crash else 0, fresh)
 
 
 @command(app, "doctor", "`trident doctor`, or `trident doctor --json`")

@@ -100,6 +100,13 @@ def seconds(help: str, least: float, *names: str) -> Any:
     return typer.Option(*names, metavar="SECONDS", min=least, help=help)
 
 
+def needs(other: str, is_there: object, **given: object) -> None:
+    """Refuse options that say nothing without another one."""
+    for name, value in given.items():
+        if value is not None and not is_there:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} says nothing without {other}; add that")
+
+
 Debug = Annotated[bool, flag("--debug", "Show the stack trace of an error, and log more.")]
 Target = Annotated[
     str,

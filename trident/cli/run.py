@@ -23,6 +23,7 @@ from trident.cli.commands import (
     TopologyOptions,
     command,
     flag,
+    needs,
     number,
     port,
     seconds,
@@ -46,6 +47,7 @@ Beside = Callable[[Any], AbstractContextManager[object]]
 LEFT_OUT = 4
 """The exit code of a run that has left tuples out, if that was asked for."""
 
+_LOCAL = "127.0.0.1"
 _OF_BATCHES = ("engine", "once", "fail_on_dead_letters", "takeover", "state_recovery", "log_dir", "drpc_port")
 """The options that say nothing to a topology of spouts and bolts."""
 _OF_COMMITS = (
@@ -95,19 +97,26 @@ class RunOptions:
         int | None,
         port("Answer the DRPC functions here, over HTTP; 0 takes a free port.", show_default="they are not served"),
     ] = None
-    drpc_host: Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")] = "127.0.0.1"
+    drpc_host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="The address to answer at.", show_default=_LOCAL)
+    ] = None
     drpc_token: Token = None
     metrics_port: Annotated[
         int | None, port("Serve metrics here, in OpenMetrics; 0 takes a free port.", show_default="they are not served")
     ] = None
     metrics_host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="The address to serve metrics at.", show_default="127.0.0.1")
+        str | None, typer.Option(metavar="HOST", help="The address to serve metrics at.", show_default=_LOCAL)
     ] = None
     ui: Annotated[bool, flag("--ui", "Serve a page about the topology while it runs.")] = False
-    ui_port: Annotated[int, port("The port of the page; 0 takes a free one.")] = 8080
+    ui_port: Annotated[int | None, port("The port of the page; 0 takes a free one.", show_default="8080")] = None
     ui_host: Annotated[
-        str, typer.Option(metavar="HOST", help="The address to serve the page at; anyone who reaches it may read.")
-    ] = "127.0.0.1"
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="The address to serve the page at; anyone who reaches it may read.",
+            show_default=_LOCAL,
+        ),
+    ] = None
     ui_token: Annotated[
         str | None,
         secret(
@@ -135,13 +144,15 @@ def run_command(of: RunOptions) -> int:
     from trident.cli.target import load_runnable, settings, storm_settings
     from trident.storm import StormTopology
 
+    needs("--ui", of.ui, ui_port=of.ui_port, ui_host=of.ui_host)
+    needs("--drpc-port", of.drpc_port is not None, drpc_host=of.drpc_host)
     as_json = of.log_format == "json"
     served = {name: vars(of)[name] for name in ("master", "metrics_port", "metrics_host")}
     of_batches = {name: vars(of)[name] for name in ("engine", "state_recovery", "log_dir")}
     given = {**served, **of_batches, "takeover": of.takeover or None}
     with ExitStack() as opened:
         settings([], given)  # what is wrong here is reported before the module is imported
-        beside = [_page(opened, of.ui_host, of.ui_port, of.ui_token)] if of.ui else []
+        beside = [_page(opened, of.ui_host or _LOCAL, of.ui_port, of.ui_token)] if of.ui else []
         topology = load_runnable(of.target)
         if isinstance(topology, StormTopology):
             for name in _OF_BATCHES:
@@ -151,20 +162,20 @@ def run_command(of: RunOptions) -> int:
                     )
             return _run_storm(topology, storm_settings(of.target, of.conf or [], served), beside, as_json)
         config = settings(of.conf or [], given, topology)
-        drpc_port = of.drpc_port
-        if drpc_port is not None:
-            beside.append(lambda running: serving(running.local_drpc(), of.drpc_host, drpc_port, token=of.drpc_token))
+        if (drpc_port := of.drpc_port) is not None:
+            at = of.drpc_host or _LOCAL, drpc_port
+            beside.append(lambda running: serving(running.local_drpc(), *at, token=of.drpc_token))
         return _run(topology, config, of.once, beside, as_json, of.fail_on_dead_letters)
 
 
-def _page(opened: ExitStack, host: str, port: int, token: str | None) -> Beside:
+def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> Beside:
     """Open the page, which has its port before the topology starts; return what shows a topology there, and says where."""
     import secrets
 
     from trident.ui.ui_server import TopologyPage
 
     made = secrets.token_hex(16) if token is None else None
-    page = opened.enter_context(closing(TopologyPage(host, port, token or made)))
+    page = opened.enter_context(closing(TopologyPage(host, 8080 if port is None else port, token or made)))
 
     @contextmanager
     def show_page(running: Any) -> Iterator[None]:

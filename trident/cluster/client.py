@@ -67,9 +67,9 @@ class ClusterClient(Closes):
                 "TRIDENT_CLUSTER"
             )
         token = find_token(folder, token)
-        self.cluster = StormClusterState(open_cluster_state(address))
         self._patience_s, self._has_token = patience_s, token is not None
         self._http = client_of("", token, _TIMEOUT_S, "asking a cluster", "cluster")
+        self.cluster = StormClusterState(open_cluster_state(address))  # a session, so the last that may fail
 
     def submit(
         self,

@@ -111,7 +111,13 @@ def _rows_of_path(table: Table, folder: Path) -> Iterable[Row]:
         if (path / "_delta_log").is_dir():
             with needs_package("a Delta table", "delta"):
                 from deltalake import DeltaTable
-            return list(DeltaTable(str(path)).to_pyarrow_table().to_pylist())
+                from deltalake.exceptions import DeltaError, TableNotFoundError
+            try:
+                return list(DeltaTable(str(path)).to_pyarrow_table().to_pylist())
+            except TableNotFoundError:  # its folder is there, and no commit yet
+                return []
+            except DeltaError as error:
+                raise TridentError(f"table {table.name} cannot be read: {describe(error)}") from error
         return [row for file in _files(path) for row in _rows_of_file(file, path, table)]
     except (OSError, ValueError, csv.Error) as error:
         raise TridentError(f"table {table.name} cannot be read: {describe(error)}") from error
@@ -161,12 +167,12 @@ def _rows_of_csv(file: Path, header: bool) -> Iterator[Row]:
 
 
 def _rows_of_json(file: Path, lines: bool) -> list[Row]:
-    """Read a row in each line, as Spark writes them; or one list of rows, or one object with a row for each key."""
+    """Read a row in each line, as Spark writes them; or one list of rows, one object with a row for each key, or one value."""
     data = file.read_bytes()
     whole = [json.loads(line) for line in data.splitlines() if line.strip()] if lines else json.loads(data)
     if isinstance(whole, dict):
         return [{"key": key, "value": value} for key, value in whole.items()]
-    return [_as_row(row) for row in whole]
+    return [_as_row(row) for row in (whole if isinstance(whole, list) else [whole])]
 
 
 def _as_row(row: Any) -> Row:
@@ -304,8 +310,15 @@ def _text(row: Mapping[str, Any], bare: bool = False) -> str:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return format(value, ".12g")  # the order in which a sum of doubles was added up is no difference
     if isinstance(value, dict | list | tuple):
-        return json.dumps(value, sort_keys=True, default=str)
-    return "NULL" if value is None else str(value)
+        return json.dumps(_rounded(value), sort_keys=True, default=str)
+    return "NULL" if value is None else format(value + 0.0, ".12g") if isinstance(value, float) else str(value)
+
+
+def _rounded(value: Any) -> Any:
+    """Return a value whose floats have 12 digits, and no -0: the order in which a sum was added up is no difference."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return float(_value(value)) if isinstance(value, float) else value

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -281,6 +282,9 @@ def test_requirements_are_installed_once_and_importable(tmp_path: Path, monkeypa
     )
     (tmp_path / "words_of_a_wheel-1.2-py3-none-any.whl").unlink()
     assert cache.prepare(sha256) == code  # pip is not asked again
+    assert stat.S_IMODE(Path(code.python_path[1]).stat().st_mode) == 0o755  # as the code has it
+    for python in (tmp_path / "cache").glob("requirements/pip-*/bin/python"):  # one that was removed, or replaced
+        python.unlink()
     sha256, data = package_of({"a.py": b"1"}, requirements="words_of_a_wheel==2.0\n")
     with pytest.raises(
         RequirementsFailed, match=r"cannot be installed \(words_of_a_wheel==2.0\); pip said:\n(.*\n)*.*No matching"

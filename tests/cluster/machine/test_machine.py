@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from tests.harness.commands import until
 from trident.cluster.machine.driver_slot import (
-    _TAIL_BYTES,
     RUN_VARIABLE,
     DriverProcess,
     DriverSlot,
@@ -145,15 +144,23 @@ def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProc
     until(lambda: all(map(gone, others)), "what it had started is gone")
 
 
-def test_what_a_driver_has_said_last_is_told_in_whole_lines_as_half_an_address_may_be_half_a_password(
-    tmp_path: Path, parent: DriverProcess
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (f"no answer from redis://ann:hush@host/0\n{'y' * 1990}\n", "y" * 1990),
+        (f"{'x' * 1000} redis://ann:hush@host/0 {'y' * 1991}\n", "@host/0 " + "y" * 1991),
+        (None, ""),
+    ],
+)
+def test_what_a_driver_has_said_last_is_told_in_whole_lines_where_it_can_and_without_half_a_password(
+    tmp_path: Path, parent: DriverProcess, printed: str | None, said: str
 ) -> None:
     folder, deaths = MachineFolder(tmp_path / "machine"), list[tuple[str, DriverDeath]]()
     unused: Any = None
     slot = DriverSlot(6700, folder, "", "host", unused, unused, deaths)
     slot.driver = parent
-    rest = "y" * (_TAIL_BYTES - len("sh@host/0\n\n"))
-    folder.output_file("t-1-5").write_text(f"no answer from redis://ann:hush@host/0\n{rest}\n")
+    file = folder.output_file("t-1-5")
+    file.mkdir() if printed is None else file.write_text(printed)
 
     def has_ended() -> bool:
         slot.look(0.0, 0.0)
@@ -161,7 +168,8 @@ def test_what_a_driver_has_said_last_is_told_in_whole_lines_as_half_an_address_m
 
     os.kill(parent.pid, signal.SIGKILL)
     until(has_ended, "its end is noticed")
-    assert [death.reason for _, death in deaths] == [f"it was ended by SIGKILL; it said last: {rest}"]
+    (reason,) = (death.reason for _, death in deaths)
+    assert reason.removeprefix("it was ended by SIGKILL").removeprefix("; it said last: ").lstrip("*") == said
     folder.close()
 
 

@@ -224,11 +224,11 @@ class CodeCache:
             )
         manifest = read_manifest(io.BytesIO(data))
 
-        def unpack(aside: Path) -> None:
-            read_package(io.BytesIO(data), aside)
-            aside.chmod(0o755)
-
-        _made_once(folder, unpack, lambda place: _intact_manifest(place) is not None)
+        _made_once(
+            folder,
+            lambda aside: read_package(io.BytesIO(data), aside),
+            lambda place: _intact_manifest(place) is not None,
+        )
         return manifest
 
 
@@ -243,6 +243,7 @@ def _made_once(target: Path, make: Callable[[Path], object], is_whole: Callable[
             aside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=target.parent))
             try:
                 make(aside)
+                aside.chmod(0o755)
                 shutil.rmtree(target, ignore_errors=True)  # one that was damaged
                 aside.rename(target)
             finally:
@@ -317,7 +318,9 @@ def _pip(folder: Path) -> list[str]:
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     # Environments that uv makes have no pip. The python of one is a link to this one, so it may be moved.
-    return [str(_made_once(folder / f"pip-{PYTHON}", _make_pip) / "bin" / "python"), "-m", "pip"]
+    python = Path("bin", "python")
+    home = _made_once(folder / f"pip-{PYTHON}", _make_pip, lambda place: (place / python).exists())
+    return [str(home / python), "-m", "pip"]
 
 
 def _make_pip(home: Path) -> None:

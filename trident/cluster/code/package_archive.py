@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import sys
 import zipfile
@@ -43,6 +44,7 @@ _LARGEST_TOLD = 5
 _MAX_ENTRIES = 50_000
 _MAX_MANIFEST = 16 << 20
 _MAX_NAME, _MAX_PATH = 255, 1024  # bytes, for file systems
+_NO_NAME = re.compile("[\\\\\0\ud800-\udfff]")  # the last are bytes that are no UTF-8
 MAX_ARCHIVE_BYTES = MAX_BYTES + (32 << 20)
 """The longest package that is taken: its files, the manifest, and what the format adds."""
 
@@ -160,6 +162,11 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
         waiting += [each for path in added.values() if path.suffix == ".py" for each in _imports_of(path)]
     for each in (*include, *([SETTINGS_FILE] if (folder / SETTINGS_FILE).is_file() else [])):
         files |= dict(files_below(_included_path(folder, each), folder))
+    if other := [place for place in files if not _is_place(place)]:
+        raise BadPackage(
+            f"{other[0]!r} cannot be in a package: a path there is UTF-8 without backslashes, of at most {_MAX_PATH:,} bytes "
+            "and names of 255. Rename it, or keep it elsewhere"
+        )
     _check_size(files)
     return dict(sorted(files.items()))
 
@@ -312,15 +319,21 @@ def _check_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 def _is_packed_file(entry: zipfile.ZipInfo) -> bool:
     """Whether `trident submit` could have made an entry: a file as it is, under a path that stays in the package's folder."""
-    parts = PurePosixPath(entry.filename).parts
     return (
-        len(parts) > 0
-        and entry.filename == "/".join(parts)
-        and not entry.filename.startswith("/")
-        and ".." not in parts
-        and not {"\\", "\0"} & set(entry.filename)
+        _is_place(entry.filename)
         and stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG)
         and entry.compress_type == zipfile.ZIP_STORED  # so none is larger than the package itself
-        and len(os.fsencode(entry.filename)) <= _MAX_PATH
-        and max(len(os.fsencode(part)) for part in parts) <= _MAX_NAME
+    )
+
+
+def _is_place(path: str) -> bool:
+    parts = PurePosixPath(path).parts
+    return (
+        len(parts) > 0
+        and path == "/".join(parts)
+        and not path.startswith("/")
+        and ".." not in parts
+        and _NO_NAME.search(path) is None
+        and len(path.encode()) <= _MAX_PATH
+        and max(len(part.encode()) for part in parts) <= _MAX_NAME
     )

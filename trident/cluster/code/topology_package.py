@@ -153,14 +153,21 @@ def _requirements(file: Path) -> str:
         raise BadPackage(f"--requirements {file}: cannot be read: {error}") from error
     lines = [line.strip() for line in text.splitlines()]
     for line in lines:
-        word = line.partition(" ")[0].partition("=")[0]
-        is_local = word.startswith((".", "/")) or re.search(r"(^|[\s@=])file:", line) is not None
-        if is_local or word in _LOCAL or (word in ("-f", "--find-links") and "://" not in line):
+        if _is_local(line):
             raise BadPackage(
                 f"{file}: {line!r} refers to this machine, but supervisors install the requirements on theirs. Name "
                 "packages with versions, or a wheel with a URL"
             )
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
+
+
+def _is_local(line: str) -> bool:
+    """Whether a line of requirements names a file of this machine."""
+    word, has_url = line.partition(" ")[0], "://" in line
+    is_file = word.startswith(".") or (not has_url and ("/" in word or word.endswith((".whl", ".zip", ".tar.gz"))))
+    option = word.partition("=")[0] if word.startswith("--") else word[:2]  # what follows a short one may touch it
+    is_local = is_file or option in _LOCAL or (option in ("-f", "--find-links") and not has_url)
+    return is_local or re.search(r"(^|[\s@=])file:", line) is not None
 
 
 def describe_package(folder: Path, target: str, answer: Path) -> dict[str, Any]:

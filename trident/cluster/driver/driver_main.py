@@ -26,7 +26,7 @@ from trident.config import Config
 from trident.errors import FencedError, TridentError, can_heal
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.events import event_of
-from trident.redaction import RedactingFormatter
+from trident.redaction import RedactingFormatter, redacted
 from trident.ui.cluster_pages import OneTopology
 from trident.ui.ui_server import UIServer
 
@@ -102,7 +102,8 @@ class _Driver:
         logger.error("the driver of %s died", self._order.storm_id, exc_info=error)
         text = str(error) if isinstance(error, TridentError) else "".join(traceback.format_exception(error))
         fatal = self._is_fatal(error)
-        DriverEnd(False, fatal, self._ran_secs, f"{type(error).__name__}: {text}").write(Path(self._order.end_file))
+        reason = redacted(f"{type(error).__name__}: {text}")  # others may read the file
+        DriverEnd(False, fatal, self._ran_secs, reason).write(Path(self._order.end_file))
         return 1
 
     def _is_fatal(self, error: Exception) -> bool:

@@ -24,12 +24,13 @@ from trident.cluster.code.code_store import CodeCache, UnpackedCode
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
 from trident.cluster.state.cluster_records import Assignment, DriverDeath
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
+from trident.redaction import redacted
 
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _NEVER = float("inf")  # until something else is wanted: Nimbus marks the topology as failed, or its code is changed
-_TAIL_BYTES = 2000
+_MOST_SAID = 2000
 _GRACE_S = 60.0  # how long a driver may take to end before it is killed
 _SAME_S = 0.02  # the time of a process's begin is read in ticks of 10 ms
 RUN_VARIABLE = "TRIDENT_DRIVER_RUN"
@@ -288,7 +289,9 @@ class DriverSlot:
     def _death(self, ended: DriverProcess, end: DriverEnd | None, now_secs: float) -> DriverDeath:
         order = ended.order
         if end is None:  # it could not say why
-            said = read_log(self._folder.output_file(order.storm_id), None, _TAIL_BYTES)["text"].strip()
+            said = ""
+            with contextlib.suppress(OSError):  # its death counts all the same
+                said = _end_of(redacted(read_log(self._folder.output_file(order.storm_id), None)["text"]).strip())
             reason = ended.how + (f"; it said last: {said}" if said else "")
             end = DriverEnd(False, False, max(0.0, now_secs - order.created_secs), reason)
         where, start = (order.node, order.port, order.generation), order.start_time_secs
@@ -301,3 +304,9 @@ class DriverSlot:
         else:
             self._pause(now, death.ran_secs)
         self._deaths.append((storm_id, death))
+
+
+def _end_of(said: str) -> str:
+    """Return the last lines, in whole lines unless one is longer; of what is redacted, as half a secret is not known as one."""
+    end = said[-_MOST_SAID:]
+    return end if end == said else end.partition("\n")[2] or end

@@ -183,7 +183,15 @@ def own_token(given: str | None, folder: Path | None) -> str:
     aside = folder / f"{TOKEN_FILE}.{secrets.token_hex(4)}.tmp"
     with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
         opened.write(secrets.token_hex(16))
+        opened.flush()
+        os.fsync(opened.fileno())
     with contextlib.suppress(FileExistsError):  # another daemon may make it just now
         os.link(aside, folder / TOKEN_FILE)  # whole, and only once
     aside.unlink()
-    return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip()
+    token = find_token(folder, None)
+    if token is None:
+        raise ClusterError(
+            f"{folder / TOKEN_FILE} is empty, and no token would be right. Remove it: the next daemon that starts makes a new "
+            "one, and the others of this cluster have to start again"
+        )
+    return token
