@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
+import re
 import struct
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from states.cassandra.cql_columns import CqlColumn
 from states.postgres.columns import Column
 from trident.alignment import ddl_of
 from trident.arrow import array_of, arrow_type
-from trident.errors import TopologyError
+from trident.errors import CorruptValueError, TopologyError
 from trident.fields import normal_type
 from trident.types import TYPES, class_of, family_of, simple_type
 
@@ -44,6 +46,15 @@ def test_a_value_keeps_its_form_as_column_and_text(name: str) -> None:
     if row.wire:
         assert struct.unpack(f">{row.wire}", struct.pack(f">{row.wire}", value)) == (value,)
         assert np.dtype(f">{row.wire}").itemsize * 8 in (8, row.arrow.bit_width)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [(pa.large_string(), "\ud800"), (pa.large_string(), b"ab"), (pa.large_binary(), "ab"), (pa.string(), b"ab")],
+)
+def test_what_is_no_text_or_bytes_is_named(type_: pa.DataType, value: Any) -> None:
+    with pytest.raises(CorruptValueError, match=re.escape(f"cannot write {value!r} ({type(value).__name__})")):
+        array_of("f", type_, [None, value])
 
 
 @pytest.mark.parametrize("name", TYPES)

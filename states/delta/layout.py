@@ -137,7 +137,7 @@ class DeltaLayout:
         kept = pc.field(SENTINEL_COLUMN).is_null()
         for name, type_, column in zip(self.key_columns, self.key_types, self.key_parts(raw), strict=True):
             if not pa.types.is_nested(type_) and not any(part != part for part in column):
-                there = pa.array({part for part in column if part is not None}, type=type_)
+                there = array_of(name, type_, list({part for part in column if part is not None}))
                 test = pc.field(name).isin(there)
                 kept = kept & (test | pc.field(name).is_null() if None in column else test)
         return kept

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.states.delta.delta_states import Log, add, begun_at, changes, commit, state_at, values, version_of
+from tests.states.delta.delta_states import Log, add, begun_at, changes, commit, reader_at, state_at, values, version_of
 from trident.errors import CorruptValueError
 from trident.state.interfaces import Key, StateConf
 from trident.state.values import CombinerValueUpdater
@@ -134,3 +134,9 @@ def test_a_value_that_does_not_fit_its_type_is_named_and_nothing_is_written(tmp_
 def test_a_key_of_another_length_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptValueError, match="has 2 parts"):
         state_at(tmp_path).multi_get([("a", "b")])
+
+
+def test_a_reader_names_a_key_that_is_no_text(tmp_path: Path) -> None:
+    begun_at(tmp_path)
+    with pytest.raises(CorruptValueError, match=r"'\\ud800' \(str\) into column 'word'"):
+        reader_at(tmp_path).multi_get([("\ud800",)])
