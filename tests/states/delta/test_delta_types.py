@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.states.delta.delta_states import Log, add, begun_at, changes, commit, reader_at, state_at, values, version_of
-from trident.errors import CorruptValueError
+from trident.errors import ConfigError, CorruptValueError
 from trident.state.interfaces import Key, StateConf
 from trident.state.values import CombinerValueUpdater
 
@@ -104,6 +104,31 @@ def test_key_columns_that_would_collide_are_renamed(tmp_path: Path) -> None:
     assert state_at(tmp_path, conf).multi_get([("a", "b", 1)]) == [5]
     names = DeltaTable(changes(tmp_path)).to_pyarrow_table().column_names
     assert names[:3] == ["key_key_curr", "key_curr", "key_TXID"]
+
+
+def test_keys_whose_names_differ_in_case_only_have_columns_of_their_own(tmp_path: Path) -> None:
+    conf = StateConf(key_fields=(("key", "string"), ("Key", "bigint"), ("key_KEY", "string")), value_type="bigint")
+    state = state_at(tmp_path, conf)
+    state.begin_commit(1)
+    state.multi_put([("a", 1, "b")], [5])
+    state.commit(1)
+    state.close()
+    assert state_at(tmp_path, conf).multi_get([("a", 1, "b")]) == [5]
+    names = ["key", "key_key_Key", "key_KEY"]
+    assert DeltaTable(changes(tmp_path)).to_pyarrow_table().column_names[:3] == names
+    assert DeltaTable(tmp_path).to_pyarrow_table().column_names[:3] == names
+
+
+@pytest.mark.parametrize(
+    ("ddl", "told"),
+    [
+        ("struct<a:map<string,array<timestamp_ntz>>>", "a timestamp_ntz inside of a map"),
+        ("array<struct<at:bigint,At:bigint>>", "fields that differ in case only, of at, At"),
+    ],
+)
+def test_types_that_delta_refuses_in_each_batch_are_refused_at_the_start(tmp_path: Path, ddl: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        state_at(tmp_path, StateConf(value_type=ddl))
 
 
 def test_what_a_caller_does_to_a_value_does_not_reach_the_state(tmp_path: Path) -> None:
