@@ -173,7 +173,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(attempt_number: int, speculates: bool) -> TaskOutput:
         context = SimpleNamespace(attemptNumber=lambda: attempt_number)
         monkeypatch.setattr(pyspark.TaskContext, "get", lambda: context)
-        monkeypatch.setattr("trident.state.backing_map._warnings_left", False)  # set by what believes that it is a worker
+        monkeypatch.setattr(
+            "trident.state.backing_map._warnings_left", False
+        )  # set by what believes that it is a worker
         program = Program("copies", plan.fragments, {}, {}, {}, plan.exchanges, plan.levels, speculates=speculates)
         made = committing_program(program, plan, ["counts"])
         (entry,) = made.commits
