@@ -124,7 +124,7 @@ LAYERS = (
         ("numpy", "pyarrow", "trident.state", *VALUES),
     ),
     Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy", "trident.state.columns.number_columns")),
-    Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES)),
+    Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES), deferred=("trident.arrow",)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called.
     # The first opens the page besides, before the engine.

@@ -69,7 +69,7 @@ def strict_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if nested is not None:
         return nested(values, type_)
     leaf = _LEAVES.get(type_.id)
-    if leaf is None:  # no type that a field can have
+    if leaf is None:  # no type that a column can have
         return pa.array(values, type=type_)
     if leaf.classes.issuperset(map(type, values)):
         with suppress(*UNFIT):  # then looked at one by one, because a number beyond 2**53 may still be a double
@@ -349,6 +349,7 @@ _LEAVES: dict[int, _Leaf] = {
     row.arrow.id: _Leaf({*_USUAL.get(row.python, {row.python}), _NONE}, _OF.get(row.python) or partial(_key_form, row))
     for row in TYPES.values()
 }
+_LEAVES |= {pa.large_string().id: _LEAVES[pa.string().id], pa.large_binary().id: _LEAVES[pa.binary().id]}  # of a store
 _LEAVES[pa.float32().id] = _LEAVES[pa.float32().id]._replace(of=_float, is_right=is_kept_by_float)
 _LEAVES[pa.timestamp("us").id] = _LEAVES[pa.timestamp("us").id]._replace(is_right=_is_moment)
 _NESTED: dict[int, Callable[[Sequence[Any], Any], pa.Array]] = {

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import array_of, arrow_type, one_array, python_of
-from trident.errors import CorruptValueError
+from trident.errors import ConfigError, CorruptValueError
 from trident.fields import normal_type
 from trident.state.columns.number_columns import ATTEMPT, CURR, PREV, TXID, NumberColumns, NumberForm
 from trident.state.columns.number_table import NumberTable
@@ -75,6 +75,11 @@ class DeltaLayout:
         self.value_types = tuple(pa.int64() if name in ("txid", "attempt") else value for name in self.value_columns)
         data = map(pa.field, [*self.key_columns, *self.value_columns], [*self.key_types, *self.value_types])
         self.data_schema = pa.schema(list(data))
+        for column in self.data_schema:
+            if wrong := _misfit(column.type):
+                raise ConfigError(
+                    f"Delta cannot keep state {conf.state!r}: the type of its column {column.name} has {wrong}"
+                )
         own = pa.field(SEQ_COLUMN, pa.int64()), pa.field(SENTINEL_COLUMN, _SENTINEL)
         self.schema = pa.schema([*self.data_schema, *own])
         self._plain_keys = _FAITHFUL.issuperset(map(class_of, key_ddl))
@@ -137,7 +142,7 @@ class DeltaLayout:
         kept = pc.field(SENTINEL_COLUMN).is_null()
         for name, type_, column in zip(self.key_columns, self.key_types, self.key_parts(raw), strict=True):
             if not pa.types.is_nested(type_) and not any(part != part for part in column):
-                there = pa.array({part for part in column if part is not None}, type=type_)
+                there = array_of(name, type_, list({part for part in column if part is not None}))
                 test = pc.field(name).isin(there)
                 kept = kept & (test | pc.field(name).is_null() if None in column else test)
         return kept
@@ -291,18 +296,27 @@ def _column(array: Any, name: str) -> list[Any]:
     return [numbers[at] for at in coded.indices.fill_null(len(numbers) - 1).to_pylist()]
 
 
+def _misfit(type_: pa.DataType, in_map: bool = False) -> str | None:
+    """Say what delta-rs refuses in a type, in each batch and without a name; None: nothing."""
+    if in_map and pa.types.is_timestamp(type_) and type_.tz is None:
+        return "a timestamp_ntz inside of a map; declare it as a timestamp"
+    inner = [type_.field(at) for at in range(type_.num_fields)] if pa.types.is_nested(type_) else []
+    names = [one.name for one in inner]
+    if len({name.lower() for name in names}) < len(names):
+        return f"fields that differ in case only, of {', '.join(names)}; give them other names"
+    return next(filter(None, (_misfit(one.type, in_map or pa.types.is_map(type_)) for one in inner)), None)
+
+
 def free_names(names: Sequence[str], reserved: Collection[str]) -> tuple[str, ...]:
     """Return names for columns, none of them reserved; a name that is becomes another one."""
-    taken = set(names)
-    free = []
+    taken = {name.lower() for name in names}
+    free: dict[str, str] = {}  # by what Delta compares: columns are one if they differ in case only
     for name in names:
         new = name
-        # Column names of Delta are equal if they differ in case only.
-        while new.lower() in reserved or (new != name and new in taken):
+        while new.lower() in reserved or new.lower() in free or (new != name and new.lower() in taken):
             new = f"key_{new}"
-        taken.add(new)
-        free.append(new)
-    return tuple(free)
+        free[new.lower()] = new
+    return tuple(free.values())
 
 
 def _same(value: Any) -> Any:

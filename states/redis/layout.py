@@ -43,7 +43,7 @@ from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
 from trident.state.table import OpaqueColumns
 from trident.storekit import FieldsCodec
-from trident.storekit.plain_columns import PlainShape, asked_shape, json_form
+from trident.storekit.plain_columns import PlainShape, as_declared, asked_shape, json_form
 from trident.types import simple_type
 
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
@@ -203,7 +203,7 @@ class PlainHashes:
             if self.shape.is_struct:
                 columns.append([NO_TEXT if one is None else encode(one) for one in befores])
             else:
-                columns.append(_texts(self._value_forms[0][0], befores))
+                columns += self._value_texts(befores)
         return list(zip(*columns, strict=True))
 
     def decode(self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]) -> list[Any]:
@@ -233,10 +233,13 @@ class PlainHashes:
         return [_text_form(type_, False) for _, type_ in self.shape.values]
 
     def _value_texts(self, values: Sequence[Any]) -> list[list[bytes]]:
+        parts = self.shape.columns(values) if self.shape.is_struct else [values]
+        columns = [
+            _texts(to_text, as_declared(*field, column))
+            for field, (to_text, _), column in zip(self.shape.values, self._value_forms, parts, strict=True)
+        ]
         if not self.shape.is_struct:
-            return [_texts(self._value_forms[0][0], values)]
-        parts = zip(self._value_forms, self.shape.columns(values), strict=True)
-        columns = [_texts(to_text, column) for (to_text, _), column in parts]
+            return columns
         # A hash has no field for a struct of nulls, nor for a null.
         nothing = (NO_TEXT,) * len(columns)
         nulls = [

@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from trident.errors import CorruptValueError
-from trident.fields import free_name, normal_type, struct_fields
+from trident.fields import free_name, normal_type, quoted, struct_fields
 from trident.state.encoding.equal_keys import canonical
 from trident.state.encoding.serializers import STORED_FORMS
 from trident.state.interfaces import Key, StateConf, StateType
@@ -70,9 +70,29 @@ class PlainShape(NamedTuple):
         return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)] if True in nulls else made
 
     def columns(self, structs: Sequence[Any]) -> list[list[Any]]:
-        if None in structs:
-            return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
-        return [list(map(itemgetter(name), structs)) for name, _ in self.values]
+        """Return the columns of structs; raises `CorruptValueError` for one that lacks a field."""
+        try:
+            if None in structs:
+                return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
+            return [list(map(itemgetter(name), structs)) for name, _ in self.values]
+        except (KeyError, TypeError):  # user code gave a tuple, or not all fields
+            made = as_declared(
+                "value", f"struct<{','.join(f'{quoted(name)}:{type_}' for name, type_ in self.values)}>", structs
+            )
+            return self.columns(made)
+
+
+def as_declared(name: str, type_: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values of a field in the classes of its type: user code may give NumPy's numbers, or tuples.
+
+    Raises `CorruptValueError`: one does not fit.
+    """
+    known = plain_type(type_, False)
+    if known is not None and {known.python, type(None)}.issuperset(map(type, values)):
+        return values
+    from trident.arrow import array_of, arrow_type, python_of
+
+    return python_of(array_of(name, arrow_type(type_ if known is None else known.name), values))
 
 
 def plain_type(declared: str, is_key: bool) -> FieldType | None:

@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import redis
 from hypothesis import given
@@ -89,7 +90,7 @@ def test_each_value_is_read_back(kind: StateType, data: st.DataObject) -> None:
                     "many": st.none() | st.lists(st.none() | VALUES["decimal(20,4)"], max_size=2),
                     "n": st.integers(0, 9),
                 }
-            ),
+            ).map(lambda one: {name: one[name] for name in ("price", "many", "n")}),
             max_size=2,
         ),
     }[type_]
@@ -120,6 +121,31 @@ def test_what_is_written_as_json_is_json_and_comes_back(type_: str, value: Any, 
     assert row[0] == written
     assert json.loads(row[0], parse_constant=pytest.fail)
     assert repr(form.decode([("a",)], [row])) == repr([value])
+
+
+@pytest.mark.parametrize(
+    ("type_", "given", "stored"),
+    [
+        ("double", np.float64(0.1), 0.1),
+        ("double", 1, 1.0),
+        ("bigint", np.int64(7), 7),
+        ("bigint", 2.0, 2),
+        ("decimal(10,2)", 1, Decimal("1.00")),
+        ("array<double>", [np.float64("nan"), np.float32(0.5), 1], [math.nan, 0.5, 1.0]),
+        ("array<bigint>", (1, 2.0), [1, 2]),
+        ("struct<a:double,b:string>", (np.float64(5), "z"), {"a": 5.0, "b": "z"}),
+    ],
+)
+def test_what_user_code_gave_is_stored_as_its_declared_type(type_: str, given: Any, stored: Any) -> None:
+    form = hashes(("string",), type_)
+    rows = form.encode([("a",)], [OpaqueValue(2, 1, None, given)])
+    (back,) = form.decode([("a",)], [[None if text == NO_TEXT else text for text in rows[0]]])
+    assert repr(back) == repr(OpaqueValue(2, 1, None, stored))
+
+
+def test_a_struct_without_one_of_its_fields_is_refused_by_name() -> None:
+    with pytest.raises(CorruptValueError, match=r"cannot write \{'a': 3.0\} .* the members \['b'\] are missing"):
+        hashes(("string",), "struct<a:double,b:string>").encode([("a",)], [OpaqueValue(2, 1, None, {"a": 3.0})])
 
 
 def test_decimals_are_texts_also_within_arrays() -> None:
