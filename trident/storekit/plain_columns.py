@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from trident.errors import CorruptValueError
-from trident.fields import free_name, normal_type, quoted, struct_fields
+from trident.fields import free_name, normal_type, quote, struct_fields
 from trident.state.encoding.equal_keys import canonical
 from trident.state.encoding.serializers import STORED_FORMS
 from trident.state.interfaces import Key, StateConf, StateType
@@ -77,7 +77,7 @@ class PlainShape(NamedTuple):
             return [list(map(itemgetter(name), structs)) for name, _ in self.values]
         except (KeyError, TypeError):  # user code gave a tuple, or not all fields
             made = as_declared(
-                "value", f"struct<{','.join(f'{quoted(name)}:{type_}' for name, type_ in self.values)}>", structs
+                "value", f"struct<{','.join(f'{quote(name)}:{type_}' for name, type_ in self.values)}>", structs
             )
             return self.columns(made)
 

@@ -161,13 +161,13 @@ class PartitionCommit:
             updaters = CombinerUpdates(aggregator.combine, given.given, combining(aggregator), native)
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given.given]
-        if len(aggregation.group):
+        if aggregation.group.names:
             values = (state.multi_update_once if once else state.multi_update)(given.keys, updaters)
             rows = [(*key, value) for key, value in zip(given.keys, values, strict=True)]
         else:
             rows = [(state.update(updaters[0]),)]
         if rows and aggregation.outputs.types[0] and not native:
-            group, width = aggregation.group, len(aggregation.group)
+            group, width = aggregation.group, len(aggregation.group.names)
             typed_columns(  # raises if user code made a value that the declared type does not have
                 node.id,
                 aggregation.outputs,

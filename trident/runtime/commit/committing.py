@@ -159,7 +159,7 @@ class CommittingProgram(WorkerProgram):
     ) -> pa.Table | None:
         """Commit one partition; return the new values if a step reads them, or what a window or a join over time gives."""
         name, aggregation, partitions = node.state, node.aggregation, self.program.exchanges[node.id].partitions or 1
-        if aggregation is not None and not len(aggregation.group) and partition != partition_of_total(partitions):
+        if aggregation is not None and not aggregation.group.names and partition != partition_of_total(partitions):
             return None  # the one value is elsewhere
         with failing_at(node.id):
             state = self._open.partition_state(name, partition, partitions)

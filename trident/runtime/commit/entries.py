@@ -84,7 +84,7 @@ def _updates_of(
     if entries.table is not None:
         assert node.aggregation is not None, node
         entries = Entries(*rows_of(entries.table, node.aggregation))
-    if node.aggregation is not None and not len(node.aggregation.group):
+    if node.aggregation is not None and not node.aggregation.group.names:
         return {partition_of_total(partitions): entries} if len(entries) else {}
     keys, given = entries.keys, entries.given
     places = partitions_of([tuple(key) for key in keys], partitions)
@@ -114,7 +114,7 @@ def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None)
     if (columns is not None or is_many) and (table := merge_all(aggregation, tables)) is not None:
         return Entries(table=table, merging=columns)
     keys, values = merge_partials(aggregation, tables)
-    if keys or len(aggregation.group):
+    if keys or aggregation.group.names:
         return Entries(keys, values)
     zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
     return Entries() if zero is None else Entries([()], [zero])
@@ -134,7 +134,7 @@ def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> M
 
     They do not if Python and Arrow differ on which keys or numbers are equal, or if keys go to several partitions.
     """
-    if aggregation is None or not (len(aggregation.group) and aggregation.combines):
+    if aggregation is None or not (aggregation.group.names and aggregation.combines):
         return None
     value = schema_of(aggregation.outputs).types[0]
     numbers = [field.type for field in value] if pa.types.is_struct(value) else [value]

@@ -307,7 +307,7 @@ def _writer(graph: Graph, name: str) -> PersistNode:
 def _watched_key(graph: Graph, writer: PersistNode, key: Any) -> tuple[Key, Sequence[str]]:
     """Return the key as the state has it, and the fields of a row that are the key; None asks for a single value."""
     node, aggregation = graph.state(writer.state), writer.aggregation
-    if aggregation is not None and not len(aggregation.group):
+    if aggregation is not None and not aggregation.group.names:
         if key is not None:
             raise WrongKeyError(f"explain key {key!r} of state {node.name!r}: it is a single value; name no key")
         return TOTAL, ()

@@ -53,7 +53,7 @@ def _check_capabilities(plan: Plan, states: States, kinds: Kinds) -> None:
             _check_window(node, states[node.state][0], kinds[node.state])
             needed += ["multi_get", "multi_put"]
         if node.aggregation is not None:
-            needed.append("multi_update" if len(node.aggregation.group) else "update")
+            needed.append("multi_update" if node.aggregation.group.names else "update")
         if node.removals:
             needed.append("multi_remove")
         for name in (name for name in needed if not states[node.state][0].offers(name)):

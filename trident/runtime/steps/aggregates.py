@@ -93,7 +93,7 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     schema = schema_of(aggregation.partial)
     if table.num_rows == 0:
         return schema.empty_table()
-    if type(aggregation.aggregator) is Count and not len(aggregation.group):
+    if type(aggregation.aggregator) is Count and not aggregation.group.names:
         return pa.table([pa.array([table.num_rows])], schema=schema)
     if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
         return _typed_table(aggregation, _value_counts(table.column(aggregation.group.names[0])))
@@ -344,7 +344,7 @@ def _aggregate(aggregation: Aggregation, table: pa.Table, column: Callable[[str]
     distinct = list(dict.fromkeys(one for some in asked for one in some))
     columns = [(column(name), function) for name, function in distinct]
     done = group_and_aggregate(list(map(table.column, aggregation.group.names)), columns)
-    keys = len(aggregation.group)
+    keys = len(aggregation.group.names)
     by_asked = dict(zip(distinct, done[keys:], strict=True))
     made: list[Any] = []
     for part, some in zip(_parts(aggregation), asked, strict=True):
