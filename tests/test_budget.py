@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (74_806, 340),
+    "trident": (74_811, 340),
     "states": (12_997, 65),
     "spouts": (10_602, 49),
     "tests": (121_320, 686),

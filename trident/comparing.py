@@ -37,10 +37,7 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     if isinstance(one, float) and isinstance(other, float):
         return _is_close_float(one, other, close, close if in_all is None else in_all)
     if isinstance(one, Mapping) or isinstance(other, Mapping):
-        ours, theirs = _as_map(one), _as_map(other)
-        if ours is None or theirs is None or ours.keys() != theirs.keys():
-            return False
-        return all(is_close(each, theirs[key], close, in_all) for key, each in ours.items())
+        return _are_close_maps(_as_map(one), _as_map(other), close, in_all)
     if isinstance(one, _PARTS) and isinstance(other, _PARTS):
         return len(one) == len(other) and all(is_close(*pair, close, in_all) for pair in zip(one, other, strict=True))
     return bool(one == other)
@@ -55,6 +52,14 @@ def _as_map(value: Any) -> Mapping[Any, Any] | None:
         return {math.nan if key != key else key: each for key, each in pairs}
     except (TypeError, ValueError):
         return None
+
+
+def _are_close_maps(
+    one: Mapping[Any, Any] | None, other: Mapping[Any, Any] | None, close: float, in_all: float | None
+) -> bool:
+    if one is None or other is None or one.keys() != other.keys():
+        return False
+    return all(is_close(each, other[key], close, in_all) for key, each in one.items())
 
 
 def _is_close_float(one: float, other: float, close: float, in_all: float) -> bool:

@@ -97,7 +97,7 @@ class ClusterState:
         if version is None:
             return self.create_all({path: data})
         put = Put(path, _check_size(path, data), version)
-        return self._nodes.change(put) is None
+        return version >= 0 and self._nodes.change(put) is None  # one below 0 is any version, to ZooKeeper
 
     def create_all(self, nodes: Mapping[str, bytes]) -> bool:
         """Create nodes, and those above them, all at once; False, and nothing is done, if one of them is there."""
