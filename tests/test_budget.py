@@ -14,9 +14,9 @@ SPARE = 60  # lines or, divided by 20, modules that a budget may be above what i
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (74_811, 340),
-    "states": (12_997, 65),
-    "spouts": (10_602, 49),
-    "tests": (121_320, 686),
+    "states": (12_999, 65),
+    "spouts": (10_606, 49),
+    "tests": (121_321, 686),
     "examples": (760, 8),
     "docs": (7_237, 41),
 }

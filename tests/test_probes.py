@@ -73,7 +73,6 @@ ALLOWED = {
     ("trident/arrow.py", COMPUTED): OLDER,
     ("trident/types.py", COMPUTED): "a row names the function of Arrow that makes its type",
     ("trident/types.py", "nanosecond"): VALUES,
-    ("trident/runtime/query/one_aggregate.py", "fieldNames"): VALUES,
     **{("trident/strict_columns.py", name): VALUES for name in ("tolist", "ndim", "dtype", "kind")},
     **{("trident/strict_columns.py", name): VALUES for name in ("__fields__", "_fields", "fields")},
     ("trident/runtime/steps/key_columns.py", COMPUTED): KERNELS,

@@ -119,11 +119,7 @@ class RateSpout:
             raise ValueError("RateSpout needs a rate: give rows_per_second, rows_per_batch or both")
         if rows_per_second is not None and not 0 < rows_per_second < float("inf"):
             raise ValueError(f"rows_per_second is {rows_per_second}; it must be more than 0")
-        counts = {"rows_per_batch": rows_per_batch, "partitions": partitions, "rows": rows}
-        for name, count in counts.items():
-            if count is not None and count % 1 != 0:  # nor NaN or infinite
-                raise ValueError(f"{name} is {count}; it must be a whole number")
-        check_limits(**{name: count for name, count in counts.items() if count is not None and name != "rows"})
+        _check_counts(rows_per_batch=rows_per_batch, partitions=partitions, rows=rows)
         if ramp_up_s and rows_per_second is None:
             raise ValueError(f"ramp_up_s is {ramp_up_s}, but there is no rate to reach; give rows_per_second")
         if (rows or 0) < 0 or not 0 <= ramp_up_s < float("inf"):
@@ -143,6 +139,14 @@ class RateSpout:
     def get_emitter(self, conf: Mapping[str, Any]) -> _RateEmitter:
         """Return the worker's side."""
         return _RateEmitter()
+
+
+def _check_counts(**counts: int | None) -> None:
+    given = {name: count for name, count in counts.items() if count is not None}
+    for name, count in given.items():
+        if count % 1 != 0:  # nor NaN or infinite
+            raise ValueError(f"{name} is {count}; it must be a whole number")
+    check_limits(**{name: count for name, count in given.items() if name != "rows"})
 
 
 class _RateCoordinator(ThrottledCoordinator):

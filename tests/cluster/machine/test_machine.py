@@ -175,6 +175,7 @@ def test_what_a_driver_has_said_last_is_told_in_whole_lines_where_it_can_and_wit
 
 def test_a_stopped_driver_is_killed_with_all_that_it_started(parent: DriverProcess) -> None:
     os.kill(parent.pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(parent.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
     parent.end()  # it cannot hear that
     assert not parent.has_ended()
     parent.kill()
