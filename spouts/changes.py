@@ -127,11 +127,11 @@ class _ChangesCoordinator(ThrottledCoordinator):
             committed = self._feed.committed()
             self._feed.check(start)
         if previous is None and self._is_chosen:
-            return self._defined(start.txid, start.txid)
+            return self._definition(start.txid, start.txid)
         until = min(committed, start.txid + self._most(self._max_batches))
-        return self._defined(start.txid, until) if until > start.txid else None
+        return self._definition(start.txid, until) if until > start.txid else None
 
-    def _defined(self, after: int, until: int) -> Definition:
+    def _definition(self, after: int, until: int) -> Definition:
         by = self._feed.place_of(until).by
         return {"after": after, "until": until, "log": self._feed.incarnation, "by": None if by is None else list(by)}
 
@@ -142,11 +142,10 @@ class _ChangesCoordinator(ThrottledCoordinator):
     def _position(definition: Definition) -> FeedPosition:
         from trident.runtime.reading.change_feed import FeedPosition
 
-        by = definition.get("by")  # a former version wrote none
+        by = definition["by"]
         return FeedPosition(int(definition["until"]), None if by is None else (by[0], by[1]))
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
-        """Read the changes; a few make one part."""
         self._check_log(definition)
         with _as_source():
             self._feed.check(self._position(definition))

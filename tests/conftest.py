@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from tests.harness import leftovers, quick, quick_java, sampling, workers
+from tests.harness import leftovers, quick, quick_java, workers
 from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis, start_s3
 from trident.spark.environment import pin_worker_python
 
@@ -64,8 +64,8 @@ class _FailuresAtOnce:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    sampling.mark(items)
-    quick.mark(items)
+    quick.mark_long(items)
+    quick.mark_quick(items)
     if hasattr(config, "workerinput"):
         workers.longest_first(items)
 

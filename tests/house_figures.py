@@ -73,11 +73,12 @@ def parsed(module: str) -> ast.Module:
 
 
 def exported(tree: ast.Module) -> list[str]:
-    """Return the names in the `__all__` of a module."""
+    """Return the names in the `__all__` of a module; without one, the classes and functions that it defines."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
             return list(ast.literal_eval(node.value))
-    return []
+    defined = (node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+    return [name for name in defined if not name.startswith("_")]
 
 
 def _lines_of_imports(tree: ast.Module) -> int:

@@ -32,6 +32,7 @@ COLUMNS: list[tuple[str, pa.DataType, list[Any]]] = [
         [{"x": 1, "y": "a"}, None, {"x": None, "y": "b"}, None],
     ),
     ("maps", pa.map_(pa.string(), pa.int64()), [{"a": 1, "b": 2}, {}, None, {"a": None}]),
+    ("maps of doubles", pa.map_(pa.float64(), pa.int64()), [{NAN: 1, 0.5: 2}, {NAN: 2}, None, {0.5: 1}]),
 ]
 
 

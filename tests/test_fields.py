@@ -77,6 +77,12 @@ def test_concat_appends() -> None:
         (lambda: Fields("a: map<int>"), "'map<int>' is not a Spark type"),
         (lambda: Fields("a: struct<b>"), "'' is not a Spark type"),
         (lambda: Fields("a: int(x)"), r"'int\(x\)' is not a Spark type"),
+        (lambda: Fields("a: decimal(39,2)"), r"'decimal\(39,2\)' is no type of decimals: they have 1 to 38 digits"),
+        (lambda: Fields("a: array<decimal(0)>"), r"'decimal\(0\)' is no type of decimals"),
+        (
+            lambda: Fields("a: decimal(5, 6)"),
+            "'decimal.5, 6.' is no type of decimals: .* none to all are behind the point",
+        ),
         (
             lambda: schema_of(Fields("a")),
             "the type of field 'a' is not known; declare it as 'a: string' or another type",
@@ -99,6 +105,7 @@ def test_the_place_of_an_unknown_field_is_a_key_error() -> None:
     [
         ("Long", "bigint"), ("VARCHAR(10)", "string"), ("short", "smallint"), ("byte", "tinyint"), ("real", "float"),
         ("bytes", "binary"), ("decimal", "decimal(10,0)"), ("numeric( 12 , 2 )", "decimal(12,2)"),
+        ("dec(12)", "decimal(12,0)"), ("decimal(38,38)", "decimal(38,38)"),
         ("array< long >", "array<bigint>"), ("map<str, array<int>>", "map<string,array<int>>"),
         ("struct<a: int, b: map<str,str>>", "struct<a:int,b:map<string,string>>"), ("timestamp_ltz", "timestamp"),
     ],

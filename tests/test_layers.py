@@ -38,6 +38,7 @@ class Layer:
 
 
 VALUES = (
+    "trident.counts",
     "trident.roles",
     "trident.errors",
     "trident.extras",
@@ -88,7 +89,7 @@ RUNTIME = (
     "trident.observe",
     "trident.arrow",
     "trident.comparing",
-    "trident.moment_columns",
+    "trident.alignment",
     "trident.coordination",
     "trident.planner",
     *ENGINES,
@@ -104,7 +105,7 @@ def _rooms(*names: str) -> tuple[str, ...]:
 # The first layer that has a module decides.
 LAYERS = (
     Layer(("trident.roles", "trident.errors")),
-    Layer(("trident.redaction", "trident.channel")),
+    Layer(("trident.counts", "trident.redaction", "trident.channel")),
     Layer(("trident.retention",), ("trident.errors",)),
     # What notebooks show, as functions of values.
     Layer(("trident.notebook",), ("trident.moments", "trident.naming", "trident.roles")),
@@ -123,11 +124,11 @@ LAYERS = (
         ("numpy", "pyarrow", "trident.state", *VALUES),
     ),
     Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy", "trident.state.columns.number_columns")),
-    Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES)),
+    Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES), deferred=("trident.arrow",)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called.
     # The first opens the page besides, before the engine.
-    # A window that is given no state is kept in memory.
+    # A window that is given no state is kept in memory; what RE2, which Arrow brings, thinks of a regular expression is asked.
     Layer(
         GRAPH,
         INTERFACES,
@@ -139,12 +140,13 @@ LAYERS = (
             "trident.ui.ui_server",
             "states.memory",
             "datasketches",
+            "pyarrow",
             "sqlglot",
         ),
     ),
     Layer(("trident.http.plain_json",), deferred=("starlette",)),
     # Below the runtime: what a topology says of itself, as functions of values.
-    Layer(("trident.observe",), ("trident.http.server_thread", *INTERFACES), deferred=("prometheus_client",)),
+    Layer(("trident.observe",), ("trident.http", *INTERFACES), deferred=("prometheus_client",)),
     Layer(
         ("trident.coordination",), ("msgpack", "trident.servers", *INTERFACES), deferred=("kazoo", "obstore", "psycopg")
     ),
@@ -156,14 +158,11 @@ LAYERS = (
     ),
     Layer(("trident.strict_columns",), ("numpy", "pyarrow", "trident.naming", "trident.state", "trident.types")),
     Layer(
-        ("trident.arrow", "trident.alignment", "trident.moment_columns"),
+        ("trident.arrow", "trident.alignment"),
         ("pyarrow", "trident.errors", "trident.fields", "trident.moments", "trident.strict_columns", "trident.types"),
     ),
     Layer(("trident.comparing",), ("numpy", "pyarrow", "trident.arrow", *VALUES)),
-    Layer(
-        ("trident.http.server_thread",), ("trident.errors", "trident.extras", "trident.roles"), deferred=("uvicorn",)
-    ),
-    Layer(("trident.http",), ("starlette", "trident.errors")),
+    Layer(("trident.http",), ("trident.errors", "trident.extras", "trident.roles"), deferred=("starlette", "uvicorn")),
     Layer(("trident.drpc.server",), ("starlette", "trident.drpc", "trident.errors", "trident.http")),
     # The rooms of the runtime, from the bottom up: each may import those that it names and none above it.
     Layer(("trident.runtime.steps",), RUNTIME),
@@ -331,7 +330,7 @@ LAYERS = (
             "trident.storm.interfaces",
             "trident.storm.interfaces",
             "trident.storm.storm_tuples",
-            *("trident.arrow", "trident.alignment", "trident.moment_columns"),
+            *("trident.arrow", "trident.alignment"),
             *("pyarrow", "pandas", "numpy", "pyspark", "py4j"),
             *("confluent_kafka", "redis"),
             *VALUES,

@@ -17,9 +17,9 @@ from spouts import CsvFileSpout, JsonFileSpout
 from spouts.kafka import Json
 from spouts.redis.stream_server import Entry, EntryTables
 from tests.spouts.reading import rows
+from trident.alignment import read_formatted, read_moments
 from trident.arrow import arrow_type
 from trident.errors import SpoutError, TopologyError
-from trident.moment_columns import read_formatted, read_moments
 from trident.moments import moment_of
 from trident.operations import col
 from trident.operations.sql import sql

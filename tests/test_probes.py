@@ -29,7 +29,7 @@ CHECKS = "the suite finds its checks and claims by name"
 # (path, name that is asked for): why it is no method of a role.
 ALLOWED = {
     (
-        "trident/state/wrappers/forwarding.py",
+        "trident/state/forwarding.py",
         COMPUTED,
     ): "a wrapper's method that a role declares is looked up in the map",
     ("trident/roles.py", COMPUTED): "an object is made one of a role by the methods and facts that it has, once",
@@ -56,7 +56,7 @@ ALLOWED = {
     ): "the driver's constants are chosen by the names of consistency levels",
     ("trident/coordination/transaction_log.py", "fdatasync"): SYSTEM,
     ("trident/runtime/engine/runners.py", "sched_getaffinity"): SYSTEM,
-    ("trident/operations/names.py", "__name__"): FUNCTIONS,
+    ("trident/operations/interfaces.py", "__name__"): FUNCTIONS,
     ("trident/crashtest/injected/sitecustomize.py", "__code__"): FUNCTIONS,
     ("trident/crashtest/injected/sitecustomize.py", "__name__"): FUNCTIONS,
     ("trident/testing/backend/fenced_map_contract.py", "__name__"): FUNCTIONS,

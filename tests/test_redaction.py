@@ -169,3 +169,10 @@ def test_lines_of_a_log_are_written_without_secrets_whoever_logs_them() -> None:
     shown = RedactingFormatter().format(record)
     assert "postgres://***@h/0 refuses, password=***" in shown
     assert "ValueError: postgres" in shown
+
+
+def test_a_long_list_of_addresses_is_looked_at_once() -> None:
+    paths = ",".join(f"file:///data/part-{number}.parquet?v=1" for number in range(20_000))
+    assert redacted(paths) == "file:///data/part-0.parquet?v=***"  # up to a space it is one query
+    addresses = "x://" * 100_000
+    assert redacted(f"{addresses} @ ?") == f"{addresses} @ ?"

@@ -10,7 +10,7 @@ import pytest
 from states.memory import MemoryBackingMap
 from tests.harness.crashing_stores import DictMap, LateMap
 from trident.errors import UnsupportedOperation
-from trident.roles import adapted
+from trident.roles import adapt
 from trident.state import (
     BackingMap,
     CachedMap,
@@ -84,7 +84,7 @@ def test_a_method_that_is_none_is_not_there() -> None:
 
 def test_an_object_without_the_methods_of_its_role_is_refused() -> None:
     with pytest.raises(TypeError, match="abstract class Behind"):
-        adapted(BackingMap, Behind(object()))
+        adapt(BackingMap, Behind(object()))
 
 
 def test_facts_are_declared_as_a_record_or_one_by_one() -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
+import math
+import re
 import struct
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from states.cassandra.cql_columns import CqlColumn
 from states.postgres.columns import Column
 from trident.alignment import ddl_of
 from trident.arrow import array_of, arrow_type
-from trident.errors import TopologyError
+from trident.errors import CorruptValueError, TopologyError
 from trident.fields import normal_type
-from trident.types import TYPES, class_of, family_of, simple_type
+from trident.types import NO_VALUE, TYPES, class_of, family_of, simple_type
 
 ROOT = Path(__file__).parents[1]
 AT = dt.datetime(2024, 3, 31, 2, 30, 0, 5000)
@@ -44,6 +47,26 @@ def test_a_value_keeps_its_form_as_column_and_text(name: str) -> None:
     if row.wire:
         assert struct.unpack(f">{row.wire}", struct.pack(f">{row.wire}", value)) == (value,)
         assert np.dtype(f">{row.wire}").itemsize * 8 in (8, row.arrow.bit_width)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [(pa.large_string(), "\ud800"), (pa.large_string(), b"ab"), (pa.large_binary(), "ab"), (pa.string(), b"ab")],
+)
+def test_what_is_no_text_or_bytes_is_named(type_: pa.DataType, value: Any) -> None:
+    with pytest.raises(CorruptValueError, match=re.escape(f"cannot write {value!r} ({type(value).__name__})")):
+        array_of("f", type_, [None, value])
+
+
+@pytest.mark.parametrize("text", ["9007199254740993", "1e400", "-1e400", "1e-400", "0.10000000000000000001"])
+def test_a_decimal_that_no_double_is_is_the_key_of_none(text: str) -> None:
+    assert TYPES["double"].form(Decimal(text)) is NO_VALUE
+    assert TYPES["float"].form(Decimal(text)) is NO_VALUE
+
+
+@pytest.mark.parametrize("number", [0.1, -0.0, 1e300, 5e-324, math.inf, math.nan])
+def test_a_decimal_with_the_digits_of_a_double_is_its_key(number: float) -> None:
+    assert repr(TYPES["double"].form(Decimal(repr(number)))) == repr(number + 0.0)
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         TridentError,
     )
     from trident.fields import Fields
-    from trident.fluent.joining import JoinOutFieldsMode, JoinType
+    from trident.fluent.combining import JoinOutFieldsMode, JoinType
     from trident.foreach_aggregate import exactly_once
     from trident.reading import (
         changes,
@@ -76,7 +76,7 @@ _HOMES = (
     "config",
     "fields",
     "tuples",
-    "fluent.joining",
+    "fluent.combining",
     "spout.query_batches",
     "stream",
     "topology",

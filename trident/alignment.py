@@ -2,12 +2,14 @@
 
 The one place where Arrow data that another program wrote gets its declared types: Parquet, Delta, DataFrames, Arrow tables.
 Members of structs are found by name. A column of another type is read as long as each of its values is one of the field's.
+Texts become moments and dates by the rules of `trident.moments`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import datetime as dt
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,8 @@ import pyarrow.compute as pc
 
 from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, struct_type
+from trident.moments import IN_SPARK, moment_of
+from trident.strict_columns import beyond_python
 from trident.types import TYPES
 
 Convert = Callable[[pa.Array, pa.DataType, str], pa.Array]
@@ -136,15 +140,12 @@ def align(column: Any, wanted: pa.DataType, name: str, what: str) -> Any:
     if column.type == wanted:
         return column
     check_readable(column.type, wanted, name, what)
-    convert = partial(_convert, what)
-    if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([rebuild(chunk, wanted, name, convert) for chunk in column.chunks], wanted)
-    return rebuild(column, wanted, name, convert)
+    return rebuild(column, wanted, name, partial(_convert, what))
 
 
 def _convert(what: str, array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
     try:
-        return _converted(array, wanted)
+        return _lossless_cast(array, wanted)
     except pa.ArrowInvalid as error:
         if len(array) > 1:
             half = len(array) // 2
@@ -159,7 +160,7 @@ def _convert(what: str, array: pa.Array, wanted: pa.DataType, path: str) -> pa.A
         ) from error
 
 
-def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _lossless_cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), wanted)
     if pa.types.is_decimal(wanted) and pa.types.is_integer(array.type):
@@ -173,42 +174,129 @@ def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     return made
 
 
-def rebuild(array: pa.Array, wanted: pa.DataType, path: str, convert: Convert) -> pa.Array:
+def rebuild(array: Any, wanted: pa.DataType, path: str, convert: Convert) -> Any:
     """Return an array as one of another type; `convert` makes what is no list, map or struct, of its values and its path."""
+    if array.type == wanted:
+        return array
+    if isinstance(array, pa.ChunkedArray):
+        return pa.chunked_array([rebuild(chunk, wanted, path, convert) for chunk in array.chunks], wanted)
     if isinstance(array.type, pa.BaseExtensionType):
         return rebuild(array.storage, wanted, path, convert)
     if isinstance(array.type, pa.DictionaryType):
         return rebuild(array.dictionary_decode(), wanted, path, convert)
-    if array.type == wanted:
-        return array
-    if isinstance(array.type, pa.StructType) and isinstance(wanted, pa.StructType):
-        columns = {f".{one.name}": column for one, column in zip(array.type, array.flatten(), strict=True)}
-    elif isinstance(array.type, _LISTS) and isinstance(wanted, pa.ListType):
-        columns = {"[]": array.flatten()}
-    elif isinstance(array.type, pa.MapType) and isinstance(wanted, pa.MapType):
+    if isinstance(array.type, pa.MapType):
         array = array.take(pa.array(range(len(array)), pa.int64()))  # with offsets from 0, and nothing under a null
-        columns = {"[key]": array.keys, "[value]": array.items}
-    else:
+    if (columns := _columns(array, wanted)) is None:
         return convert(array, wanted, path)
     made = [
         rebuild(columns[part], type_, path + part, convert) if part in columns else pa.nulls(len(array), type_)
         for part, type_ in _parts(wanted).items()
     ]
-    return _nested(array, wanted, made)
+    return _array_of_parts(array, wanted, made)
 
 
-def _nested(array: pa.Array, wanted: pa.DataType, parts: list[pa.Array]) -> pa.Array:
+def _columns(array: pa.Array, wanted: pa.DataType) -> dict[str, pa.Array] | None:
+    """Return the parts of a struct, a list or a map by their paths; None of what is none, or is to be another."""
+    if isinstance(array.type, pa.StructType) and isinstance(wanted, pa.StructType):
+        return {f".{one.name}": column for one, column in zip(array.type, array.flatten(), strict=True)}
+    if isinstance(array.type, _LISTS) and isinstance(wanted, pa.ListType):
+        return {"[]": array.flatten()}
+    if isinstance(array.type, pa.MapType) and isinstance(wanted, pa.MapType):
+        return {"[key]": array.keys, "[value]": array.items}
+    return None
+
+
+def _array_of_parts(array: pa.Array, wanted: pa.DataType, parts: list[pa.Array]) -> pa.Array:
     """Return an array of other parts, with the lengths and the nulls of this one."""
     if isinstance(wanted, pa.StructType):
         return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=array.is_null())
     if isinstance(wanted, pa.MapType):
-        return pa.MapArray.from_arrays(_masked(array, array.offsets), *parts).cast(wanted)
+        return pa.MapArray.from_arrays(_offsets_with_nulls(array, array.offsets), *parts).cast(wanted)
     ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64()))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
-    return pa.ListArray.from_arrays(_masked(array, offsets), *parts).cast(wanted)
+    return pa.ListArray.from_arrays(_offsets_with_nulls(array, offsets), *parts).cast(wanted)
 
 
-def _masked(array: pa.Array, offsets: pa.Array) -> pa.Array:
+def _offsets_with_nulls(array: pa.Array, offsets: pa.Array) -> pa.Array:
     if not array.null_count:
         return offsets
     return pc.if_else(pa.concat_arrays([array.is_valid(), pa.array([True])]), offsets, None)
+
+
+def moments_as_text(type_: pa.DataType) -> pa.DataType:
+    """Return the type as which a parser reads a column: texts in place of moments and dates."""
+    return replace_leaves(type_, lambda one: pa.string() if pa.types.is_temporal(one) else one)
+
+
+def read_moments(column: Any, type_: pa.DataType, name: str, read: Convert | None = None) -> Any:
+    """Return a column whose texts, also within lists and structs, are moments and dates; others stay as they are.
+
+    `read`: makes what is neither list nor struct; by default moments and dates.
+    Raises `pa.ArrowInvalid` that names the column and the first text that is none.
+    """
+    return rebuild(column, type_, name, read or _read)
+
+
+def read_in_spark(column: Any, type_: pa.DataType, name: str) -> Any:
+    """Return the same of texts that Spark reads as these, in a session in UTC: there a timestamp needs no offset."""
+    strange = column.filter(pc.invert(pc.match_substring_regex(column, IN_SPARK)))
+    if len(strange):
+        like = "2024-03-31 or 2024-03-31 02:30:00.5, with Z or +02:00 after it if it has an offset"
+        raise pa.ArrowInvalid(f"{name}: {strange[0].as_py()!r} is not a {ddl_of(type_)}, written here as {like}")
+    return read_moments(column, type_, name, partial(_read, in_utc=True))
+
+
+def _read(texts: pa.Array, type_: pa.DataType, path: str, in_utc: bool = False) -> pa.Array:
+    has_zone = pa.types.is_timestamp(type_) and type_.tz is not None
+    for read_as in (type_, pa.timestamp("us")) if in_utc and has_zone else (type_,):
+        try:
+            made = texts.cast(read_as).cast(type_)
+            if beyond_python(made) is None:  # Arrow reads a year 0, and an offset may lead beyond
+                return made
+        except pa.ArrowInvalid:
+            pass
+    ddl = ddl_of(type_) or ""
+    try:  # one is no moment, or has white space around it, or zeros behind its microseconds
+        return pa.array([None if one is None else moment_of(one, ddl, in_utc) for one in texts.to_pylist()], type_)
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"{path}: {error}") from None
+
+
+_VARIANTS = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%e": "%d", "%-": "%"}
+
+
+def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name: str) -> Any:
+    """Return the moments that texts say in the first of some formats of `strptime` that fits; else as `read_moments`."""
+    made = pa.nulls(len(texts), type_)
+    for format_ in formats:
+        found = pc.if_else(pc.is_null(made), pc.strptime(texts, format_, "us", error_is_null=True), None)
+        if (found.type.tz is None) == (type_.tz is None):
+            _check_formatted(texts, found, format_, name)
+            made = pc.coalesce(made, found.cast(type_))
+    lacking = texts.filter(pc.and_(pc.is_valid(texts), pc.is_null(made)))
+    if len(lacking):
+        raise pa.ArrowInvalid(
+            f"{name}: {lacking[0].as_py()!r} is not a {ddl_of(type_)} in {' or '.join(map(repr, formats))}"
+        )
+    return made
+
+
+def _check_formatted(texts: Any, made: Any, format_: str, name: str) -> None:
+    """Refuse what strptime bends: the 30th of February to the 1st of March, second 60 to the next minute, zones to none."""
+    at = pc.is_valid(made)
+    if not any(one in format_ for one in ("%Z", "%z", "%j")):  # else only where it would have led
+        at = pc.fill_null(pc.or_(pc.less_equal(pc.day(made), 3), pc.less_equal(pc.second(made), 1)), False)
+    distinct = texts.filter(at).unique()
+    plain = reduce(lambda text, one: text.replace(*one), _VARIANTS.items(), format_)
+    for text, moment in zip(distinct.to_pylist(), pc.strptime(distinct, format_, "us"), strict=True):
+        try:
+            said = dt.datetime.strptime(text.strip(), plain)  # aware with %z
+            problem = "" if pa.scalar(said, made.type) == moment else ": it would be another one"
+        except ValueError as error:
+            if "bad directive" in str(error):
+                return
+            problem = f": {error}"
+            if "match" in problem and "%Z" not in format_:  # Arrow takes other words and spaces, for the same
+                continue
+        if problem:
+            raise pa.ArrowInvalid(f"{name}: {text!r} is not a time in {format_!r}{problem}")

@@ -39,7 +39,7 @@ def arrow_type(ddl: str) -> pa.DataType:
 
 @lru_cache(maxsize=1024)
 def schema_of(fields: Fields) -> pa.Schema:
-    return pa.schema([pa.field(name, arrow_type(_known(fields, name))) for name in fields.names])
+    return pa.schema([pa.field(name, arrow_type(_known_type(fields, name))) for name in fields.names])
 
 
 def row_of(values: Any) -> tuple[Any, ...]:
@@ -61,14 +61,21 @@ def table_of(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
 
 
 _ALIKE = tuple(
-    {getattr(pa, name)().id for name in names.split() if hasattr(pa, name)}
+    {getattr(pa.lib, f"Type_{name}", None) for name in names.split()}  # an older Arrow lacks some
     for names in (
-        "int8 int16 int32 int64 uint8 uint16 uint32 uint64",
-        "float16 float32 float64",
-        "string large_string string_view",
-        "binary large_binary binary_view",
+        "INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64",
+        "HALF_FLOAT FLOAT DOUBLE",
+        "DECIMAL32 DECIMAL64 DECIMAL128 DECIMAL256",
+        "STRING LARGE_STRING STRING_VIEW",
+        "BINARY LARGE_BINARY BINARY_VIEW FIXED_SIZE_BINARY",
+        "LIST LARGE_LIST",
     )
 )
+
+
+def are_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether types are of one kind, as whole numbers, texts or times are: converted to each other if the values fit."""
+    return one.id == other.id or any({one.id, other.id} <= each for each in _ALIKE)
 
 
 def strict_cast(array: Any, type_: pa.DataType, field: str, declared: str | None = None) -> Any:
@@ -78,10 +85,8 @@ def strict_cast(array: Any, type_: pa.DataType, field: str, declared: str | None
         return array
     if pa.types.is_dictionary(of):
         return strict_cast(array.cast(of.value_type), type_, field, declared)
-    is_same = of.id == type_.id and not pa.types.is_nested(of)
-    if pa.types.is_timestamp(of) and pa.types.is_timestamp(type_):
-        is_same = (of.tz is None) == (type_.tz is None)
-    if is_same or any({of.id, type_.id} <= each for each in _ALIKE):
+    is_simple = are_alike(of, type_) and not pa.types.is_nested(of)
+    if is_simple and not (pa.types.is_timestamp(of) and (of.tz is None) != (type_.tz is None)):
         with suppress(*UNFIT):
             made = array.cast(type_)
             if not pa.types.is_float32(type_) or is_kept_by_float(made, array.cast(pa.float64())):
@@ -102,7 +107,7 @@ def cast_table(table: pa.Table, fields: Fields) -> pa.Table:
 def array_of(name: str, type_: pa.DataType, values: Sequence[Any]) -> Any:
     """Return values as the Arrow array of a column; an error names the column and the value that does not fit."""
     try:
-        return strict_array(values, type_)
+        return strict_cast(values, type_, name) if isinstance(values, pa.Array) else strict_array(values, type_)
     except UNFIT as error:
         bad, said = (error.value, error.reason) if isinstance(error, Misfit) else (None, str(error))
         raise CorruptValueError(
@@ -123,7 +128,7 @@ def table_of_ipc(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
-def concatenated(tables: Iterable[pa.Table]) -> pa.Table:
+def one_table(tables: Iterable[pa.Table]) -> pa.Table:
     """Return tables of the same columns as one; Arrow itself loses the rows of tables without columns."""
     parts = list(tables)
     if parts and not parts[0].num_columns:
@@ -182,7 +187,7 @@ def _with_dicts(value: Any, type_: pa.DataType) -> Any:
     return [_with_dicts(each, type_.value_type) for each in value]
 
 
-def _known(fields: Fields, name: str) -> str:
+def _known_type(fields: Fields, name: str) -> str:
     type_ = fields.type_of(name)
     if type_ is None:
         raise TopologyError(f"the type of field {name!r} is not known; declare it as '{name}: string' or another type")

@@ -36,13 +36,30 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     """
     if isinstance(one, float) and isinstance(other, float):
         return _is_close_float(one, other, close, close if in_all is None else in_all)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(
-            is_close(each, other[key], close, in_all) for key, each in one.items()
-        )
+    if isinstance(one, Mapping) or isinstance(other, Mapping):
+        return _are_close_maps(_as_map(one), _as_map(other), close, in_all)
     if isinstance(one, _PARTS) and isinstance(other, _PARTS):
         return len(one) == len(other) and all(is_close(*pair, close, in_all) for pair in zip(one, other, strict=True))
     return bool(one == other)
+
+
+def _as_map(value: Any) -> Mapping[Any, Any] | None:
+    """Return a map, which may be given as pairs, with one key that is NaN; None if the value is something else."""
+    if not isinstance(value, (Mapping, *_PARTS)):
+        return None
+    try:
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return {math.nan if key != key else key: each for key, each in pairs}
+    except (TypeError, ValueError):
+        return None
+
+
+def _are_close_maps(
+    one: Mapping[Any, Any] | None, other: Mapping[Any, Any] | None, close: float, in_all: float | None
+) -> bool:
+    if one is None or other is None or one.keys() != other.keys():
+        return False
+    return all(is_close(each, other[key], close, in_all) for key, each in one.items())
 
 
 def _is_close_float(one: float, other: float, close: float, in_all: float) -> bool:
@@ -63,7 +80,7 @@ def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> 
     if not columns:
         return () if one.num_rows else None, () if other.num_rows else None
     only: list[Row | None] = [None, None]
-    for side, row in _unpaired(deque(_rows(one, columns)), deque(_rows(other, columns)), close):
+    for side, row in _unpaired_rows(deque(_rows(one, columns)), deque(_rows(other, columns)), close):
         only[side] = only[side] or tuple(
             value for _, value in sorted(zip(columns, row, strict=True), key=itemgetter(0))
         )
@@ -83,7 +100,7 @@ def _are_close(one: pa.Table, other: pa.Table, columns: Sequence[int], rounding:
     return all(_same_column(*pair, rounding) for pair in zip(ours.columns, theirs.columns, strict=True))
 
 
-def _unpaired(ours: deque[Row], theirs: deque[Row], close: float) -> Iterator[tuple[int, Row]]:
+def _unpaired_rows(ours: deque[Row], theirs: deque[Row], close: float) -> Iterator[tuple[int, Row]]:
     """Give the rows that only one side has, with the number of the side; both are sorted."""
     while ours and theirs:
         if is_close(ours[0], theirs[0], close):

@@ -13,7 +13,7 @@ from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.retention import Retention
 from trident.servers.log_addresses import LIKE, is_log_address, log_address_of
-from trident.setting_types import PORTS, check_settings, close_to, flat, gathered, read_settings, seconds, whole
+from trident.setting_types import PORTS, check_settings, close_to, flat, nest_spark_conf, read_settings, seconds, whole
 
 NO_URL = (
     "must be a folder on a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
@@ -302,7 +302,7 @@ def _of_file(path: Path, names: Sequence[str]) -> Iterator[tuple[str, Config]]:
 def _layer(where: str, values: Mapping[str, Any]) -> Config:
     """Read the settings of one place; an error names it."""
     try:
-        return Config.of(gathered(flat(values)))
+        return Config.of(nest_spark_conf(flat(values)))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 

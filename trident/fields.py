@@ -110,7 +110,7 @@ class Fields(Sequence[str]):
         return Fields.of(self.names + other.names, self.types + other.types)
 
     def __str__(self) -> str:
-        parts = ((written(name), type_) for name, type_ in self.pairs)
+        parts = ((quote_if_needed(name), type_) for name, type_ in self.pairs)
         return ", ".join(name if type_ is None else f"{name}: {type_}" for name, type_ in parts)
 
 
@@ -125,7 +125,7 @@ def _parse(one: FieldsLike) -> Iterator[tuple[str, str | None]]:
                     f"cannot read {part!r} as a field; write 'name' or 'name: type', and a name with spaces or marks in "
                     "backquotes, '`unit price`: double'"
                 )
-            yield unquoted(match[1]), None if match[2] is None else normal_type(match[2])
+            yield unquote(match[1]), None if match[2] is None else normal_type(match[2])
     elif isinstance(one, Sequence) and all(isinstance(name, str) for name in one):
         for name in one:
             yield from _parse(name)
@@ -133,14 +133,19 @@ def _parse(one: FieldsLike) -> Iterator[tuple[str, str | None]]:
         raise TopologyError(f"cannot read {one!r} as fields; write 'name', 'name: type' or a list of them")
 
 
-def unquoted(name: str) -> str:
+def unquote(name: str) -> str:
     """Return a name that may be in backquotes."""
     return name[1:-1].replace("``", "`") if name[1:] and name[0] == name[-1] == "`" else name
 
 
-def written(name: str) -> str:
+def quote(name: str) -> str:
+    """Return a name in backquotes, as Spark reads it whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quote_if_needed(name: str) -> str:
     """Return a name as it is written in a list of fields: in backquotes unless it is plain."""
-    return name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+    return name if _PLAIN.fullmatch(name) else quote(name)
 
 
 def names_shown(names: Sequence[str], sought: str) -> str:
@@ -174,7 +179,7 @@ def struct_fields(type_: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def struct_type(names: Sequence[str], types: Sequence[str]) -> str:
-    return f"struct<{','.join(f'{written(name)}:{type_}' for name, type_ in zip(names, types, strict=True))}>"
+    return f"struct<{','.join(f'{quote_if_needed(name)}:{type_}' for name, type_ in zip(names, types, strict=True))}>"
 
 
 def type_of_json(type_: Any, leaf: Callable[[str], str]) -> str:
@@ -203,21 +208,28 @@ def is_nested(type_: str | None) -> bool:
 
 def normal_type(ddl: str) -> str:
     """Return a DDL type in its normal spelling (`long` → `bigint`); `TopologyError` if it is not a DDL type."""
+    if not isinstance(ddl, str):
+        raise TopologyError(f"{ddl!r} is not a Spark type, which is written as a text: 'bigint'")
     text = ddl.strip()
     head, _, rest = text.partition("<")
     if rest:
         inner = rest.rstrip()
         if not inner.endswith(">"):
             raise TopologyError(f"{ddl!r} is not a Spark type: '>' is missing")
-        return _nested(head.strip().lower(), split_commas(inner[:-1]), ddl)
-    match = re.fullmatch(r"([a-zA-Z_]+)\s*(\(\s*\d+\s*(?:,\s*\d+\s*)?\))?", text)
+        return _nested_type(head.strip().lower(), split_commas(inner[:-1]), ddl)
+    match = re.fullmatch(r"([a-zA-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", text)
     name = "" if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
     if match is None or name not in TYPES:
         raise TopologyError(
             f"{ddl!r} is not a Spark type; known are {', '.join(sorted(TYPES))}, array<>, map<>, struct<>"
         )
     if name == "decimal":
-        return "decimal" + re.sub(r"\s", "", match[2] or "(10,0)")
+        digits, scale = int(match[2] or 10), int(match[3] or 0)
+        if not max(1, scale) <= digits <= 38:
+            raise TopologyError(
+                f"{ddl!r} is no type of decimals: they have 1 to 38 digits, of which none to all are behind the point"
+            )
+        return f"decimal({digits},{scale})"
     return name
 
 
@@ -244,7 +256,7 @@ def _widens_within(old: str, new: str) -> bool:
     return all(name in types and widens(type_, types[name]) for name, type_ in there.items())
 
 
-def _nested(head: str, parts: list[str], ddl: str) -> str:
+def _nested_type(head: str, parts: list[str], ddl: str) -> str:
     if head == "array" and len(parts) == 1:
         return f"array<{normal_type(parts[0])}>"
     if head == "map" and len(parts) == 2:

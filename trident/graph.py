@@ -117,7 +117,7 @@ class SelectNode(Node):
 
     expressions: tuple[Expression, ...] = ()
 
-    def needed(self, names: Container[str]) -> dict[str, Expression]:
+    def expressions_for(self, names: Container[str]) -> dict[str, Expression]:
         """Return what has to be computed for some of the fields: an exploded one always, it says how many rows there are."""
         pairs = zip(self.fields.names, self.expressions, strict=True)
         return {name: one for name, one in pairs if name in names or one.kind == "explode"}
@@ -158,7 +158,6 @@ class MultiReduceNode(Node):
 
     inputs: tuple[Fields, ...] = ()
     groups: tuple[Fields, ...] = ()
-    grouped: bool = False
     reducer: Any = None
 
 
@@ -213,13 +212,24 @@ class Evolution:
 
 
 @dataclass(frozen=True)
-class Member:
-    """One aggregator of an `AggregateNode`: what it sees, and what it gives; `combines`: it can be taken in parts."""
+class Aggregation:
+    """How tuples become a value for each key, or what else an aggregator makes of them.
+
+    `inputs`, `aggregator`, `outputs`: what the aggregator sees, the aggregator itself, and its output fields: one in a state.
+    `combines`: True for a combiner: it can be taken in parts, so a batch is aggregated in parts before it reaches a state.
+    `group`: the grouping fields; empty for one value of all tuples.
+    """
 
     inputs: Fields
     aggregator: Any
     outputs: Fields
     combines: bool = False
+    group: Fields = Fields()
+
+    @cached_property
+    def partial(self) -> Fields:
+        """The fields of a part that is already aggregated: the grouping fields, then the output."""
+        return self.group.concat(self.outputs)
 
 
 @dataclass(frozen=True)
@@ -230,36 +240,16 @@ class AggregateNode(Node):
     `RepartitionNode`, and a second one that merges; without combiners it is the last two.
     """
 
-    group: Fields = Fields()
-    grouped: bool = False
-    members: tuple[Member, ...] = ()
+    members: tuple[Aggregation, ...] = ()
     partial: bool = False
+
+    @property
+    def group(self) -> Fields:
+        return self.members[0].group
 
     @property
     def operations(self) -> tuple[Any, ...]:
         return tuple(member.aggregator for member in self.members)
-
-
-@dataclass(frozen=True)
-class Aggregation:
-    """How a batch's tuples become one value per key.
-
-    `group`: the grouping fields (empty and `grouped` False for one value per state).
-    `inputs`, `aggregator`, `output`: what the aggregator sees, the combiner or reducer, and its one output field.
-    `combines`: True for a combiner: the batch is aggregated in parts before it reaches the state.
-    """
-
-    group: Fields
-    grouped: bool
-    inputs: Fields
-    aggregator: Any
-    output: Fields
-    combines: bool
-
-    @cached_property
-    def partial(self) -> Fields:
-        """The fields of a part that is already aggregated: the grouping fields, then the output."""
-        return self.group.concat(self.output)
 
 
 REMOVED = "$removed"
@@ -288,18 +278,20 @@ class WindowNode(PersistNode):
     """Keeps tuples, or partial aggregates, in a state until their window is complete; gives what the windows come to.
 
     `window`: which windows there are; set in every node.
-    `group`, `grouped`, `member`: what is aggregated in each window, and how.
+    `member`: what is aggregated in each window, and how.
     `bounds`: the fields behind the grouping fields that say which window a tuple belongs to; none or two.
     `late`: the fields of the stream, if it also gives the tuples that come too late: in `$late.` and the field's name, `$late`
     is true in their rows and null in those of windows. Else it has none.
     """
 
     window: WindowConfig | None = None
-    group: Fields = Fields()
-    grouped: bool = False
-    member: Member = Member(Fields(), None, Fields())
+    member: Aggregation = Aggregation(Fields(), None, Fields())
     bounds: Fields = Fields()
     late: Fields = Fields()
+
+    @property
+    def group(self) -> Fields:
+        return self.member.group
 
     @property
     def config(self) -> WindowConfig:
@@ -410,11 +402,11 @@ class JoinWithinNode(PersistNode):
         unit = timedelta(microseconds=1)
         delays = ", ".join(f"{side.time} delay {side.delay_us * unit}" for side in self.sides)
         sides = ", ".join("outer" if side.outer else "inner" for side in self.sides)
-        bounds = f"{_signed(self.earliest_us)} to {_signed(self.latest_us)}"
+        bounds = f"{_signed_time(self.earliest_us)} to {_signed_time(self.latest_us)}"
         return f"({', '.join(left.key)}) = ({', '.join(right.key)}), {right.time} - {left.time} in {bounds} ({sides}); {delays}"
 
 
-def _signed(microseconds: int) -> str:
+def _signed_time(microseconds: int) -> str:
     amount = timedelta(microseconds=abs(microseconds))
     return f"-{amount}" if microseconds < 0 else str(amount)
 

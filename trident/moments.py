@@ -1,15 +1,24 @@
-"""Moments and dates as texts: the one reader of them for files, records, entries, stores, keys, and casts in expressions.
+"""Moments and dates as texts, the one reader of them for files, records, entries, stores, keys, and casts; and zones of time.
 
 ISO 8601, as Arrow and Spark read it: `2024-03-31`, `2024-03-31 02:30`, `2024-03-31T02:30:00.5+02:00`; white space around it is
 passed over. What a text does not say is not guessed, and what its type cannot hold is not left out: a `timestamp` has an offset
 (`Z`, `+02:00`, `+0200`, `+02`), a `timestamp_ntz` has none, a `date` has no time; nothing is finer than microseconds.
+
+Zones have a name or are an offset. The rules by which their clocks change are Python's `zoneinfo`: those of the machine, or of
+the package `tzdata` where it has none.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import re
+from calendar import isleap
+from functools import cache, lru_cache
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from trident.errors import TopologyError
 
 _TEXT = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d(?:\.\d+)?)?)?)(Z|[+-]\d\d(?::?[0-5]\d)?)?)?", re.ASCII
@@ -69,3 +78,60 @@ def _misfit(type_: str, time: str, offset: str | None) -> str | None:
             "timestamp_ntz"
         )
     return "is finer than microseconds: round it where it is written" if _FINER.search(time) else None
+
+
+_OFFSET = re.compile(r"([+-])(\d\d):(\d\d)")
+_BEGINNING = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_DAY = 86_400
+_FIRST, _LAST = -62_135_510_400, 253_402_214_400  # seconds, a day within the years that a datetime has
+
+
+def checked_zone(call: str, zone: object) -> str:
+    """Return the name of a zone; `TopologyError` if there is none of this name."""
+    try:
+        if isinstance(zone, str):
+            zone_of(zone)
+            return zone
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        pass
+    known = available_timezones()
+    near = difflib.get_close_matches(str(zone), known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "" if known else "; there are no zones here: pip install tzdata"
+    raise TopologyError(
+        f"{call} got the zone {zone!r}, which is unknown: give a name like 'Europe/Berlin', or an offset such as '+05:30'{hint}"
+    )
+
+
+@cache
+def zone_of(name: str) -> dt.tzinfo:
+    """Return a zone."""
+    if offset := _OFFSET.fullmatch(name):
+        return dt.timezone((-1 if offset[1] == "-" else 1) * dt.timedelta(hours=int(offset[2]), minutes=int(offset[3])))
+    return ZoneInfo(name)
+
+
+@lru_cache(maxsize=1 << 14)
+def changes_in(zone: str, year: int) -> list[tuple[int, int]]:
+    """Return from when on which offset from UTC holds, both in seconds: from the beginning of the year, and from each change.
+
+    Days with two changes that take each other back are not seen; no zone has one.
+    """
+    first = round((dt.datetime(year, 1, 1, tzinfo=dt.UTC) - _BEGINNING).total_seconds())
+    found, next_year = [(first, _offset(zone, first))], first + (366 if isleap(year) else 365) * _DAY
+    for low in range(first, next_year, _DAY):
+        high = low + _DAY
+        if (after := _offset(zone, high)) == found[-1][1]:
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if _offset(zone, middle) == after else (middle, high)
+        if high < next_year:  # else the next year begins with it
+            found.append((high, after))
+    return found
+
+
+def _offset(zone: str, second: int) -> int:
+    moment = _BEGINNING + dt.timedelta(seconds=min(max(second, _FIRST), _LAST))
+    offset = moment.astimezone(zone_of(zone)).utcoffset()
+    assert offset is not None, zone
+    return round(offset.total_seconds())

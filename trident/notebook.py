@@ -27,7 +27,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "")
     return f'<div><table style="border-collapse:collapse">{"".join(lines)}</table>{under}</div>'
 
 
-def preformatted(text: str) -> str:
+def pre_block(text: str) -> str:
     return f'<pre style="overflow-x:auto">{escape(text)}</pre>'
 
 

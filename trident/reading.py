@@ -66,7 +66,7 @@ def open_state(
     """
     from trident.runtime.reading.state_reader import StateReader
 
-    graph, config = _resolved(topology, conf, settings)
+    graph, config = _resolve(topology, conf, settings)
     return StateReader(graph, _name(state), config)
 
 
@@ -109,7 +109,7 @@ def open_states(
     """
     from trident.runtime.reading.state_reader import JointReader
 
-    graph, config = _resolved(topology, conf, settings)
+    graph, config = _resolve(topology, conf, settings)
     return JointReader(graph, [_name(state) for state in states], config)
 
 
@@ -157,7 +157,7 @@ def changes(
     """
     from trident.runtime.reading.change_feed import ChangeFeed
 
-    graph, config = _resolved(topology, conf, settings)
+    graph, config = _resolve(topology, conf, settings)
     return ChangeFeed(graph, _name(state), config, since)
 
 
@@ -229,7 +229,7 @@ def migrate_state(
     """
     from trident.runtime.start.rewriting import migrate_state
 
-    graph, config = _resolved(topology, conf, settings)
+    graph, config = _resolve(topology, conf, settings)
     return migrate_state(graph, _name(state), config, progress)
 
 
@@ -268,7 +268,7 @@ def forget_keys(
     """
     from trident.runtime.start.rewriting import forget_keys
 
-    graph, config = _resolved(topology, conf, settings)
+    graph, config = _resolve(topology, conf, settings)
     return forget_keys(graph, _name(state), keys, config)
 
 
@@ -325,7 +325,7 @@ def verify_state(
     """
     from trident.runtime.replaying.verifying import verify_states
 
-    graph, config = _resolved(topology, conf, settings)
+    graph, config = _resolve(topology, conf, settings)
     return verify_states(graph, [_name(state) for state in states], config, keys, share, progress)
 
 
@@ -423,11 +423,11 @@ def why(
     """
     from trident.runtime.replaying.verifying import origins_of
 
-    graph, config = _resolved(topology, conf, settings)
+    graph, config = _resolve(topology, conf, settings)
     return origins_of(graph, _name(state), key, config, last, rows)
 
 
-def _declared(topology: TridentTopology | str) -> TridentTopology:
+def _topology_of(topology: TridentTopology | str) -> TridentTopology:
     from trident.runtime.reading.targets import load_topology
 
     return load_topology(topology) if isinstance(topology, str) else topology
@@ -436,8 +436,8 @@ def _declared(topology: TridentTopology | str) -> TridentTopology:
 _Conf = Config | Mapping[str, Any] | None
 
 
-def _resolved(topology: TridentTopology | str, conf: _Conf, settings: Mapping[str, Any]) -> tuple[Graph, Config]:
-    declared = _declared(topology)
+def _resolve(topology: TridentTopology | str, conf: _Conf, settings: Mapping[str, Any]) -> tuple[Graph, Config]:
+    declared = _topology_of(topology)
     return declared.graph(), declared.settings(conf, **settings)
 
 
@@ -448,8 +448,8 @@ def _both_resolved(
 
     if isinstance(former, str) and isinstance(new, str):
         former, new = load_both(former, new)
-    graph, config = _resolved(former, conf, settings)
-    return graph, _declared(new).graph(), config
+    graph, config = _resolve(former, conf, settings)
+    return graph, _topology_of(new).graph(), config
 
 
 def _name(state: TridentState | str) -> str:
@@ -480,6 +480,6 @@ def read_history(
     LogError
         There is no log, or it cannot be read.
     """
-    from trident.coordination.history import read_history as read
+    from trident.coordination.log_address import read_history as read
 
     return read(log_dir, first, last, since)

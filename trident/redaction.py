@@ -6,17 +6,16 @@ import dataclasses
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 SECRET = {"trident.secret": True}
 """The `metadata` of a field that is never shown."""
 
 _HIDDEN = "***"
-# Up to the last `@`: a password that was not quoted may have any character in it.
-_USER = re.compile(r"(?<=://)[^\s'\"]*(?=@)")
+_END = re.compile(r"[\s'\"]")
+_END_OF_QUERY = re.compile(r"[\s'\")\]]")
 _CONTAINERS = re.compile(r"(?:abfss?|wasbs?)$", re.IGNORECASE)  # the text before the `@` is not a user there
-_QUERY = re.compile(r"(://[^\s'\"?]*\?)([^\s'\")\]]*)")
 _SECRET_NAME = re.compile(
     r"secret|passw|pwd|token|credential|jaas|(access|account|api|private|encryption|shared)[._-]?key", re.IGNORECASE
 )
@@ -37,8 +36,40 @@ def redacted(text: str) -> str:
         text = _NAMED.sub(lambda match: f"{match[1] or match[3]}{_HIDDEN}", text)
     if "://" not in text:
         return text
-    shown = _USER.sub(lambda found: found[0] if _CONTAINERS.search(text[: found.start() - 3]) else _HIDDEN, text)
-    return _QUERY.sub(lambda match: match[1] + _VALUE.sub(f"={_HIDDEN}", match[2]), shown)
+    text = _of_each_url(text, _without_user) if "@" in text else text
+    return _of_each_url(text, _without_query) if "?" in text else text
+
+
+def _of_each_url(text: str, change: Callable[[str, int, int], tuple[str, int]]) -> str:
+    """Change what follows each `://`, up to a space or quotation mark; no part of it is looked at twice, as a pattern would."""
+    parts, done = list[str](), 0
+    while (found := text.find("://", done)) >= 0:
+        end = _place(_END, text, found + 3)
+        shown, until = change(text, found + 3, end)
+        parts += [text[done : found + 3], shown]
+        done = until
+    return "".join([*parts, text[done:]])
+
+
+def _without_user(text: str, start: int, end: int) -> tuple[str, int]:
+    # Up to the last `@`: a password that was not quoted may have any character in it.
+    at = text.rfind("@", start, end)
+    if at < 0:
+        return text[start:end], end
+    return text[start:at] if _CONTAINERS.search(text, max(0, start - 9), start - 3) else _HIDDEN, at
+
+
+def _without_query(text: str, start: int, end: int) -> tuple[str, int]:
+    query = text.find("?", start, end) + 1
+    if not query:
+        return text[start:end], end
+    end = _place(_END_OF_QUERY, text, query)
+    return text[start:query] + _VALUE.sub(f"={_HIDDEN}", text[query:end]), end
+
+
+def _place(pattern: re.Pattern[str], text: str, start: int) -> int:
+    found = pattern.search(text, start)
+    return len(text) if found is None else found.start()
 
 
 def _shown_text(text: str) -> str:
@@ -83,9 +114,9 @@ class Redacted:
     def __repr__(self) -> str:
         fields = [each for each in dataclasses.fields(self) if each.repr]  # type: ignore[arg-type]
         fields.sort(key=lambda each: each.kw_only is True)  # positional options come first, as in the call
-        return f"{type(self).__qualname__}({', '.join(f'{each.name}={self._shown(each)}' for each in fields)})"
+        return f"{type(self).__qualname__}({', '.join(f'{each.name}={self._field_text(each)}' for each in fields)})"
 
-    def _shown(self, field: dataclasses.Field[Any]) -> str:
+    def _field_text(self, field: dataclasses.Field[Any]) -> str:
         value = getattr(self, field.name)
         hidden = value is not None and "trident.secret" in field.metadata
         return repr(_HIDDEN if hidden else _without_secrets(value))

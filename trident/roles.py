@@ -1,6 +1,6 @@
 """Roles: base classes of what users write, whose optional methods have defaults; and of what a `with` block closes.
 
-A class of a user need not inherit from the base class: where an object comes in, `adapted` makes it one of the role, once. So
+A class of a user need not inherit from the base class: where an object comes in, `adapt` makes it one of the role, once. So
 the rest of the framework calls methods and reads facts, and asks nothing. Where one of several kinds of objects may be given,
 as with operations, `has` tells them apart by their methods.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import fields
 from inspect import get_annotations
 from typing import Any, Protocol, Self, TypeVar
+
+from trident.errors import UnsupportedOperation
 
 F = TypeVar("F")
 
@@ -27,6 +29,9 @@ class Role:
         member = getattr(type(self), method)
         return not any(vars(base).get(method) is member for base in type(self).__mro__ if Role in base.__bases__)
 
+    def _lacks(self, method: str) -> UnsupportedOperation:
+        return UnsupportedOperation(f"a {type(self).__name__} has no {method}")
+
 
 class Closes:
     """A context manager: leaving it closes it."""
@@ -42,7 +47,7 @@ class Closes:
         raise NotImplementedError
 
 
-def adapted(role: type, given: Any) -> Any:
+def adapt(role: type, given: Any) -> Any:
     """Return an object as one of a role: itself if it inherits from the base class, else one that does.
 
     It has what the object has of the role's methods and facts, and the defaults for the rest. What is None is not there.

@@ -80,7 +80,7 @@ def _leaves(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
 
 
-def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
+def nest_spark_conf(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as a command line has them, with Spark's, whose names begin with `spark.`, under one name."""
     values = {name: value for name, value in given.items() if not name.startswith("spark.")}
     if spark := {name: value for name, value in given.items() if name.startswith("spark.")}:

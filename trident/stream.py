@@ -12,14 +12,13 @@ from typing import Any, Literal
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, by_name, declare, member_of, results
-from trident.fluent.base import is_fields, key_of, refuse_state, refuse_this_batch
+from trident.fluent.base import child_of, is_fields, key_of, refuse_state, refuse_this_batch
 from trident.fluent.declaration import Declaration, spec_of
 from trident.fluent.removing import remove
 from trident.fluent.repartitioning import Repartitioning, memory_load
 from trident.fluent.selecting import Selecting, is_sql, sql_texts
 from trident.fluent.windowing import Windowing, declare_process
 from trident.graph import (
-    Aggregation,
     EachNode,
     FilterNode,
     MapNode,
@@ -39,7 +38,6 @@ from trident.operations.adapters import (
     PlainFunction,
     PlainMap,
     adapt,
-    aggregate_type,
     check_query,
     check_texts,
     output_fields,
@@ -49,9 +47,9 @@ from trident.operations.adapters import (
 )
 from trident.operations.builtin import Last
 from trident.operations.expressions import Expression
+from trident.operations.interfaces import ArrowFilter, ArrowFunction
 from trident.operations.names import spread, step_label
 from trident.operations.several import Several
-from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.roles import has
 from trident.state.interfaces import StateFactory, StateSpec
 
@@ -191,7 +189,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         outputs = output_fields(updater, out, self.get_name()) if out is not None else Fields()
         declared = self._topology._add_state(StateNode(name, spec_of(state), free_keys=True))
         label = step_label("persist", updater, name)
-        node = self._child(label, PersistNode, outputs, state=name, inputs=inputs, updater=updater)
+        node = child_of([self], label, PersistNode, outputs, state=name, inputs=inputs, updater=updater)
         return TridentState(self._topology, declared, node)
 
     def state_query(
@@ -249,8 +247,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         refuse_this_batch(self, state.state_name)
         return True
 
-    def _windowed(self) -> tuple[Stream, Fields | None]:
-        return self, None
+    def _stream_and_group(self) -> tuple[Stream, Fields]:
+        return self, Fields()
 
     def _filter(self, inputs: Fields, operation: Any, spread: bool) -> Stream:
         filter_ = adapt(operation, PlainFilter, spread=spread, stream=self.get_name())
@@ -286,37 +284,21 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         name: str | None,
         migrate: Migrate | None,
     ) -> TridentState:
-        refuse_state(self, "persistent_aggregate")
-        spec, grouped = spec_of(state), len(group) > 0
-        if named := by_name(self, args, name or self._label or "aggregates", "persistent_aggregate", group):
-            return self._persisted(spec, Aggregation(group, grouped, *named, combines=True), name, migrate)
-        inputs, aggregator, out = self._operation_args(args)
-        combines, reduces = has(aggregator, "combine"), has(aggregator, "reduce")
-        refuse_missing_output("persistent_aggregate", aggregator, out, self.get_name())
-        if out is None or not (combines or reduces) or isinstance(aggregator, type):
-            raise self._wrong(
-                f"persistent_aggregate takes (state, [fields,] aggregator, output field); got {aggregator!r}, expected an "
-                "object with combine (CombinerAggregator) or reduce (ReducerAggregator)"
-            )
-        output = aggregate_type(aggregator, inputs, out, self.get_name())
-        if combines and len(inputs) > 1 and not isinstance(aggregator, Last):
-            raise self._wrong(f"a combiner takes one field, got {list(inputs.names)}")
-        return self._persisted(spec, Aggregation(group, grouped, inputs, aggregator, output, combines), name, migrate)
-
-    def _persisted(
-        self, spec: StateSpec, aggregation: Aggregation, name: str | None, migrate: Migrate | None
-    ) -> TridentState:
-        group, output = aggregation.group, aggregation.output
-        fields = group.concat(output, self.get_name())
-        state_name = name or self._label or output.names[0]
+        call = "persistent_aggregate"
+        refuse_state(self, call)
+        spec, value = spec_of(state), name or self._label or "aggregates"
+        made = by_name(self, args, value, call, group) or member_of(self, args, call, group, in_state=True)
+        if made.combines and len(made.inputs) > 1 and not isinstance(made.aggregator, Last | Several):
+            raise self._wrong(f"a combiner takes one field, got {list(made.inputs.names)}")
+        fields = group.concat(made.outputs, self.get_name())
+        name = name or self._label or made.outputs.names[0]
         if migrate is not None:
-            refuse_migration(migrate, spec, output, state_name)
-        state = StateNode(state_name, spec, key_fields=group, value=output, migrate=migrate)
-        declared = self._topology._add_state(state)
-        label = step_label("aggregate", aggregation.aggregator, state_name)
-        node = self._child(
-            label, PersistNode, fields, state=state_name, inputs=aggregation.inputs, aggregation=aggregation
+            refuse_migration(migrate, spec, made.outputs, name)
+        declared = self._topology._add_state(
+            StateNode(name, spec, key_fields=group, value=made.outputs, migrate=migrate)
         )
+        label = step_label("aggregate", made.aggregator, name)
+        node = child_of([self], label, PersistNode, fields, state=name, inputs=made.inputs, aggregation=made)
         return TridentState(self._topology, declared, node)
 
     def _each_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:
@@ -365,8 +347,8 @@ class GroupedStream(Windowing[Stream]):
 
         Gives the grouping fields and what the aggregator gives.
         """
-        member = member_of(self._stream, args, "partition_aggregate")
-        return GroupedStream(declare(self._stream, self._group, [member], full=False), self._group)
+        member = member_of(self._stream, args, "partition_aggregate", self._group)
+        return GroupedStream(declare(self._stream, [member], full=False), self._group)
 
     def aggregate(self, *args: Any) -> Stream:
         """Aggregate each key of the batch: `([in,] aggregator, out)`; gives the grouping fields and the result.
@@ -374,7 +356,7 @@ class GroupedStream(Windowing[Stream]):
         A combiner is aggregated in each partition first. An empty batch gives nothing. Several combiners by name give a
         field each.
         """
-        return self._stream._aggregated(self._group, args)
+        return self._stream._full_aggregate(self._group, args)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer[Stream]:
         """Begin several aggregators over the same tuples of each key, as `Stream.chained_agg`."""
@@ -445,7 +427,7 @@ class GroupedStream(Windowing[Stream]):
         """
         return declare_process(self._stream, self._group, args, event_time, delay, state_name)
 
-    def _windowed(self) -> tuple[Stream, Fields | None]:
+    def _stream_and_group(self) -> tuple[Stream, Fields]:
         return self._stream, self._group
 
     def __repr__(self) -> str:
@@ -517,7 +499,7 @@ class TridentState(TridentNames):
             )
         new, node = Stream(self._topology, self._node), self._node
         if isinstance(node, PersistNode) and node.aggregation and isinstance(node.aggregation.aggregator, Several):
-            return results(new, node.aggregation.aggregator, node.aggregation.output.names[0])
+            return results(new, node.aggregation)
         return new
 
     def __repr__(self) -> str:

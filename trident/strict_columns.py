@@ -69,7 +69,7 @@ def strict_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if nested is not None:
         return nested(values, type_)
     leaf = _LEAVES.get(type_.id)
-    if leaf is None:  # no type that a field can have
+    if leaf is None:  # no type that a column can have
         return pa.array(values, type=type_)
     if leaf.classes.issuperset(map(type, values)):
         with suppress(*UNFIT):  # then looked at one by one, because a number beyond 2**53 may still be a double
@@ -115,7 +115,7 @@ def _float(value: Any, type_: Any) -> float:
     return nearest
 
 
-def _declared(declared: FieldType, value: Any, type_: Any) -> Any:
+def _key_form(declared: FieldType, value: Any, type_: Any) -> Any:
     """Return a value in the form that keys of the type have, too."""
     made = declared.form(value)
     if made is NO_VALUE:
@@ -138,14 +138,14 @@ def _way_out(declared: FieldType, number: Any) -> str:
 
 def _decimal(value: Any, type_: Any) -> Any:
     exact = Decimal(number_of(value))  # of a float all digits, not the few that are shown
-    return _declared(decimal_type(type_.precision, type_.scale), exact, type_)
+    return _key_form(decimal_type(type_.precision, type_.scale), exact, type_)
 
 
 def _moment(value: Any, type_: Any) -> Any:
     if not isinstance(value, dt.datetime):
         way = "datetime.fromtimestamp(seconds, timezone.utc) makes a time of a number"
         raise TypeError(f"it is of type {type_name(value)}; {way}")
-    return _declared(TYPES["timestamp_ntz" if type_.tz is None else "timestamp"], value, type_)
+    return _key_form(TYPES["timestamp_ntz" if type_.tz is None else "timestamp"], value, type_)
 
 
 # ---- columns of times and floats ---------------------------------------------------------------------------------------
@@ -346,9 +346,10 @@ _USUAL: dict[type, set[type]] = {
 }
 _OF: dict[type, Callable[[Any, Any], Any]] = {float: _double, Decimal: _decimal, dt.datetime: _moment}
 _LEAVES: dict[int, _Leaf] = {
-    row.arrow.id: _Leaf({*_USUAL.get(row.python, {row.python}), _NONE}, _OF.get(row.python) or partial(_declared, row))
+    row.arrow.id: _Leaf({*_USUAL.get(row.python, {row.python}), _NONE}, _OF.get(row.python) or partial(_key_form, row))
     for row in TYPES.values()
 }
+_LEAVES |= {pa.large_string().id: _LEAVES[pa.string().id], pa.large_binary().id: _LEAVES[pa.binary().id]}  # of a store
 _LEAVES[pa.float32().id] = _LEAVES[pa.float32().id]._replace(of=_float, is_right=is_kept_by_float)
 _LEAVES[pa.timestamp("us").id] = _LEAVES[pa.timestamp("us").id]._replace(is_right=_is_moment)
 _NESTED: dict[int, Callable[[Sequence[Any], Any], pa.Array]] = {

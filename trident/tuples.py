@@ -27,27 +27,27 @@ class TypedValues(Sequence[Any]):
 
     def get_long(self, index: int | str) -> int | None:
         """Return an integer value (None stays None); TypeError for anything else."""
-        return self._typed(index, int)
+        return self._value_of_type(index, int)
 
     get_integer = get_long
 
     def get_double(self, index: int | str) -> float | None:
         """Return a floating-point value (None stays None); TypeError for anything else."""
-        return self._typed(index, float)
+        return self._value_of_type(index, float)
 
     def get_string(self, index: int | str) -> str | None:
         """Return a text value (None stays None); TypeError for anything else."""
-        return self._typed(index, str)
+        return self._value_of_type(index, str)
 
     def get_boolean(self, index: int | str) -> bool | None:
         """Return a truth value (None stays None); TypeError for anything else."""
-        return self._typed(index, bool)
+        return self._value_of_type(index, bool)
 
     def get_binary(self, index: int | str) -> bytes | None:
         """Return a binary value (None stays None); TypeError for anything else."""
-        return self._typed(index, bytes)
+        return self._value_of_type(index, bytes)
 
-    def _typed(self, index: int | str, type_: type[T]) -> T | None:
+    def _value_of_type(self, index: int | str, type_: type[T]) -> T | None:
         value: T | None = self[index]
         if value is None or (isinstance(value, type_) and (type_ is bool or not isinstance(value, bool))):
             return value

@@ -127,6 +127,8 @@ def _double(value: Any) -> Any:
         return NO_VALUE
     if isinstance(number, int) and nearest != number:
         return NO_VALUE
+    if isinstance(number, Decimal) and number == number and Decimal(repr(nearest)) != number:  # as it is written
+        return NO_VALUE
     return _canonical(nearest)
 
 

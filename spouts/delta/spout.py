@@ -73,7 +73,7 @@ class DeltaSpout:
             raise ValueError(f"starting_version is {starting_version}; versions begin at 0")
         check_limits(max_batch_bytes=max_batch_bytes, max_batch_files=max_batch_files)
         self._place = TablePlace(fspath(table), storage_options)
-        self._fields = self._typed(None if fields is None else Fields(fields))
+        self._fields = self._typed_fields(None if fields is None else Fields(fields))
         self._rules = ChangeRules(self._place.name, self._fields, mode, on_removal)
         self._limits, self._start = (max_batch_bytes, max_batch_files), starting_version
         self.on_new_log: OnNewLog = "elsewhere" if starting_version == "latest" else "start"
@@ -92,7 +92,7 @@ class DeltaSpout:
         """Return the worker's side."""
         return DeltaEmitter(self._place, self._fields, self._with_changes)
 
-    def _typed(self, fields: Fields | None) -> Fields:
+    def _typed_fields(self, fields: Fields | None) -> Fields:
         if fields is not None and None not in fields.types:
             schema_of(fields)
             return fields

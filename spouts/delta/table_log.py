@@ -81,13 +81,13 @@ class TablePlace:
 
     def stamp(self, path: str) -> tuple[int, int] | None:
         """Return what is another one as soon as a file was replaced; None if it is not there."""
-        with self.asked(path):
+        with self.wrap_errors(path):
             (info,) = self._files.get_file_info([path])
         return None if info.type is pafs.FileType.NotFound else (info.mtime_ns or 0, info.size or 0)
 
     def read(self, path: str) -> bytes | None:
         """Return the bytes of a file; None if it is not there."""
-        with self.asked(path):
+        with self.wrap_errors(path):
             try:
                 with self._files.open_input_file(path) as file:
                     return bytes(file.read())
@@ -95,11 +95,11 @@ class TablePlace:
                 return None
 
     def names(self, folder: str) -> list[str]:
-        with self.asked(folder):
+        with self.wrap_errors(folder):
             return [info.base_name for info in self._files.get_file_info(pafs.FileSelector(folder))]
 
     @contextmanager
-    def asked(self, what: str) -> Iterator[None]:
+    def wrap_errors(self, what: str) -> Iterator[None]:
         """Turn what file systems and delta-rs raise into errors: no answer is not the answer that nothing is there."""
         try:
             yield
@@ -243,7 +243,7 @@ class TableLog:
     def snapshot(self, version: int) -> LogEntry:
         """Return the whole table at a version, as if that version had added all of its files."""
         table = self.place.table(version)
-        with self.place.asked(f"version {version}"):
+        with self.place.wrap_errors(f"version {version}"):
             actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
             timestamp_ms = int(table.history(1)[0].get("timestamp", 0))
             has_vectors = "deletionVectors" in (table.protocol().reader_features or ())

@@ -97,7 +97,7 @@ class ChangeRules:
 
     def files(self, entry: LogEntry, partition_columns: Sequence[str], has_feed: bool) -> list[LoggedFile]:
         """Return the files of a version that have rows; `has_feed` says whether the table keeps what changes."""
-        files = self._changes(entry, has_feed) if self.mode == "changes" else self._appended(entry)
+        files = self._changes(entry, has_feed) if self.mode == "changes" else self._appended_files(entry)
         if files and entry.with_vector is not None:
             raise SpoutError(
                 f"version {entry.version} of the Delta table {self.table} has deletion vectors (in {entry.with_vector}), "
@@ -121,7 +121,7 @@ class ChangeRules:
                 )
         return files
 
-    def _appended(self, entry: LogEntry) -> list[LoggedFile]:
+    def _appended_files(self, entry: LogEntry) -> list[LoggedFile]:
         if not entry.removed or self.on_removal == "added_files":
             return entry.added
         if self.on_removal == "skip":
@@ -189,7 +189,7 @@ class DeltaCoordinator(ThrottledCoordinator):
             before = _Place(**{one.name: previous[one.name] for one in fields(_Place)})
             if self._metadata is None:
                 self._look_at(before)
-        after, commits = self._filled(before)
+        after, commits = self._fill_batch(before)
         if after == before and not (previous is None and after.taken == _ALL):
             return None
         self._newest = max(after.version, self._log.newest(after.version))
@@ -253,7 +253,7 @@ class DeltaCoordinator(ThrottledCoordinator):
 
     # ---- going on --------------------------------------------------------------------------------------------------------
 
-    def _filled(self, place: _Place) -> tuple[_Place, list[list[Any]]]:
+    def _fill_batch(self, place: _Place) -> tuple[_Place, list[list[Any]]]:
         """Take files until the batch is full or there are no more."""
         before = place
         commits: list[list[Any]] = []
@@ -295,7 +295,7 @@ class DeltaCoordinator(ThrottledCoordinator):
             self._rules.check_metadata(entry.version, entry.metadata, self._columns)
             self._metadata = entry.metadata
         self._stamp = entry.version, stamp
-        self._opened(entry, snapshot=False)
+        self._open_version(entry, snapshot=False)
         return _Place(place.table, entry.version, entry.crc, 0, False)
 
     def _version_at(self, place: _Place) -> _Version:
@@ -307,9 +307,9 @@ class DeltaCoordinator(ThrottledCoordinator):
             raise cleaned_up(self._log.name, place.version)
         if place.crc not in (0, entry.crc):
             raise other_table(self._log.name, place.table, place.version, place.version, "unknown")
-        return self._opened(entry, place.snapshot)
+        return self._open_version(entry, place.snapshot)
 
-    def _opened(self, entry: LogEntry, snapshot: bool) -> _Version:
+    def _open_version(self, entry: LogEntry, snapshot: bool) -> _Version:
         columns = () if self._metadata is None else self._metadata.partition_columns
         has_feed = self._metadata is not None and self._metadata.has_feed
         self._read = _Version(entry, snapshot, self._rules.files(entry, columns, has_feed))

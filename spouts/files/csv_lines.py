@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
-from typing import Any, TextIO
+from itertools import count, islice
+from typing import IO, Any, TextIO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from spouts.files.line_ends import RowFormat, RowParser
+from spouts.files.line_reading import LineEmitter
 from spouts.files.parsed_columns import is_extreme, may_be_small, refuse_bent_numbers, refuse_wide_decimals
+from spouts.files.ranges import Piece, check_unchanged, open_error, opened
 from spouts.files.tails import Check, End
+from trident.alignment import moments_as_text, read_formatted, read_moments
 from trident.errors import BadDataError
 from trident.fields import names_shown
-from trident.moment_columns import moments_as_text, read_formatted, read_moments
 
+_BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 _ROWS = 10_000
 _WIDTH = re.compile(r"Expected (\d+) columns, got (\d+)")
@@ -44,7 +51,6 @@ class CsvFormat(RowFormat):
 
     @property
     def has_header(self) -> bool:  # type: ignore[override]
-        """Whether the first line of a file is no row."""
         return self.header is True
 
     def names(self, path: str, lines: Iterable[str]) -> list[str]:
@@ -66,12 +72,10 @@ class CsvFormat(RowFormat):
         return names
 
     def parser(self, path: str, header: Callable[[], bytes]) -> CsvParser:
-        """Return the parser of a file; `BadDataError` if its header does not have the fields."""
         return CsvParser(self, self.names(path, [header().decode("utf-8", "replace")] if self.has_header else ()))
 
     @property
     def _dialect(self) -> dict[str, Any]:
-        """How values are written, for Python's reader."""
         quoting = csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL
         return {
             "delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape, "quoting": quoting
@@ -104,7 +108,6 @@ class CsvFormat(RowFormat):
         yield End.OPEN if is_header or 0 < len(row) < width else End.MAYBE
 
     def check_names(self, path: str, names: Sequence[str]) -> None:
-        """Refuse a header that does not have a field, or has it twice."""
         for name in self.schema.names:
             if names.count(name) > 1:
                 raise BadDataError(
@@ -118,7 +121,6 @@ class CsvFormat(RowFormat):
                 )
 
     def parse_options(self, multiline: bool = False) -> pacsv.ParseOptions:
-        """Return Arrow's options for how values are written."""
         return pacsv.ParseOptions(
             delimiter=self.delimiter,
             quote_char=self.quote or False,
@@ -127,7 +129,6 @@ class CsvFormat(RowFormat):
         )
 
     def convert_options(self) -> pacsv.ConvertOptions:
-        """Return Arrow's options for what values mean."""
         return pacsv.ConvertOptions(
             column_types=pa.schema([pa.field(one.name, moments_as_text(one.type)) for one in self.schema]),
             include_columns=self.schema.names,
@@ -160,7 +161,7 @@ class CsvFormat(RowFormat):
         for name in doubted:
             refuse_bent_numbers(texts[name], table[name], name)
 
-    def typed(self, table: pa.Table | pa.RecordBatch) -> pa.Table:
+    def typed_table(self, table: pa.Table | pa.RecordBatch) -> pa.Table:
         """Return what Arrow has read with its moments and dates, which were texts."""
 
         def column_of(one: pa.Field) -> Any:
@@ -202,7 +203,7 @@ class CsvParser(RowParser):
             text = _BOM + text
         table = self._read(text, self._convert)
         self._format.check_numbers(table, may_bend(text), lambda convert: self._read(text, convert))
-        return self._format.typed(table)
+        return self._format.typed_table(table)
 
     def _read(self, text: bytes, convert: pacsv.ConvertOptions) -> pa.Table:
         read = pacsv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(text) + 1)
@@ -234,7 +235,6 @@ class CsvParser(RowParser):
         return rows == 0 or (rows == 1 and self.is_open(line))
 
     def describe(self, error: Exception) -> str:
-        """Say what is wrong with a line, by the name of the column."""
         text = str(error)
         match = _COLUMN.search(text)
         if match is None:
@@ -248,3 +248,90 @@ def _closed_line(delimiter: str, quote: str | None) -> re.Pattern[bytes]:
     mark, end = re.escape(quote or '"'), re.escape(delimiter)
     value = f"(?:{mark}[^{mark}]*(?:{mark}{mark}[^{mark}]*)*{mark}|[^{mark}{end}]*)"
     return re.compile(f"{value}(?:{end}{value})*\n".encode())
+
+
+# ---- files whose quoted values may have line ends: each is read whole, by one task -----------------------------------------
+
+
+class WholeCsvEmitter(LineEmitter):
+    """Reads whole files as a stream, so that memory is bounded by the longest row. A bad row is an error."""
+
+    _format: CsvFormat
+
+    def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
+        for piece in part:
+            path = piece.range.path
+            try:
+                with opened(path) as file:
+                    check_unchanged(file, piece.range, whole=True)
+                    for batch in self._batches(path, file):
+                        yield self._table(list(batch.columns), path, len(batch))
+                    check_unchanged(file, piece.range, whole=True)  # cut meanwhile, it would have looked shorter
+            except OSError as error:
+                raise open_error(path, error, "cannot read the batch defined as a whole file") from error
+
+    def _batches(self, path: str, file: int) -> Iterator[pa.RecordBatch]:
+        with _stream(path, file) as first:
+            names, has_rows = self._names(path, first)
+        if not has_rows:  # Arrow refuses a header without a line end that it is to skip
+            return
+        longest = min(self._files.max_line_bytes, 1 << 30)
+        size = longest if path.endswith(".gz") else min(longest, os.fstat(file).st_size)
+        with _stream(path, file) as data:
+            read = pacsv.ReadOptions(
+                column_names=names,
+                skip_rows_after_names=int(self._format.has_header),
+                use_threads=False,
+                block_size=size + 1,
+                encoding=self._files.encoding,
+            )
+            try:
+                with opened(path) as other, _stream(path, other) as text:  # streams of one opened file share its place
+                    bends = _may_bend(text)
+                for at, batch in enumerate(self._open(data, read, self._format.convert_options())):
+
+                    def again(convert: pacsv.ConvertOptions, at: int = at) -> pa.Table:
+                        with opened(path) as other, _stream(path, other) as text:
+                            return pa.Table.from_batches([next(islice(self._open(text, read, convert), at, None))])
+
+                    self._format.check_numbers(pa.Table.from_batches([batch]), bends, again)
+                    yield self._format.typed_table(batch)
+            except pa.ArrowException as error:
+                raise BadDataError(
+                    f"the CSV file {path} cannot be read: {error}. Fix it, change the fields, or raise "
+                    f"max_line_bytes={longest} if a row is longer"
+                ) from error
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise BadDataError(f"the compressed file {path} is damaged or not complete: {error}") from error
+
+    def _open(
+        self, data: IO[bytes], read: pacsv.ReadOptions, convert: pacsv.ConvertOptions
+    ) -> Iterator[pa.RecordBatch]:
+        return iter(pacsv.open_csv(data, read, self._format.parse_options(True), convert))
+
+    def _names(self, path: str, data: IO[bytes]) -> tuple[list[str], bool]:
+        """Return the names of the columns, and whether anything is behind a header."""
+        with io.TextIOWrapper(data, self._files.encoding, "replace", newline="") as lines:
+            names = self._format.names(path, lines)
+            return names, not self._format.has_header or bool(next(lines, ""))
+
+
+def _may_bend(data: IO[bytes]) -> bool:
+    before = b""
+    while block := data.read(_BLOCK):
+        if may_bend(before + block):
+            return True
+        before = block[-32:]  # a number may go on in the next one
+    return False
+
+
+@contextmanager
+def _stream(path: str, file: int) -> Iterator[IO[bytes]]:
+    copy = os.dup(file)
+    os.lseek(copy, 0, os.SEEK_SET)
+    with os.fdopen(copy, "rb") as raw:
+        if path.endswith(".gz"):
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        else:
+            yield raw

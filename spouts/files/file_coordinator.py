@@ -1,4 +1,18 @@
-"""Chooses the bytes of files that make up a batch, the driver's side of spouts of files; and what it asks a kind of file."""
+"""Chooses the bytes of files that make up a batch, the driver's side of spouts of files; and what it asks a kind of file.
+
+A definition is plain data:
+
+``ranges``
+    What the batch contains: `[path, start, end, crc]` per file, byte ranges that end at line ends. The checksum is of
+    the bytes just before `end`, so that a replay finds a file that was truncated or replaced.
+``base``
+    The directory that all paths in `ranges` are relative to.
+``done``
+    Only with `follow`: how far every file was read (see `ranges.py`), packed to 4 to 12 bytes a file.
+``at``
+    Only without `follow`: path, offset and checksum where the batch ends. Files are read in the order of their paths,
+    so this says it all; the definition has the same size however many files there are.
+"""
 
 # Paths are text from the system, because a Path per file would cost more than its stat.
 # ruff: noqa: PTH120
@@ -173,7 +187,7 @@ class FileCoordinator(ThrottledCoordinator):
         for path, one in [] if due else self._tails.items():
             if not one.is_told:
                 one.is_told = True
-                _log.warning("%s is not read to its end: %s. It is read once that is complete", path, _left(one))
+                _log.warning("%s is not read to its end: %s. It is read once that is complete", path, _tail_text(one))
         return bool(due)
 
     def away(self) -> Away | None:
@@ -181,7 +195,7 @@ class FileCoordinator(ThrottledCoordinator):
         waited = sorted(self._tails.copy().items(), key=lambda one: one[1].since)
         for path, one in waited[:1]:
             more = f", and of {len(waited) - 1} more" if waited[1:] else ""
-            return Away(f"{REST}{path} ({_left(one)}){more}", int(one.since * 1000), is_fault=False)
+            return Away(f"{REST}{path} ({_tail_text(one)}){more}", int(one.since * 1000), is_fault=False)
         return None
 
     def parts(
@@ -315,7 +329,7 @@ class FileCoordinator(ThrottledCoordinator):
             last = ranges[-1]
             made["at"] = [plain(last.path), last.end, last.crc]
         else:
-            made["done"] = self._positions.packed()
+            made["done"] = self._positions.to_chunks()
         return made | {"guesses": guesses, "read": False} if guesses else made
 
 
@@ -332,7 +346,6 @@ def _ranges_of(definition: Definition) -> list[FileRange]:
     ]
 
 
-def _left(tail: Tail) -> str:
-    """Say what of a file is not read."""
+def _tail_text(tail: Tail) -> str:
     why = "not whole" if tail.is_unfinished else "without a line end"
     return f"{tail.size - tail.start} bytes behind byte {tail.start} are {why}"

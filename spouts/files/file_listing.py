@@ -136,7 +136,6 @@ class _Walk:
             raise SpoutError(f"cannot read files from {path}: it is neither a regular file nor a directory")
 
     def finish(self, known: Container[str]) -> dict[str, Listed]:
-        """Walk all that is waiting and return what was found."""
         self._drain()
         while self._links:
             links, self._links = sorted(self._links), []
@@ -160,7 +159,7 @@ class _Walk:
         except FileNotFoundError:
             return  # removed since it was found; its files are gone with it
         except OSError as error:
-            raise _unlisted(directory, error) from error
+            raise _listing_error(directory, error) from error
 
     def _visit(self, entry: os.DirEntry[str]) -> None:
         if self._source.skips(entry.name):
@@ -213,10 +212,10 @@ def _check_listed(directory: str) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return  # nothing matches yet
     except OSError as error:
-        raise _unlisted(directory, error) from error
+        raise _listing_error(directory, error) from error
 
 
-def _unlisted(directory: str, error: OSError) -> SpoutError:
+def _listing_error(directory: str, error: OSError) -> SpoutError:
     return SpoutError(
         f"cannot list the directory {directory}: {error.strerror}; "
         "make it readable for the user that runs the driver, or leave it out with a glob"

@@ -134,7 +134,7 @@ class LineFiles(FileFormat):
                 if end < size:
                     raise too_long(path, start, self.max_line_bytes)
                 return self._find_tail(path, file, start, start, size, tail)
-        return _found(path, file, start, end, Rest.MORE if end < size else Rest.NOTHING)
+        return _file_cut(path, file, start, end, Rest.MORE if end < size else Rest.NOTHING)
 
     def _find_tail(self, path: str, file: int, start: int, end: int, size: int, tail: Tail) -> FileCut:
         """Find what to take up to `end`, behind which there is no line end, or with what is there."""
@@ -142,11 +142,10 @@ class LineFiles(FileFormat):
             raise too_long(path, end, self.max_line_bytes)
         is_read, is_guess = tail.may_be_read(end, lambda: self._end_of(path, file, end, size))
         if not is_read:
-            return _found(path, file, start, end, Rest.HELD)
-        return _found(path, file, start, size, Rest.NOTHING)._replace(is_guess=is_guess)
+            return _file_cut(path, file, start, end, Rest.HELD)
+        return _file_cut(path, file, start, size, Rest.NOTHING)._replace(is_guess=is_guess)
 
     def _end_of(self, path: str, file: int, start: int, size: int) -> End:
-        """Say what the bytes behind the last line end are."""
         line = os.pread(file, size - start, start)
         decoder = codecs.getincrementaldecoder(self.encoding)("replace")
         text = decoder.decode(line)
@@ -179,7 +178,7 @@ class LineFiles(FileFormat):
             return FileCut(None, Rest.HELD, None)
         if size > room and not alone:
             return FileCut(None, Rest.NO_ROOM, None)
-        return _found(path, file, 0, size, Rest.NOTHING)._replace(is_guess=tail.may_grow)
+        return _file_cut(path, file, 0, size, Rest.NOTHING)._replace(is_guess=tail.may_grow)
 
     def _check_whole(self, path: str) -> Check:
         if path.endswith(".gz"):
@@ -198,8 +197,8 @@ class LineFiles(FileFormat):
             else f"insert a line end at byte {start}"
         )
         return BadDataError(
-            f"the file {path} goes on in the middle of a line that was given already: {_shown(first)} (bytes {begin} to "
-            f"{start}) had no line end, and the file did not change for a while; now {_shown(rest)} follows. If the first part "
+            f"the file {path} goes on in the middle of a line that was given already: {_quote(first)} (bytes {begin} to "
+            f"{start}) had no line end, and the file did not change for a while; now {_quote(rest)} follows. If the first part "
             f"was a whole line, {way}, and start again. If not, a half of a line is in the states: give tail='hold', so that "
             "no line is read without its end, and start once with a new log_dir and state_recovery='discard_totals', which "
             "counts again all that the sources have"
@@ -226,7 +225,7 @@ def too_long(path: str, offset: int, limit: int) -> SpoutError:
     )
 
 
-def _found(path: str, file: int, start: int, end: int, rest: Rest) -> FileCut:
+def _file_cut(path: str, file: int, start: int, end: int, rest: Rest) -> FileCut:
     if start == end:
         return FileCut(None, rest, None)
     position = position_in(file, end)
@@ -246,7 +245,7 @@ def _after_completion(file: int, start: int) -> int:
     return start
 
 
-def _shown(text: bytes) -> str:
+def _quote(text: bytes) -> str:
     return repr(text.decode("utf-8", "replace"))
 
 

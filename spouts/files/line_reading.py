@@ -1,4 +1,4 @@
-"""From byte ranges to blocks of text that end at line ends, checked, unpacked, as UTF-8; and from lines to tables of rows.
+"""From byte ranges to blocks of text that end at line ends, checked, unpacked, as UTF-8; and from lines to tables.
 
 A bad line is named, or returned as text.
 """
@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from trident.fields import Fields
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1_000_000
+_TABLE = 1 << 20
+_FEW_BYTES = 16 << 10
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = ord("\n")
 _warned: set[str] = set()
@@ -47,7 +49,6 @@ class TextBlock(NamedTuple):
 
 
 def read_texts(pieces: Iterable[Piece], files: LineFiles) -> Iterator[TextBlock]:
-    """Read pieces, as blocks of about a megabyte."""
     for piece in pieces:
         range_ = piece.range
         try:
@@ -165,6 +166,60 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
+# ---- lines that are texts -----------------------------------------------------------------------------------------------
+
+
+class TextEmitter(FileEmitter):
+    """Emits lines; see `TextFileSpout`."""
+
+    def __init__(self, files: LineFiles, fields: Fields) -> None:
+        super().__init__(fields)
+        self._files = files
+
+    def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
+        texts: list[TextBlock] = []
+        size = 0
+        for text in read_texts(part, self._files):
+            texts.append(text)
+            size += len(text.text)
+            if size >= _TABLE:
+                yield self._table_of(texts)
+                texts, size = [], 0
+        if texts:
+            yield self._table_of(texts)
+
+    def _table_of(self, texts: list[TextBlock]) -> pa.Table:
+        text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
+        # For a few lines a Python object each costs less than numpy needs to begin.
+        lines = (
+            _lines_as_array(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
+        )
+        columns: list[pa.Array[Any]] = [lines]
+        if len(self.fields) > 1:
+            columns += _sources(texts)
+        return pa.Table.from_arrays(columns, schema=self._schema)
+
+
+def _lines_as_array(text: bytes) -> pa.StringArray:
+    """Return lines as an Arrow array, without a Python object for each."""
+    ends = line_ends(text)
+    count = len(ends)
+    # Line ends are dropped from the data, so each line moves to the front by the number of lines before it.
+    offsets = np.zeros(count + 1, np.int32)
+    np.subtract(ends, np.arange(count), out=offsets[1:], casting="unsafe")
+    data = text.replace(b"\n", b"")
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+def _sources(texts: list[TextBlock]) -> list[pa.Array[Any]]:
+    starts = [np.concatenate(([0], line_ends(one.block)[:-1] + 1)) + one.offset for one in texts]
+    paths = pa.array([one.path.encode("utf-8", "replace").decode() for one in texts], pa.string())
+    return [
+        paths.take(np.repeat(np.arange(len(texts)), [len(one) for one in starts])),
+        pa.array(np.concatenate(starts)),
+    ]
+
+
 # ---- lines that are rows ------------------------------------------------------------------------------------------------
 
 
@@ -180,10 +235,10 @@ class LineEmitter(FileEmitter):
     """Emits lines as rows: the declared fields, then the field for lines that cannot be read, then the path's."""
 
     def __init__(
-        self, format_: RowFormat, files: LineFiles, fields: Fields, bad_lines: str | None, with_file: bool
+        self, files: LineFiles, format_: RowFormat, fields: Fields, bad_lines: str | None, with_file: bool
     ) -> None:
         super().__init__(fields, bad_lines, with_file)
-        self._format, self._files = format_, files
+        self._files, self._format = files, format_
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         path, parser = None, None
@@ -196,22 +251,22 @@ class LineEmitter(FileEmitter):
                 yield from self._tables(text, body, bool(skipped), parser)
 
     def _tables(self, text: TextBlock, body: bytes, is_after_header: bool, parser: RowParser) -> Iterator[pa.Table]:
-        table = _parsed(body, parser)
+        table = _parse_rows(body, parser)
         # A lone \r ends a row where it is not quoted, so with one the number of rows proves nothing.
         if isinstance(table, pa.Table) and b"\r" not in body:
             if table.num_rows:
-                yield self._finished(table, text.path, None)
+                yield self._complete_table(table, text.path, None)
             return
-        for found in _recovered(_lines(body), 0, parser):
+        for found in _parse_by_halves(_lines(body), 0, parser):
             if isinstance(found, pa.Table):
-                yield self._finished(found, text.path, None)
+                yield self._complete_table(found, text.path, None)
                 continue
             if self._bad_lines is None:
                 raise self._error(text, found, is_after_header)
             nulls = [pa.nulls(1, one.type) for one in self._wanted]
-            yield self._finished(pa.table(nulls, schema=self._wanted), text.path, found.line)
+            yield self._complete_table(pa.table(nulls, schema=self._wanted), text.path, found.line)
 
-    def _finished(self, table: pa.Table, path: str, bad: bytes | None) -> pa.Table:
+    def _complete_table(self, table: pa.Table, path: str, bad: bytes | None) -> pa.Table:
         columns = list(table.columns)
         if self._bad_lines is not None:
             line = None if bad is None else bad.decode("utf-8", "replace")
@@ -238,8 +293,7 @@ class LineEmitter(FileEmitter):
         )
 
 
-def _parsed(body: bytes, parser: RowParser) -> pa.Table | str:
-    """Parse lines; return what is wrong if not every line is a row."""
+def _parse_rows(body: bytes, parser: RowParser) -> pa.Table | str:
     try:
         table = parser.parse(body)
     except pa.ArrowException as error:
@@ -257,9 +311,9 @@ def _parsed(body: bytes, parser: RowParser) -> pa.Table | str:
     return table
 
 
-def _recovered(lines: list[bytes], at: int, parser: RowParser) -> Iterator[pa.Table | _Bad]:
+def _parse_by_halves(lines: list[bytes], at: int, parser: RowParser) -> Iterator[pa.Table | _Bad]:
     """Parse by halves down to the lines that are no rows, in the order of the file."""
-    found = _parsed(b"".join(lines), parser)
+    found = _parse_rows(b"".join(lines), parser)
     if isinstance(found, pa.Table) and (len(lines) == 1 or not any(b"\r" in line for line in lines)):
         if found.num_rows:
             yield found
@@ -267,8 +321,8 @@ def _recovered(lines: list[bytes], at: int, parser: RowParser) -> Iterator[pa.Ta
         yield _Bad(at, lines[0].rstrip(b"\n"), str(found))
     else:
         half = len(lines) // 2
-        yield from _recovered(lines[:half], at, parser)
-        yield from _recovered(lines[half:], at + half, parser)
+        yield from _parse_by_halves(lines[:half], at, parser)
+        yield from _parse_by_halves(lines[half:], at + half, parser)
 
 
 def _lines(body: bytes) -> list[bytes]:

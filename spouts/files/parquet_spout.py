@@ -1,8 +1,8 @@
 """ParquetFileSpout: the rows of Parquet files, each exactly once, from files that are there and that come.
 
-Files are immutable, and cut at row groups. Definitions are as in `TextFileSpout`. A range is the bytes from where one row
-group begins to where another does; the last one goes to the end of the file. The checksum covers the footer, which says where
-each column of each row group is, with its size and statistics.
+Files are immutable, and cut at row groups. Definitions are as of lines (`file_coordinator.py`). A range is the bytes from
+where one row group begins to where another does; the last one goes to the end of the file. The checksum covers the footer,
+which says where each column of each row group is, with its size and statistics.
 """
 
 from __future__ import annotations
@@ -67,13 +67,14 @@ class ParquetFileSpout(FileSpout):
         with_file: bool = False,
         **files: Unpack[FileSettings],
     ) -> None:
-        check_limits(max_batch_rows=max_batch_rows)
+        if max_batch_rows is not None:
+            check_limits(max_batch_rows=max_batch_rows)
         if missing_columns not in ("error", "null"):
             raise ValueError(f'missing_columns is {missing_columns!r}; it must be "error" or "null"')
         files.setdefault("max_batch_bytes", 64 << 20)
         super().__init__("Parquet", paths, "*.parquet", **files)
         self._refuse_tables()
-        declared = self._typed(None if fields is None else Fields(fields))
+        declared = self._typed_fields(None if fields is None else Fields(fields))
         bytes_per_row = self._max_batch_bytes / max_batch_rows if max_batch_rows else 0.0
         self._read_as(ParquetFiles(bytes_per_row), ParquetEmitter(declared, with_file, missing_columns))
 
@@ -89,7 +90,7 @@ class ParquetFileSpout(FileSpout):
                     "others had. Read it with DeltaSpout"
                 )
 
-    def _typed(self, fields: Fields | None) -> Fields:
+    def _typed_fields(self, fields: Fields | None) -> Fields:
         if fields is not None and None not in fields.types:
             schema_of(fields)
             return fields
@@ -132,7 +133,7 @@ class ParquetEmitter(FileEmitter):
                 ) from error
 
     def _rows(self, piece: Piece, source: pa.NativeFile) -> Iterator[pa.Table]:
-        path, footer = piece.range.path, _checked(piece.range, source)
+        path, footer = piece.range.path, _check_footer(piece.range, source)
         found = read_groups(f"the Parquet file {path}", source, footer, piece, self._wanted, self._missing_columns)
         for columns, rows in found:
             yield self._table(columns, path, rows)
@@ -260,7 +261,7 @@ def typed_as(fields: Fields, names: Sequence[str], type_of: Callable[[str], str 
     return Fields.of(fields.names, types)
 
 
-def _checked(range_: FileRange, source: pa.NativeFile) -> Footer:
+def _check_footer(range_: FileRange, source: pa.NativeFile) -> Footer:
     """Read the footer through the same descriptor as the rows; `ReplayMismatchError` if it is another one."""
     size, footer = source.size(), Footer.of(range_.path, source)
     if footer is None or footer.crc != range_.crc:

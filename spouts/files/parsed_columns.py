@@ -5,19 +5,26 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from trident.alignment import replace_leaves
-from trident.moment_columns import moments_as_text, read_moments
+from spouts.files.line_ends import RowFormat, RowParser
+from spouts.files.tails import End
+from trident.alignment import moments_as_text, read_moments, replace_leaves
 
 _NOT_0 = "^[^eE]*[1-9]"
 """What a number begins with that is not 0."""
 _HEX = r"^\s*0[xX]"
 _SMALL = re.compile(rb"e-(?<=[\d.]e-)(?!\d{12}\b)0*(?:[2-9]\d|[1-9]\d{2,})(?![\w-])")  # but no part of a UUID
+_WHERE = re.compile(r"\.? in row \d+|JSON parse error: ")
+_CHANGED = re.compile(r"^Column\(/(.*)\) changed from (\w+) to (\w+)$")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_OPENING, _CLOSING, _NEWLINE = b"{}\n"
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[-+.\deE]*', re.DOTALL)
 
 
@@ -66,47 +73,118 @@ def _is_0(numbers: Any) -> Any:
 
 
 def is_extreme(numbers: Any) -> Any:
-    """Say of each number whether it is infinite or 0."""
     return pc.or_(pc.is_inf(numbers), _is_0(numbers))
 
 
 # ---- JSON ---------------------------------------------------------------------------------------------------------------
 
 
-def json_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type as which Arrow's parser reads a column of JSON: texts in place of moments, dates and bytes."""
-    return replace_leaves(moments_as_text(type_), lambda one: pa.string() if pa.types.is_binary(one) else one)
+@cache
+def _as_parsed(schema: pa.Schema) -> pa.Schema:
+    """Return the types as which Arrow's parser reads JSON: texts in place of moments, dates and bytes, which are base64."""
+
+    def text(type_: pa.DataType) -> pa.DataType:
+        return pa.string() if pa.types.is_binary(type_) else type_
+
+    return pa.schema([pa.field(one.name, replace_leaves(moments_as_text(one.type), text)) for one in schema])
 
 
-def parse_json(data: Any, schema: pa.Schema, unknown_fields: str = "ignore") -> pa.Table:
-    """Parse the objects of some bytes, whatever their length, in this thread."""
+def read_objects(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore") -> pa.Table:
+    """Read JSON objects: a row for each line that is not empty.
+
+    Raises `pa.ArrowInvalid`: a line is not one whole object, or a value in it is not of the type of its field.
+    """
+    if not text.strip():
+        return schema.empty_table()
+    objects, is_apart = _objects_of(text)
+    table = _parse(text, _as_parsed(schema), unknown_fields)
+    if table.num_rows > objects:
+        raise pa.ArrowInvalid("it is more than one row")
+    if table.num_rows < objects or not is_apart:
+        raise pa.ArrowInvalid("it is not complete: an object goes on in the next line")
+    _refuse_bent(table, text)
+    columns = [read_moments(table[one.name], one.type, one.name, _of_text) for one in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+class JsonFormat(RowFormat, RowParser):
+    """Lines that are objects, the same in all files; see `JsonFileSpout`."""
+
+    def __init__(self, schema: pa.Schema, unknown_fields: str) -> None:
+        self._schema, self._unknown_fields = schema, unknown_fields
+
+    def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
+        return self
+
+    def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
+        """Say what a last line without a line end is: an object that is closed is whole."""
+        marks = _STRING.sub(b"", line.strip())
+        if not marks or (marks.startswith(b"{") and (b'"' in marks or marks.count(b"{") > marks.count(b"}"))):
+            return End.OPEN
+        is_closed = marks.startswith(b"{") and marks.endswith(b"}") and marks.count(b"{") == marks.count(b"}")
+        return End.WHOLE if is_closed else End.MAYBE
+
+    def parse(self, text: bytes) -> pa.Table:
+        return read_objects(text, self._schema, self._unknown_fields)
+
+    def is_row(self, line: bytes) -> bool:
+        return bool(line.strip())
+
+    def describe(self, error: Exception) -> str:
+        return json_error(error)
+
+
+def json_error(error: Exception) -> str:
+    """Say what is wrong with one object, by the names of its members, in place of where the parser found it."""
+    said = _CHANGED.sub(_type_change, _WHERE.sub("", str(error)))
+    return said.replace("The document is empty.", "something follows the object")
+
+
+def _type_change(match: re.Match[str]) -> str:
+    where, declared, given = match.groups()
+    return f"{where.replace('/', '.') or 'the value'} is of type {given}, and not {declared}"
+
+
+def _objects_of(text: bytes) -> tuple[int, bool]:
+    """Return how many lines are not empty, and whether each of them ends like an object.
+
+    Where each of them also begins like one, no object can go on in the next line.
+    Raises `pa.ArrowInvalid`: one does not begin like an object. It must not reach Arrow's parser, which takes `null` for a row,
+    or ends the process.
+    """
+    codes = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(codes == _NEWLINE)
+    begins = np.concatenate(([0], ends[:-1] + 1))
+    odd = (codes[begins] != _OPENING) | (codes[ends - 1] != _CLOSING)
+    count, is_apart = len(ends), True
+    for at in np.flatnonzero(odd).tolist():
+        line = text[begins[at] : ends[at]].strip()
+        if line and not line.startswith(b"{"):
+            raise pa.ArrowInvalid("it is not an object: an object begins with {")
+        count, is_apart = count - (not line), is_apart and line[-1:] in (b"", b"}")
+    return count, is_apart
+
+
+def _parse(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore") -> pa.Table:
     return pj.read_json(
-        pa.BufferReader(data),
-        pj.ReadOptions(use_threads=False, block_size=max(1 << 16, len(data) + 1)),
+        pa.BufferReader(text),
+        pj.ReadOptions(use_threads=False, block_size=max(1 << 16, len(text) + 1)),
         pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unknown_fields),
     )
 
 
-def read_json(column: Any, type_: pa.DataType, name: str) -> Any:
-    """Return a column that was read so with its moments, dates and bytes, which are base64 in JSON, as to Spark."""
-    return read_moments(column, type_, name, _of_text)
-
-
-def refuse_bent(table: pa.Table, data: Any) -> None:
-    """Raise `pa.ArrowInvalid` for a number that has become infinite, or 0, or has more digits than its type.
-
-    `data`: what the table was parsed from.
-    """
+def _refuse_bent(table: pa.Table, text: bytes) -> None:
+    """Raise `pa.ArrowInvalid` for a number that has become infinite, or 0, or has more digits than its type."""
     refuse_wide_decimals(table)
     tests = [pc.is_inf, _is_0]
     infinite, zeros = counts = [_count(table, one) for one in tests]
-    if infinite or (zeros and may_be_small(bytes(data))):
+    if infinite or (zeros and may_be_small(text)):
 
-        def doubled(type_: pa.DataType) -> pa.DataType:
+        def with_doubles(type_: pa.DataType) -> pa.DataType:
             return replace_leaves(type_, lambda one: pa.float64() if pa.types.is_float32(one) else one)
 
-        wide = [pa.field(one.name, doubled(one.type)) for one in table.schema]
-        again = parse_json(_TOKEN.sub(_as_seen, data), pa.schema(wide))
+        wide = [pa.field(one.name, with_doubles(one.type)) for one in table.schema]
+        again = _parse(_TOKEN.sub(_as_seen, text), pa.schema(wide))
         if counts != [_count(again, one) for one in tests]:
             raise pa.ArrowInvalid("a number is beyond the range of its type, too large or too near to 0")
 

@@ -60,7 +60,6 @@ class opened:  # noqa: N801 - used as a function
 
 
 def open_error(path: str, error: OSError, doing: str) -> SpoutError:
-    """Say why a file cannot be opened or read."""
     if isinstance(error, FileNotFoundError):
         return SpoutError(f"{doing}: the file {path} is gone; put it back and start again")
     if isinstance(error, PermissionError):
@@ -152,20 +151,17 @@ class Positions:
         return path in self._live
 
     def get(self, path: str) -> Position | None:
-        """Return how far a file was read, None if it never was."""
         return self._live.get(path)
 
     def set(self, path: str, position: Position) -> None:
-        """Note how far a file was read."""
         self._put(path, position)
         self._tail.pop(path, None)  # to the end of the tail: what changes often is sealed last
         self._tail[path] = position
 
     def forget(self, path: str) -> None:
-        """Drop a file that is gone."""
         self.set(path, Position(0, 0))
 
-    def packed(self) -> list[bytes]:
+    def to_chunks(self) -> list[bytes]:
         """Return the table as chunks of bytes; `Positions(chunks)` is an equal table."""
         if self._sealed_entries + len(self._tail) > 2 * len(self._live) + 2 * _CHUNK:
             self._sealed, self._sealed_entries, self._tail = [], 0, dict(self._live)

@@ -74,16 +74,13 @@ class Tail:
 
     @property
     def size(self) -> int:
-        """The bytes that the file had."""
         return self._seen[0]
 
     @property
     def may_grow(self) -> bool:
-        """Whether anything is waited for."""
         return self._rule.follows
 
     def sees(self, status: os.stat_result) -> None:
-        """Note how the file is now."""
         seen = status.st_size, status.st_mtime_ns
         if seen == self._seen:
             return
@@ -125,7 +122,6 @@ class Tail:
         return self._rule.now() - self.since >= self._rule.wait_s
 
     def hold(self, start: int) -> None:
-        """Hold what is behind `start` until the file changes."""
         self.start, self.is_unfinished = start, True
 
 

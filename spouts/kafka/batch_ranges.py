@@ -106,12 +106,13 @@ class BatchLimits:
     samples: some records at the beginning of each range, and at its end, every ten seconds; the larger mean counts.
 
     `records`, `size`, `seconds`: the limits of a batch; `seconds` may be None.
+    `share`: how much of them a batch may have now.
     `measure`: returns the mean size of some records from an offset on: `(starts, how many, seconds to wait)`.
     """
 
     def __init__(self, records: int, size: int, seconds: float | None, measure: Measure) -> None:
         self._records, self._size, self._seconds, self._measure = records, size, seconds, measure
-        self._share = 1.0
+        self.share = 1.0
         self._mean: dict[Spot, float] = {}
         self._measured = -_MEASURE_EVERY_S
         self._defined: dict[int, tuple[float, int]] = {}
@@ -119,18 +120,13 @@ class BatchLimits:
         self._largest = 0
         self._last_done = 0.0
 
-    def throttle(self, share_of_limits: float) -> None:
-        """Let batches be smaller from now on."""
-        self._share = share_of_limits
-
     @property
     def records(self) -> int:
-        """The most records that a batch may have now."""
         most = float(self._records)
         if self._seconds is not None:
             known = _FIRST_RECORDS if self._rate is None else min(self._rate * self._seconds, _GROWTH * self._largest)
             most = min(most, known)
-        return max(1, int(most * self._share))
+        return max(1, int(most * self.share))
 
     def divide(self, starts: Mapping[Spot, int], backlogs: Mapping[Spot, int]) -> tuple[dict[Spot, int], int]:
         """Return how many offsets of each partition a batch gets, and about how many bytes they have."""
@@ -140,7 +136,7 @@ class BatchLimits:
             counts = {spot: min(waiting, max(1, waiting * most // total)) for spot, waiting in backlogs.items()}
         self._measure_if_due({spot: (starts[spot], count) for spot, count in counts.items()})
         size = self._size_of(counts)
-        limit = max(1.0, self._size * self._share)
+        limit = max(1.0, self._size * self.share)
         if size > limit:
             counts = {spot: max(1, int(count * limit / size)) for spot, count in counts.items()}
             size = self._size_of(counts)
@@ -163,10 +159,10 @@ class BatchLimits:
 
     # ---- speed --------------------------------------------------------------------------------------------------------
 
-    def defined(self, txid: int, records: int) -> None:
+    def note_defined(self, txid: int, records: int) -> None:
         self._defined[txid] = (time.monotonic(), records)
 
-    def done(self, txid: int) -> None:
+    def note_done(self, txid: int) -> None:
         began, records = self._defined.pop(txid, (0.0, 0))
         now = time.monotonic()
         if records:

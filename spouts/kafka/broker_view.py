@@ -55,28 +55,29 @@ class TopicView:
     led: Mapping[int, bool] = field(default_factory=dict)
 
 
-class BrokerView:
+class BrokerView(Brokers):
     """Asks the brokers. Every call raises `SpoutError` if they do not answer."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        self._options, self.brokers = options, Brokers(consumer_settings(options))
-        self._opened: Consumer | None = None
+        super().__init__(consumer_settings(options))
+        self._options = options
+        self._reader: Consumer | None = None
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
-        self.brokers.close()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        super().close()
 
     # ---- topics -------------------------------------------------------------------------------------------------------
 
     def wait_for_brokers(self) -> None:
         """Return when a broker answers; `SpoutError` after some seconds."""
         try:
-            self.brokers.client.list_topics(timeout=_START_S)
+            self.client.list_topics(timeout=_START_S)
         except KafkaException as error:
-            self.brokers.client.poll(0)  # passes on what is in the client's log
-            raise self.brokers.failed(f"within {_START_S:g} seconds no broker answered", error) from error
+            self.client.poll(0)  # passes on what is in the client's log
+            raise self.spout_error(f"within {_START_S:g} seconds no broker answered", error) from error
 
     def topics(self, more: Iterable[str]) -> dict[str, TopicView]:
         """Return the topics that are to be read, and `more`, as far as they are there."""
@@ -84,7 +85,7 @@ class BrokerView:
         names = {*choice.names, *more, *self._matching(choice)}
         return self._describe(sorted(names)) if names else {}
 
-    def led(self, topics: Mapping[str, TopicView]) -> dict[Spot, bool]:
+    def partitions_to_read(self, topics: Mapping[str, TopicView]) -> dict[Spot, bool]:
         """Return the partitions to read of some topics, and whether each has a leader."""
         return {
             Spot(name, partition): is_led
@@ -97,35 +98,34 @@ class BrokerView:
         if choice.pattern is None:
             return []
         try:
-            topics = self.brokers.client.list_topics(timeout=_ASK_S).topics
+            topics = self.client.list_topics(timeout=_ASK_S).topics
         except KafkaException as error:
-            self.brokers.heed(error)
-            raise self.brokers.failed("listing the topics", error) from error
+            self.heed(error)
+            raise self.spout_error("listing the topics", error) from error
         return [name for name in topics if choice.hold(name)]
 
     def _describe(self, names: list[str]) -> dict[str, TopicView]:
         views: dict[str, TopicView] = {}
-        for name, topic in self.brokers.described(names, _ASK_S).items():
+        for name, topic in self.ask_topics(names, _ASK_S).items():
             if not isinstance(topic, KafkaException):
                 led = {each.id: each.leader is not None and each.leader.id >= 0 for each in topic.partitions}
                 views[name] = TopicView(str(topic.topic_id), led)
             elif error_of(topic).name() != "UNKNOWN_TOPIC_OR_PART":
-                raise self.brokers.failed(f"asking for topic {name!r}", topic) from topic
+                raise self.spout_error(f"asking for topic {name!r}", topic) from topic
         return views
 
-    def compacted(self, names: Iterable[str]) -> list[str]:
+    def compacted_topics(self, names: Iterable[str]) -> list[str]:
         """Return the topics that are compacted, as far as the user may know; `SourceAwayError` if no broker answers."""
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        answers = self.client.describe_configs(asked, request_timeout=_ASK_S) if asked else {}
         found = []
-        for resource, future in (
-            self.brokers.client.describe_configs(asked, request_timeout=_ASK_S) if asked else {}
-        ).items():
+        for resource, future in answers.items():
             try:
                 policy = future.result()["cleanup.policy"].value
             except KafkaException as error:
                 if is_away(error_of(error)):
-                    self.brokers.heed(error)
-                    raise self.brokers.failed(f"asking for the settings of topic {resource.name!r}", error) from error
+                    self.heed(error)
+                    raise self.spout_error(f"asking for the settings of topic {resource.name!r}", error) from error
                 _log.debug("asking for the settings of topic %r: %s", resource.name, error_of(error).str())
                 continue
             if "compact" in policy:
@@ -163,7 +163,7 @@ class BrokerView:
             if found.get(spot, _NO_ANSWER) < _NONE:
                 raise SourceAwayError(
                     f"asking for the first record of {spot} from {ms} ms on at {self._options.bootstrap_servers}: no answer "
-                    f"({self.brokers.reports})"
+                    f"({self.reports})"
                 )
         return {spot: None if offset == _NONE else offset for spot, offset in found.items()}
 
@@ -178,7 +178,7 @@ class BrokerView:
         level = IsolationLevel[(isolation or self._options.isolation).upper()]
         asked = {TopicPartition(*spot): spec for spot in spots}
         # The answers come in threads of the client's.
-        futures = self.brokers.client.list_offsets(asked, isolation_level=level, request_timeout=_ASK_S)
+        futures = self.client.list_offsets(asked, isolation_level=level, request_timeout=_ASK_S)
 
         def answers() -> dict[Spot, tuple[int, int]]:
             found: dict[Spot, tuple[int, int]] = {}
@@ -186,7 +186,7 @@ class BrokerView:
                 try:
                     result = future.result()
                 except KafkaException as error:
-                    self.brokers.heed(error)
+                    self.heed(error)
                     _log.debug("asking for offsets of %s: %s", where, error_of(error).str())
                     continue
                 epoch = -1 if result.leader_epoch is None else result.leader_epoch
@@ -197,9 +197,9 @@ class BrokerView:
 
     # ---- records and groups -------------------------------------------------------------------------------------------
 
-    def committed(self, spots: Iterable[Spot]) -> dict[Spot, int | None]:
+    def committed_offsets(self, spots: Iterable[Spot]) -> dict[Spot, int | None]:
         """Return the offsets that the group committed; None where it has none."""
-        with self.brokers.explained(f"asking for the offsets of group {self._options.group_id!r}"):
+        with self.wrap_errors(f"asking for the offsets of group {self._options.group_id!r}"):
             found = committed_in(self._consumer(), [TopicPartition(*spot) for spot in spots], _START_S)
         return {Spot(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in found}
 
@@ -236,16 +236,16 @@ class BrokerView:
         return {spot: sum(sizes) / len(sizes) for spot, sizes in seen.items() if sizes}
 
     def _consumer(self) -> Consumer:
-        if self._opened is None:
-            self._opened = self._new_consumer()
-        return self._opened
+        if self._reader is None:
+            self._reader = self._new_consumer()
+        return self._reader
 
     def _new_consumer(self) -> Consumer:
         # It reads some records of a partition, and no more.
         little = {"queued.min.messages": 1, "max.partition.fetch.bytes": 64 << 10}
-        return self.brokers.open_consumer(**little, on_commit=self._committed)
+        return self.open_consumer(**little, on_commit=self._on_commit)
 
-    def _committed(self, error: Any, partitions: Any) -> None:
+    def _on_commit(self, error: Any, partitions: Any) -> None:
         if error is not None:
             _log.warning("offsets were not committed to group %r: %s", self._options.group_id, error.str())
 
@@ -310,7 +310,7 @@ class TopicWatch:
     def _look(self, more: list[str]) -> None:
         topics = self._view.topics(more)
         if self._refuse_compacted:
-            compacted = self._view.compacted(topics.keys() - self._policies)
+            compacted = self._view.compacted_topics(topics.keys() - self._policies)
             if compacted:
                 raise compacted_topic(compacted[0])
             self._policies |= topics.keys()

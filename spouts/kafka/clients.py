@@ -110,7 +110,7 @@ class Brokers:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings, self.reports, self.servers = settings, Reports(), settings["bootstrap.servers"]
-        self._opened: AdminClient | None = None
+        self._admin: AdminClient | None = None
         self._is_silent = False
 
     def open_consumer(self, **own: Any) -> Consumer:
@@ -118,7 +118,7 @@ class Brokers:
         with _refuse_settings():
             return Consumer({**self.settings, "error_cb": self.reports.error, **own}, logger=self.reports)
 
-    def failed(self, doing: str, error: KafkaError | KafkaException) -> SpoutError:
+    def spout_error(self, doing: str, error: KafkaError | KafkaException) -> SpoutError:
         found = error_of(error) if isinstance(error, KafkaException) else error
         cause = f"{doing} at {self.servers}: {found.str()}"
         if is_away(found):
@@ -132,26 +132,26 @@ class Brokers:
         return SpoutError(f"{cause} ({self.reports})")
 
     @contextmanager
-    def explained(self, doing: str) -> Iterator[None]:
-        """Raise an error of a client inside of this as `failed` says it."""
+    def wrap_errors(self, doing: str) -> Iterator[None]:
+        """Raise an error of a client inside of this as `spout_error` says it."""
         try:
             yield
         except KafkaException as error:
-            raise self.failed(doing, error) from error
+            raise self.spout_error(doing, error) from error
 
     @property
     def client(self) -> AdminClient:
         """Return the client; another one if the last one waited for an answer in vain."""
         if self._is_silent:
-            self.close()
-        if self._opened is None:
+            self._admin, self._is_silent = None, False  # it has no call that closes it
+        if self._admin is None:
             own: dict[str, Any] = {**_asking_settings(self.settings), "error_cb": self.reports.error}
             with _refuse_settings():
-                self._opened = AdminClient(own, logger=self.reports)
-        return self._opened
+                self._admin = AdminClient(own, logger=self.reports)
+        return self._admin
 
     def close(self) -> None:
-        self._opened, self._is_silent = None, False  # it has no call that closes it
+        self._admin = None
 
     def heed(self, error: KafkaException) -> None:
         """Ask with another client from the next question on, if the error says that a broker is away.
@@ -160,15 +160,15 @@ class Brokers:
         """
         self._is_silent |= is_away(error_of(error))
 
-    def described(self, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    def ask_topics(self, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
         """Return what the brokers say about topics, ids and leaders too, or the `KafkaException` for a topic.
 
         If no answer comes, another client asks once more.
         """
-        found = self._described(names, timeout_s)
-        return self._described(names, timeout_s) if self._is_silent else found
+        found = self._ask_topics_once(names, timeout_s)
+        return self._ask_topics_once(names, timeout_s) if self._is_silent else found
 
-    def _described(self, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    def _ask_topics_once(self, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
         found: dict[str, Any] = {}
         asked = self.client.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
         for name, future in asked.items():
@@ -211,7 +211,7 @@ class DeadTopic:
                 f"{doing} at {self._brokers.servers}: no broker took it in {_WRITE_S:g} seconds ({self._brokers.reports})"
             )
         if ended[0] is not None:
-            raise self._brokers.failed(doing, ended[0])
+            raise self._brokers.spout_error(doing, ended[0])
 
     def close(self) -> None:
         self._producer.purge()

@@ -22,7 +22,6 @@ _CHOICES = 'Bring the records back, or let on_lost="skip" go on without them (ea
 
 
 def range_lost(one: OffsetRange, low: int, high: int) -> ReplayMismatchError:
-    """Say that records of a batch that was defined are gone."""
     what = f"the batch was defined as offsets {one.start} to {one.end} of {one.spot}, which has {low} to {high} now: "
     if one.start < low:
         return ReplayMismatchError(
@@ -49,7 +48,6 @@ def lost_before(spot: Spot, position: int, low: int, high: int) -> SpoutError:
 
 
 def rewritten(one: OffsetRange, offset: int, epoch: int) -> ReplayMismatchError:
-    """Say that other records have the offsets of a batch that was defined."""
     return ReplayMismatchError(
         f"the batch was defined as offsets {one.start} to {one.end} of {one.spot} under leader epoch {one.epoch}; offset "
         f"{offset} was written under epoch {epoch}: an unclean leader election lost the records, and others have their "
@@ -67,7 +65,7 @@ def cut_off(one: OffsetRange, position: int, offset: int) -> ReplayMismatchError
     )
 
 
-def truncated(spot: Spot, position: int, offset: int) -> SpoutError:
+def truncation_error(spot: Spot, position: int, offset: int) -> SpoutError:
     """Say that a partition was cut off before what was read, and has other records since."""
     if offset < 0:
         return SpoutError(
@@ -83,7 +81,6 @@ def truncated(spot: Spot, position: int, offset: int) -> SpoutError:
 
 
 def replaced_text(name: str, before: str, now: str) -> str:
-    """Say that a topic is another one of the same name."""
     return (
         f"topic {name!r} had the id {before} when it was read and has {now} now: it was deleted and created again, so "
         "offsets mean other records"
@@ -91,7 +88,6 @@ def replaced_text(name: str, before: str, now: str) -> str:
 
 
 def topic_replaced(name: str, before: str, now: str) -> ReplayMismatchError:
-    """Say that a batch that was defined is of a topic that is gone."""
     return ReplayMismatchError(
         f"{replaced_text(name, before, now)}. What was not read of the old topic is lost. Start with a new log, or let "
         'on_lost="skip" read the new topic from its beginning'
@@ -99,7 +95,6 @@ def topic_replaced(name: str, before: str, now: str) -> ReplayMismatchError:
 
 
 def gone_topic(name: str) -> SpoutError:
-    """Say that a topic that was read is not there any more."""
     return SpoutError(
         f"topic {name!r}, which was read before, is not there any more, or the user may not see it. Create it or permit "
         'Describe, take it out of topics together with a new log, or let on_lost="skip" go on without it'
@@ -107,7 +102,6 @@ def gone_topic(name: str) -> SpoutError:
 
 
 def compacted_topic(name: str) -> SpoutError:
-    """Say that a transactional spout cannot read a topic."""
     return SpoutError(
         f"topic {name!r} is compacted (cleanup.policy): Kafka may delete records between two attempts at a batch, so a replay "
         "need not be the same. Use OpaqueTridentKafkaSpout, which promises no more than the topic can keep"
@@ -130,7 +124,7 @@ class LogPosition(NamedTuple):
     epoch: int
 
 
-def placed(spot: Spot, place: LogPosition, metadata: str = "") -> TopicPartition:
+def partition_at(spot: Spot, place: LogPosition, metadata: str = "") -> TopicPartition:
     """Return what a consumer is assigned so that the broker compares the epoch first, or what is committed."""
     known: dict[str, Any] = {"leader_epoch": place.epoch} if place.epoch >= 0 and place.offset > 0 else {}
     if metadata:
@@ -154,7 +148,7 @@ def assign(consumer: Consumer, places: Mapping[Spot, LogPosition]) -> None:
 
     Raises `SourceAwayError`: the client does not take the places.
     """
-    given = [placed(spot, place) for spot, place in places.items()]
+    given = [partition_at(spot, place) for spot, place in places.items()]
     consumer.assign(given)
     for each, place in zip(given, places.values(), strict=True):
         if place.epoch >= 0 and place.offset > 0:
@@ -192,7 +186,7 @@ def truncations(consumer: Consumer, places: Mapping[Spot, LogPosition], patience
             if spot in ends or (error is not None and error.name() not in _ANSWERS):
                 continue
             ends[spot] = None if error is None else truncation_of(error)
-            consumer.incremental_unassign([placed(spot, LogPosition(0, -1))])
+            consumer.incremental_unassign([partition_at(spot, LogPosition(0, -1))])
     finally:
         consumer.unassign()
     return ends

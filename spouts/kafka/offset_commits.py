@@ -14,7 +14,7 @@ from typing import Any
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.clients import Consumer, KafkaError, KafkaException, TopicPartition, committed_in
-from spouts.kafka.lost_records import LogPosition, placed
+from spouts.kafka.lost_records import LogPosition, partition_at
 from spouts.kafka.options import ReadLimits
 from trident.errors import SourceAwayError
 from trident.servers.kafka_client import error_of
@@ -53,7 +53,6 @@ class OffsetWindow:
 
     @property
     def furthest(self) -> int:
-        """The offset behind all that is done."""
         return self._ends[-1] if self._ends else self.low
 
     def arrive(self, offset: int) -> bool:
@@ -69,7 +68,6 @@ class OffsetWindow:
         return offset >= self.low and (at < 0 or offset >= self._ends[at])
 
     def skip_to(self, offset: int) -> None:
-        """Note that there is nothing from the position up to an offset."""
         self.finish(self.position, offset)
         self.position = max(self.position, offset)
 
@@ -80,7 +78,6 @@ class OffsetWindow:
         self._starts, self._ends = [first for first, _ in done], [end for _, end in done]
 
     def finish(self, first: int, end: int) -> None:
-        """Note that the offsets from `first` to before `end` are done."""
         first = max(first, self.low)
         if first >= end:
             return
@@ -144,7 +141,6 @@ class PartitionWork:
 
     @property
     def place(self) -> LogPosition:
-        """What comes next from the broker."""
         return LogPosition(self.window.position, self.epoch)
 
     def arrive(self, offset: int, epoch: int | None) -> bool:
@@ -154,7 +150,6 @@ class PartitionWork:
         return self.window.arrive(offset)
 
     def finish(self, offset: int) -> None:
-        """Note that a record is done."""
         self.window.finish(offset, offset + 1)
         self.failures.pop(offset, None)
 
@@ -174,7 +169,7 @@ class PartitionWork:
             return None
         self._committed = state
         low, text = state
-        return placed(spot, LogPosition(low, self.epoch), text)
+        return partition_at(spot, LogPosition(low, self.epoch), text)
 
     def commit_again(self) -> None:
         """The last commit did not succeed."""
@@ -208,8 +203,7 @@ class Commits:
         self.succeeded = False
         """Whether a commit has succeeded; the reader sets it back."""
 
-    def done(self, count: int) -> None:
-        """Note that so many more records are done."""
+    def note_done(self, count: int) -> None:
         self._done += count
 
     def if_due(self, consumer: Consumer) -> None:
@@ -244,7 +238,6 @@ class Commits:
                 )
 
     def now(self, consumer: Consumer, waits: bool) -> None:
-        """Commit what was not committed yet."""
         offsets = [offset for spot, work in self._work.items() if (offset := work.to_commit(spot)) is not None]
         if not offsets:
             return
@@ -254,9 +247,9 @@ class Commits:
             else:
                 consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
-            self.answered(error_of(error), offsets)
+            self.take_answer(error_of(error), offsets)
 
-    def answered(self, error: KafkaError | None, offsets: Sequence[Any]) -> None:
+    def take_answer(self, error: KafkaError | None, offsets: Sequence[Any]) -> None:
         """Take the answer to a commit, which comes in a later call of the consumer."""
         failed = [each for each in offsets if error is not None or each.error is not None]
         self.succeeded |= len(failed) < len(offsets)

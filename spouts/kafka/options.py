@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from spouts.kafka.value_formats import Format, format_of
@@ -23,6 +24,8 @@ COLUMNS = {
     "headers": "array<struct<key:string,value:binary>>",
 }
 """What a record has, with the types."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _OURS = {
     "bootstrap.servers": "the first argument",
@@ -68,7 +71,6 @@ class Topics:
         return cls(_names((topics,) if isinstance(topics, str) else tuple(topics), topics))
 
     def hold(self, topic: str, partition: int | None = None) -> bool:
-        """Whether a topic is read, or a partition of it."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None and not topic.startswith("__")
         return topic in self.names and (partition is None or partition in self.assigned.get(topic, (partition,)))
@@ -117,13 +119,14 @@ class KafkaOptions(Redacted):
         return cls(bootstrap_servers, Topics.of(topics), **checked)
 
     def __post_init__(self) -> None:
-        """Check each option, and those that belong together."""
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise _wrong(name, getattr(self, name), " or ".join(f'"{each}"' for each in choices))
         for name in ("max_batch_records", "max_batch_bytes", "refresh_s", "partition_timeout_s"):
             if not getattr(self, name) > 0:
                 raise _wrong(name, getattr(self, name), "a number above 0")
+        if self.max_batch_records == math.inf:
+            raise _wrong("max_batch_records", self.max_batch_records, "a number above 0, and finite")
         if self.max_batch_s is not None and not self.max_batch_s > 0:
             raise _wrong("max_batch_s", self.max_batch_s, "a number above 0, or None")
         self._check_columns()

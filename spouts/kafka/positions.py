@@ -8,15 +8,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from zlib import crc32
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
 from spouts.kafka.clients import Consumer, KafkaException, TopicPartition, committed_in
-from spouts.kafka.lost_records import LogPosition, lost_before, truncated
+from spouts.kafka.lost_records import LogPosition, lost_before, truncation_error
 from spouts.kafka.offset_commits import PartitionWork
-from spouts.kafka.options import KafkaOptions
+from spouts.kafka.options import EPOCH, KafkaOptions
 from trident.errors import SourceAwayError, SpoutError
 
 _log = logging.getLogger(__name__)
@@ -40,10 +40,12 @@ class PartitionPositions:
         if first == "latest":
             return {spot: bounds[spot].end for spot in spots}
         if first == "committed" and spots:
-            committed = self._view.committed(spots)
+            committed = self._view.committed_offsets(spots)
             starts.update((spot, offset) for spot, offset in committed.items() if offset is not None)
         if isinstance(first, datetime) and spots:
-            found = self._view.at(spots, int(first.timestamp() * 1000))
+            # The first millisecond that is not before it; what is below 0 names other places to a broker, such as the end.
+            ms = max(0, -((EPOCH - first) // timedelta(milliseconds=1)))
+            found = self._view.at(spots, ms)
             return {spot: bounds[spot].end if offset is None else offset for spot, offset in found.items()}
         return starts
 
@@ -77,7 +79,7 @@ class PartitionPositions:
         """
         error: SpoutError
         if cut is not None:
-            offset, error = cut, truncated(spot, furthest, cut)
+            offset, error = cut, truncation_error(spot, furthest, cut)
         elif position < bounds.low:
             offset, error = bounds.low, lost_before(spot, position, bounds.low, bounds.end)
         else:
@@ -118,10 +120,9 @@ class OwnPartitions:
         return found
 
     def of(self, topics: Mapping[str, TopicView], dead_letters: str | None) -> dict[Spot, bool]:
-        """Return this task's partitions, and whether each has a leader."""
         return {
             spot: is_led
-            for spot, is_led in sorted(self._view.led(topics).items())
+            for spot, is_led in sorted(self._view.partitions_to_read(topics).items())
             if spot.topic != dead_letters and (crc32(spot.topic.encode()) + spot.partition) % self._tasks == self._task
         }
 
@@ -136,7 +137,7 @@ class OwnPartitions:
         """
         bounds = self._view.bounds([spot for spot, is_led in new.items() if is_led])
         names = {spot.topic for spot in new}
-        committed = self._committed([Spot(name, each) for name in names for each in topics[name].led], consumer)
+        committed = self._committed_work([Spot(name, each) for name in names for each in topics[name].led], consumer)
         at_first = self._at_first(new, committed, is_first)
         silent = sorted(spot for spot in at_first if spot not in bounds)
         if silent and self._options.first_poll != "earliest":
@@ -203,8 +204,8 @@ class OwnPartitions:
         if offset is not None:
             work.move(offset, limits.epoch, is_ahead=cut is None and position < limits.low)
 
-    def _committed(self, spots: list[Spot], consumer: Consumer) -> dict[Spot, PartitionWork]:
-        with self._view.brokers.explained(f"asking for the offsets of group {self._options.group_id!r}"):
+    def _committed_work(self, spots: list[Spot], consumer: Consumer) -> dict[Spot, PartitionWork]:
+        with self._view.wrap_errors(f"asking for the offsets of group {self._options.group_id!r}"):
             answers = committed_in(consumer, [TopicPartition(*spot) for spot in spots], _ASK_S)
         return {Spot(each.topic, each.partition): PartitionWork.of(each) for each in answers if each.offset >= 0}
 

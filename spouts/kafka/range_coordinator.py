@@ -90,17 +90,17 @@ class KafkaCoordinator(BatchCoordinator):
             self._watch.look_again()
             self._asked = float("-inf")
         try:
-            made = self._defined(positions_of(previous), is_first=previous is None)
+            made = self._define(positions_of(previous), is_first=previous is None)
         except SourceAwayError as error:
             self._is_unsure = True
             self._complain(str(error))
             return None
         if made is not None:
             self._txid = txid
-            self._limits.defined(txid, records_of(made))
+            self._limits.note_defined(txid, records_of(made))
         return made
 
-    def _defined(self, read: dict[Spot, OffsetRange], is_first: bool) -> Definition | None:
+    def _define(self, read: dict[Spot, OffsetRange], is_first: bool) -> Definition | None:
         seen = self._look(read, may_leave_out=not (self._waits or is_first))
         if seen is None:
             return None
@@ -123,11 +123,11 @@ class KafkaCoordinator(BatchCoordinator):
             self._is_waited_for = False
             self._watch.look_again()
             self._asked = float("-inf")
-        held = self._held(read)
+        held = self._held_ranges(read)
         topics = self._watch.look({spot.topic for spot in held})
-        replaced = self._replaced(held, topics)
+        replaced = self._find_replaced(held, topics)
         held = {spot: one for spot, one in held.items() if spot.topic not in replaced and spot.topic in topics}
-        led = {**dict.fromkeys(held, False), **self._view.led(topics)}
+        led = {**dict.fromkeys(held, False), **self._view.partitions_to_read(topics)}
         ends = self._ends(led, held)
         cut = self._positions.find_cuts(
             {spot: LogPosition(held[spot].end, held[spot].epoch) for spot in ends if spot in held}, ends
@@ -180,7 +180,7 @@ class KafkaCoordinator(BatchCoordinator):
 
     # ---- what is said once --------------------------------------------------------------------------------------------
 
-    def _held(self, read: Mapping[Spot, OffsetRange]) -> dict[Spot, OffsetRange]:
+    def _held_ranges(self, read: Mapping[Spot, OffsetRange]) -> dict[Spot, OffsetRange]:
         """Return how far the partitions were read that `topics` names; the others rest where they are."""
         held = {spot: one for spot, one in read.items() if self._options.topics.hold(*spot)}
         for spot, one in read.items():
@@ -194,7 +194,7 @@ class KafkaCoordinator(BatchCoordinator):
 
     def _warn_away(self, away: Sequence[Spot]) -> None:
         if away:
-            self._complain(f"no leader answers for {_listed(away)}{'' if self._waits else '; left out until one does'}")
+            self._complain(f"no leader answers for {_names(away)}{'' if self._waits else '; left out until one does'}")
             self._watch.look_again()
         elif self._complaint:
             _log.warning("all partitions are back")
@@ -202,7 +202,7 @@ class KafkaCoordinator(BatchCoordinator):
 
     # ---- what is lost -------------------------------------------------------------------------------------------------
 
-    def _replaced(self, held: Mapping[Spot, OffsetRange], topics: Mapping[str, TopicView]) -> set[str]:
+    def _find_replaced(self, held: Mapping[Spot, OffsetRange], topics: Mapping[str, TopicView]) -> set[str]:
         """Return the topics that were created again since they were read; a topic that is gone is not one yet."""
         replaced = set()
         for spot, one in held.items():
@@ -244,14 +244,12 @@ class KafkaCoordinator(BatchCoordinator):
         return parts_of(definition, parallelism)
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Commit the offsets to the group, if there is one."""
-        self._limits.done(txid)
+        self._limits.note_done(txid)
         if self._options.group_id is not None:
             ends = {one.spot: one.end for one in ranges_of(definition) if one.spot in self._bounds}
             self._view.commit(ends)  # of those that are there
 
     def size(self, definition: Definition) -> int | None:
-        """Say about how many bytes the keys and values have."""
         size: int = definition["bytes"]
         return size
 
@@ -268,15 +266,14 @@ class KafkaCoordinator(BatchCoordinator):
         return self._is_unsure
 
     def throttle(self, share: float) -> None:
-        self._limits.throttle(share)
+        self._limits.share = share
 
     def close(self) -> None:
-        """Close the connections of the driver, its readers' too."""
         self._view.close()
         READERS.close(consumer_settings(self._options))
 
 
-def _listed(spots: Sequence[Spot]) -> str:
+def _names(spots: Sequence[Spot]) -> str:
     shown = ", ".join(map(str, spots[:3]))
     return shown if len(spots) <= 3 else f"{shown} and {len(spots) - 3} others"
 

@@ -18,7 +18,7 @@ from spouts.kafka.lost_records import (
     LogPosition,
     cut_off,
     gone_topic,
-    placed,
+    partition_at,
     range_lost,
     rewritten,
     topic_replaced,
@@ -54,7 +54,6 @@ class RangeReader:
         self._brokers.close()
 
     def rest(self) -> None:
-        """Stop what costs anything while it is not used."""
         if self._next is not None:
             self._next = None
             self._consumer.unassign()
@@ -64,11 +63,11 @@ class RangeReader:
 
         Call it after reading: no topic gets back an id that it had, so it was the same topic all the time.
         """
-        for name, found in self._brokers.described(list(ids), _ASK_S).items():
+        for name, found in self._brokers.ask_topics(list(ids), _ASK_S).items():
             if isinstance(found, KafkaException):
                 if error_of(found).name() in UNKNOWN:
                     raise gone_topic(name) from found
-                raise self._brokers.failed(f"asking for the id of topic {name!r}", found) from found
+                raise self._brokers.spout_error(f"asking for the id of topic {name!r}", found) from found
             if str(found.topic_id) != ids[name]:
                 raise topic_replaced(name, ids[name], str(found.topic_id))
 
@@ -91,7 +90,7 @@ class RangeReader:
                     position = self._leave_out(one, position, error)
                 continue
             with COLLECTOR_PAUSE:  # until the messages are gone again
-                made, after, errors = self._taken(one, first, min(most, one.end - position), make, may_skip)
+                made, after, errors = self._take(one, first, min(most, one.end - position), make, may_skip)
             if after > position:
                 position, since = after, time.monotonic()
             if made is not None:
@@ -102,7 +101,7 @@ class RangeReader:
         if self._next is not None:
             self._next = (one.spot, LogPosition(one.end, one.epoch))
 
-    def _taken(
+    def _take(
         self, one: OffsetRange, first: Message, most: int, make: Callable[[list[Message]], T], may_skip: bool
     ) -> tuple[T | None, int, Sequence[Message]]:
         """Take what is there after a first message: what is made of it, the offset behind it, and errors.
@@ -125,7 +124,7 @@ class RangeReader:
         """
         if self._next != (one.spot, LogPosition(position, one.epoch)):
             since = one.since if position == one.start else one.epoch
-            self._consumer.assign([placed(one.spot, LogPosition(position, since))])
+            self._consumer.assign([partition_at(one.spot, LogPosition(position, since))])
         self._next = (one.spot, LogPosition(position, one.epoch))
         return position
 
@@ -158,14 +157,14 @@ class RangeReader:
                 raise gone
             return self._leave_out(one, position, gone)
         if name in OUT_OF_RANGE:
-            return self._lost(one, position, may_skip)
+            return self._skip_lost(one, position, may_skip)
         if name in UNKNOWN:
             raise gone_topic(one.spot.topic)
         if is_final(error):
-            raise self._brokers.failed(f"reading {one.spot}", error)
+            raise self._brokers.spout_error(f"reading {one.spot}", error)
         return position
 
-    def _lost(self, one: OffsetRange, position: int, may_skip: bool) -> int:
+    def _skip_lost(self, one: OffsetRange, position: int, may_skip: bool) -> int:
         low, high = self._watermarks(one.spot)
         if not may_skip:
             raise range_lost(one, low, high)
@@ -181,7 +180,6 @@ class RangeReader:
         return one.end
 
     def _silent(self, one: OffsetRange, position: int, patience_s: float) -> SpoutError:
-        """Say why nothing comes."""
         what = f"{one.spot}, offset {position}: no record came within partition_timeout_s={patience_s:g} seconds"
         try:
             topic = self._consumer.list_topics(one.spot.topic, _ASK_S).topics[one.spot.topic]
@@ -193,7 +191,7 @@ class RangeReader:
                 )
             low, high = self._watermarks(one.spot)
         except KafkaException as error:
-            return self._brokers.failed(what, error)
+            return self._brokers.spout_error(what, error)
         if high < one.end:
             return range_lost(one, low, high)
         return SourceAwayError(
@@ -201,7 +199,7 @@ class RangeReader:
         )
 
     def _watermarks(self, spot: Spot) -> tuple[int, int]:
-        with self._brokers.explained(f"asking where {spot} begins and ends"):
+        with self._brokers.wrap_errors(f"asking where {spot} begins and ends"):
             low, high = self._consumer.get_watermark_offsets(TopicPartition(*spot), _ASK_S)
         return low, high
 

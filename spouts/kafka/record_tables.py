@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from functools import partial
 from operator import methodcaller
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spouts.kafka.batch_ranges import OffsetRange
 from spouts.kafka.clients import Message, consumer_settings
-from spouts.kafka.options import COLUMNS, KafkaOptions, emitted_fields
+from spouts.kafka.options import COLUMNS, EPOCH, KafkaOptions, emitted_fields
 from spouts.kafka.range_reader import READERS, RangeReader, offset_of
 from spouts.kafka.value_formats import BadValue, ByColumns, ByRecord, KafkaRecord
 from trident.arrow import arrow_type, beyond_python, schema_of
@@ -37,7 +37,7 @@ class KafkaEmitter:
         with READERS.borrow(consumer_settings(self._options)) as reader:
             for one in part:
                 for table in self._tables(one, reader):
-                    yield from self._emitted(one, table)
+                    yield from self._emit(one, table)
             reader.check_topics({one.spot.topic: one.topic_id for one in part})
 
     def _tables(self, one: OffsetRange, reader: RangeReader) -> Iterator[pa.Table]:
@@ -60,7 +60,7 @@ class KafkaEmitter:
         if batches:
             yield pa.Table.from_batches(batches).combine_chunks()
 
-    def _emitted(self, one: OffsetRange, table: pa.Table) -> Iterator[pa.Table | BadRow]:
+    def _emit(self, one: OffsetRange, table: pa.Table) -> Iterator[pa.Table | BadRow]:
         """Give the records that cannot be read, each by itself, and the tuples of the others."""
         while table.num_rows:
             try:
@@ -124,12 +124,12 @@ class RecordValues:
     """Reads records for single tuples, as the options say."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        self._options = options
+        self._options, self._width = options, len(emitted_fields(options))
 
-    def __call__(self, records: Sequence[Message]) -> list[Sequence[Any]]:
-        """Return the values of each record, empty if a function leaves it out; `SpoutError` for one that cannot be read."""
+    def __call__(self, records: Sequence[Message]) -> Sequence[tuple[Any, ...] | None]:
+        """Return the values of each record, None if a function leaves it out; `SpoutError` for one that cannot be read."""
         if isinstance(self._options.value, ByRecord):
-            return [self._translated(self._options.value, each) for each in records]
+            return [self._translate(self._options.value, each) for each in records]
         columns: list[list[Any]] = []
         for name in self._options.fields:
             found = [_READ[name](each) for each in records]
@@ -141,13 +141,16 @@ class RecordValues:
                 columns.append(found)
         return list(zip(*columns, strict=True))
 
-    @staticmethod
-    def _translated(by_record: ByRecord, record: Message) -> Sequence[Any]:
+    def _translate(self, by_record: ByRecord, record: Message) -> tuple[Any, ...] | None:
         try:
-            row = by_record.function(KafkaRecord(*(_READ[name](record) for name in KafkaRecord._fields)))
+            row = by_record.row(KafkaRecord(*(_READ[name](record) for name in KafkaRecord._fields)))
         except Exception as error:
             raise SpoutError(f"the function of ByRecord raised {type(error).__name__}: {error}") from error
-        return () if row is None else tuple(row)
+        if row is not None and len(row) != self._width:
+            raise SpoutError(
+                f"the function of ByRecord gave {row!r:.200}; give one value for each of {self._width} fields"
+            )
+        return row
 
 
 # ---- what messages have -------------------------------------------------------------------------------------------------
@@ -156,8 +159,9 @@ class RecordValues:
 def _timestamp(record: Message) -> datetime | None:
     kind, ms = record.timestamp()
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC) if kind else None
-    except (ValueError, OverflowError, OSError) as error:
+        # A float of seconds is exact to the microsecond only until the year 2242.
+        return EPOCH + timedelta(milliseconds=ms) if kind else None
+    except OverflowError as error:
         raise SpoutError(f"its timestamp is {ms} ms since 1970, which no year from 1 to 9999 has") from error
 
 

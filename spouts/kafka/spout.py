@@ -72,7 +72,6 @@ class _KafkaSpout:
         return KafkaCoordinator(self._options, self.spout_type)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> KafkaEmitter:
-        """Return the worker's side."""
         from spouts.kafka.record_tables import KafkaEmitter
 
         return KafkaEmitter(self._options)

@@ -16,7 +16,7 @@ from spouts.kafka.options import KafkaOptions, ReadLimits
 from spouts.kafka.positions import OwnPartitions
 from spouts.kafka.record_tables import RecordValues
 from spouts.messages.deliveries import Message as Taken
-from spouts.messages.deliveries import decoded
+from spouts.messages.deliveries import MessageQueue, decode_all
 from trident.errors import SourceAwayError, SpoutError
 
 _log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ _ASK_EVERY_S = 5.0
 _LOOK_AWAY_S = 30.0  # while no broker answers
 
 
-class TopicQueue:
+class TopicQueue(MessageQueue):
     """The partitions of one task.
 
     The consumer joins no group: which task reads what follows from its number, so nothing is rebalanced, and a task that
@@ -52,8 +52,7 @@ class TopicQueue:
         self._commits = Commits(self._work, limits)
         self._dead: DeadTopic | None = None
         self._view = BrokerView(options)
-        self._brokers = self._view.brokers
-        self._consumer: Any = self._brokers.open_consumer(error_cb=self._error, on_commit=self._commits.answered)
+        self._consumer: Any = self._view.open_consumer(error_cb=self._error, on_commit=self._commits.take_answer)
         self._own = OwnPartitions(options, self._view, task, tasks)
         try:
             self._view.wait_for_brokers()
@@ -64,9 +63,6 @@ class TopicQueue:
 
     # ---- what a queue does --------------------------------------------------------------------------------------------
 
-    def reconnect(self) -> None:
-        """Nothing to do: the client connects by itself."""
-
     def describe(self, message: Taken) -> str:
         spot, offset = _where(message.raw)
         return f"offset {offset} of {spot}"
@@ -75,13 +71,13 @@ class TopicQueue:
         if self._is_down and not self._is_reported:
             self._is_reported = True
             raise SourceAwayError(
-                f"reading at {self._brokers.servers}: no broker answers ({self._brokers.reports}). Check that they run"
+                f"reading at {self._view.servers}: no broker answers ({self._view.reports}). Check that they run"
             )
         if time.monotonic() >= self._look_at or self._is_awaited:
             self._is_awaited = False
             self._look()
         self._find_ends()
-        taken = self._consumer.consume(min(room, self._permitted()), 0) if self._work else []
+        taken = self._consumer.consume(min(room, self._pause_lagging()), 0) if self._work else []
         records = []
         for each in taken:
             if each.error() is not None:
@@ -95,7 +91,6 @@ class TopicQueue:
         return self._messages(records)
 
     def look_now(self) -> None:
-        """Find out where the partitions end at this moment. For any thread."""
         self._is_awaited = True  # first: partitions are looked for before it is asked where they end
         self._ends, self._ask_at = None, 0.0
 
@@ -105,11 +100,10 @@ class TopicQueue:
         return ends is None or bool(self._silent) or any(self._work[spot].window.position < ends[spot] for spot in ends)
 
     def acknowledge(self, done: Sequence[Taken]) -> None:
-        """Note what is done; it is committed with more."""
         for message in done:
             spot, offset = _where(message.raw)
             self._work[spot].finish(offset)
-        self._commits.done(len(done))
+        self._commits.note_done(len(done))
 
     def note_failures(self, failed: Sequence[Taken]) -> None:
         """Have the next commit record how often each has failed."""
@@ -121,7 +115,7 @@ class TopicQueue:
         """Write the record to the topic of dead letters, and only then count it as done."""
         assert self._dead_letters is not None
         if self._dead is None:
-            self._dead = DeadTopic(self._dead_letters, self._brokers)
+            self._dead = DeadTopic(self._dead_letters, self._view)
         record = message.raw
         why = {
             "dead_letter.reason": reason, "dead_letter.failures": str(message.failures),
@@ -132,7 +126,6 @@ class TopicQueue:
         self.acknowledge([message])
 
     def tend(self) -> None:
-        """Commit from time to time, without waiting for the answer."""
         self._commits.if_due(self._consumer)
 
     def rest(self) -> None:
@@ -151,7 +144,6 @@ class TopicQueue:
     # ---- partitions ---------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Look for partitions that are this task's and not read yet."""
         self._look_at = time.monotonic() + _LOOK_AWAY_S
         self._is_down = self._is_reported = True  # by the error of a question that gets no answer
         more = () if self._dead_letters is None else (self._dead_letters,)
@@ -168,7 +160,7 @@ class TopicQueue:
 
     def _begin(self, work: Mapping[Spot, PartitionWork]) -> None:
         """Read more partitions, once it is safe where they begin: so a restart begins where this start did."""
-        with self._brokers.explained(f"committing where reading begins to group {self._options.group_id!r}"):
+        with self._view.wrap_errors(f"committing where reading begins to group {self._options.group_id!r}"):
             self._commits.begin(self._consumer, work)
         self._work.update(work)
         self._assign()
@@ -200,7 +192,7 @@ class TopicQueue:
         if bounds.keys() == self._work.keys() and not self._is_awaited:
             self._ends = {spot: found.end for spot, found in bounds.items()}
 
-    def _permitted(self) -> int:
+    def _pause_lagging(self) -> int:
         """Stop reading partitions whose lowest record takes too long; return how many records of others may come."""
         least = self._max_uncommitted
         for spot, work in self._work.items():
@@ -219,13 +211,13 @@ class TopicQueue:
         if name == "_PARTITION_EOF":
             self._work[spot].window.skip_to(offset)
         elif (cut := truncation_of(error)) is not None or name in OUT_OF_RANGE:
-            self._lost(spot, cut)
+            self._recover_position(spot, cut)
         elif name in UNKNOWN:
             raise gone_topic(spot.topic)
         elif is_final(error):
-            raise self._brokers.failed(f"reading {spot}", error)
+            raise self._view.spout_error(f"reading {spot}", error)
 
-    def _lost(self, spot: Spot, cut: int | None) -> None:
+    def _recover_position(self, spot: Spot, cut: int | None) -> None:
         """Go on where there are records, if that is permitted; `SpoutError` if not."""
         work = self._work[spot]
         position = work.window.position
@@ -240,16 +232,16 @@ class TopicQueue:
     def _error(self, error: KafkaError) -> None:
         if error.name() == "_ALL_BROKERS_DOWN" and not self._is_down:
             self._is_down, self._look_at = True, time.monotonic() + _LOOK_AWAY_S
-        self._brokers.reports.error(error)
+        self._view.reports.error(error)
 
     # ---- records -------------------------------------------------------------------------------------------------------
 
     def _messages(self, records: list[Message]) -> list[Taken]:
         messages = []
-        for record, (values, trouble) in zip(records, decoded(records, self._values), strict=True):
+        for record, (values, trouble) in zip(records, decode_all(records, self._values), strict=True):
             spot, offset = _where(record)
             work = self._work[spot]
-            if values or trouble is not None:
+            if values is not None:
                 messages.append(Taken((*spot, offset), values, record, work.failures.get(offset, 0), trouble))
             else:
                 work.finish(offset)  # the user's function leaves it out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spouts.files.parsed_columns import json_type, parse_json, read_json, refuse_bent
-from trident.arrow import arrow_type, python_of, row_of, schema_of, strict_column, table_of
+from spouts.files.parsed_columns import json_error, read_objects
+from trident.arrow import UNFIT, arrow_type, python_of, row_of, schema_of, strict_column, table_of
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
@@ -137,39 +136,24 @@ class Json(_Declared):
     name = "JSON of the declared fields"
 
     def __post_init__(self) -> None:
-        """Check that each field has a type, and one that JSON can have."""
         try:
             self.read(pa.array([b"{}"], pa.binary()))
         except pa.ArrowException as error:
             raise ConfigError(f"Json({self.declared!r}): {error}") from error
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        """Parse all values in one call, each on a line with its number, so that none can pass for two or for none."""
-        if not len(values):
-            return [column.combine_chunks() for column in schema_of(self.fields).empty_table().columns]
-        values.cast(pa.string())  # the parser does not look at the encoding
-        numbers = pa.array(range(len(values)), pa.int64())
-        ends = numbers.cast(pa.string()).cast(pa.binary())
-        value, number, end, apart = (pa.scalar(one, pa.binary()) for one in (b'{"v":', b',"n":', b"}\n", b""))
-        data = _joined(pc.binary_join_element_wise(value, values.fill_null(b"null"), number, ends, end, apart))
-        fields = schema_of(self.fields)
-        schema = pa.schema([("v", json_type(pa.struct(list(fields)))), ("n", pa.int64())])
-        table = parse_json(data, schema)
-        if not table["n"].combine_chunks().equals(numbers) or table["v"].null_count > values.null_count:
-            raise ValueError("it is not one JSON object")
-        refuse_bent(table, data)
-        columns = table["v"].combine_chunks().flatten()
-        return [read_json(column, one.type, one.name) for column, one in zip(columns, fields, strict=True)]
+        """Parse all values in one call, each on a line of its own; one without a value stands for an empty object."""
+        lines = values.cast(pa.string()).fill_null("{}")  # the parser does not look at the encoding
+        text = _join_lines(lines)
+        if text.count(b"\n") > len(lines):  # JSON has line ends, and tabs, only around what is in it
+            text = _join_lines(pc.replace_substring(pc.utf8_trim(lines, " \t\r\n"), "\n", "\t"))
+        table = read_objects(text, schema_of(self.fields))
+        if table.num_rows != len(values):
+            raise ValueError("it is empty")
+        return [column.combine_chunks() for column in table.columns]
 
     def _why(self, error: Exception) -> str:
-        """Leave out what is of the text that `read` makes, and not of the value."""
-        why = re.sub(r"\.? in row \d+$", "", super()._why(error)).removeprefix("JSON parse error: ")
-        return re.sub(r"^Column\(/v/?(.*)\) changed from (\w+) to (\w+)$", _type_change, why)
-
-
-def _type_change(match: re.Match[str]) -> str:
-    where, declared, given = match.groups()
-    return f"{where.replace('/', '.') or 'the value'} is of type {given}, and not {declared}"
+        return json_error(error)
 
 
 @dataclass(frozen=True)
@@ -180,7 +164,6 @@ class AvroRecords(Format):
     name = "Avro"
 
     def __post_init__(self) -> None:
-        """Refuse a schema that makes no fields."""
         self.fields  # noqa: B018
 
     @property
@@ -220,20 +203,41 @@ class ByRecord(_Declared):
     function: Callable[[KafkaRecord], Sequence[Any] | None]
     replaces_all = True
 
+    def row(self, record: KafkaRecord) -> tuple[Any, ...] | None:
+        """Call the function for a record; None if it leaves it out. Raises what it raises, `TypeError` if that is no row."""
+        row = self.function(record)
+        return None if row is None else row_of(row)
+
     def translate(self, table: pa.Table) -> pa.Table:
-        """Call the function for each record."""
-        rows, causes = [], dict[int, Exception]()
+        """Call the function for each record; `BadValue` for those where it raises, or gives what does not fit the fields."""
+        rows, causes = dict[int, tuple[Any, ...]](), dict[int, Exception]()
         for at, record in enumerate(zip(*(table[name].to_pylist() for name in KafkaRecord._fields), strict=True)):
             try:
-                row = self.function(KafkaRecord(*record))
+                row = self.row(KafkaRecord(*record))
                 if row is not None:
-                    rows.append(row_of(row))
+                    rows[at] = row
             except Exception as error:  # noqa: BLE001  whatever it raises
                 causes[at] = error
         if causes:
             said = "the function of ByRecord raised"
             raise BadValue({at: f"{said} {type(error).__name__}: {error}" for at, error in causes.items()}, causes)
-        return table_of(self.fields, rows)
+        fields = self.fields
+        try:
+            return table_of(fields, list(rows.values()))
+        except UNFIT:
+            unfit = dict(self._unfit(fields, rows))
+            if not unfit:
+                raise
+        raise BadValue(
+            {at: f"what the function of ByRecord gave does not fit ({fields}): {why}" for at, why in unfit.items()}
+        )
+
+    def _unfit(self, fields: Fields, rows: Mapping[int, tuple[Any, ...]]) -> Iterable[tuple[int, str]]:
+        for at, row in rows.items():
+            try:
+                table_of(fields, [row])
+            except UNFIT as error:
+                yield at, str(error)
 
 
 @dataclass(frozen=True)
@@ -267,8 +271,7 @@ def format_of(value: Any) -> Format:
     raise ConfigError(f'value={value!r}: give "bytes", "text", Json(…), Avro(…), ByRecord(…) or ByColumns(…)')
 
 
-def _joined(lines: pa.Array) -> pa.Buffer:
-    """Return the bytes of an array, one element after the other, without a copy."""
-    _, offsets, data = lines.buffers()
-    ends = pa.Array.from_buffers(pa.int32(), len(lines) + lines.offset + 1, [None, offsets])
-    return data.slice(ends[lines.offset].as_py(), ends[-1].as_py() - ends[lines.offset].as_py())
+def _join_lines(lines: pa.StringArray) -> bytes:
+    whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines.cast(pa.binary()))
+    text: bytes = pc.binary_join(whole, b"\n")[0].as_py()
+    return text + b"\n"

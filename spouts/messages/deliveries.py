@@ -13,12 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.spout import Away
 
 T = TypeVar("T")
+V = TypeVar("V")
 _log = logging.getLogger(__name__)
 _DEFAULT_LIMIT = 10
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # between two tries to reach a server that is away
@@ -52,7 +53,7 @@ class Message:
     trouble: str | None = None
 
 
-class MessageQueue(Protocol):
+class MessageQueue:
     """One task's connection to a queue. No call waits for messages.
 
     Every call may raise `SourceAwayError`: the server does not answer, and `reconnect` is called until it does. Any other
@@ -60,19 +61,23 @@ class MessageQueue(Protocol):
 
     What was taken stays with this task when the connection is lost.
 
+    A queue subclasses it; `reconnect`, `rest`, `look_now` and `may_have_more` need not be written.
+
     `place`: its kind and address, such as `Redis at queues:6379`.
     """
 
     place: str
 
     def reconnect(self) -> None:
-        """Connect again."""
+        """Connect again, if the client does not by itself."""
 
     def describe(self, message: Message) -> str:
         """Name a message in an error: its number and its place."""
+        raise NotImplementedError
 
     def fetch(self, room: int) -> Sequence[Message]:
         """Take what is there, at most `room` messages; each stays pending at the queue."""
+        raise NotImplementedError
 
     def acknowledge(self, done: Sequence[Message]) -> None:
         """Take messages off the queue for good."""
@@ -87,26 +92,22 @@ class MessageQueue(Protocol):
         """Do what must be done from time to time; called often."""
 
     def rest(self) -> None:
-        """Have the server know all that is done: the spout is deactivated, and few calls follow."""
+        """Have the server know all that is done, if it does not: the spout is deactivated, and few calls follow."""
 
     def close(self) -> None:
         """Release everything. What is not acknowledged is delivered again."""
 
-
-@runtime_checkable
-class ReadsAhead(Protocol):
-    """A queue whose `fetch` gives what has come to this task already: nothing need not mean that nothing is there."""
-
     def look_now(self) -> None:
-        """Find out what is there at this moment. For any thread."""
+        """Find out what is there at this moment, if `fetch` gives only what has come to this task already. For any thread."""
 
     def may_have_more(self) -> bool:
         """Whether something of that may not have been fetched yet."""
+        return False
 
 
-def decoded(
-    items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[Sequence[Any]]]
-) -> list[tuple[Sequence[Any], str | None]]:
+def decode_all(
+    items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[V]]
+) -> list[tuple[V | tuple[()], str | None]]:
     """Decode many items at once, and one by one if that fails, so that one bad item spoils no other.
 
     Parameters
@@ -126,7 +127,7 @@ def decoded(
     except (SpoutError, ValueError) as error:
         if len(items) == 1:
             return [((), str(error))]
-    return [decoded([item], decode)[0] for item in items]
+    return [decode_all([item], decode)[0] for item in items]
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,6 @@ class RetryPolicy:
         return self.max_failures
 
     def gives_up(self, failures: int) -> bool:
-        """Whether a message with so many failures is given up."""
         return self.limit is not None and failures >= self.limit
 
     def pause_s(self, failures: int) -> float:
@@ -207,7 +207,6 @@ class Deliveries:
         self._failed: list[Message] = []  # of which the queue does not know yet
         self._is_active = True
         self.away: Away | None = None
-        self._ahead = queue if isinstance(queue, ReadsAhead) else None
         self._is_awaited = False  # whether someone waits for all that the queue has, and it was not asked since
         self._pause_s, self._idle_s = _FIRST_PAUSE_S, _SHORTEST_IDLE_S
         self._try_at = self._work_at = self._fetch_at = 0.0
@@ -219,8 +218,7 @@ class Deliveries:
 
     def look_now(self) -> None:
         """Note that someone waits for all that the queue has at this moment. For any thread."""
-        if self._ahead is not None:
-            self._ahead.look_now()
+        self._queue.look_now()
         self._is_awaited = True
 
     @property
@@ -228,21 +226,20 @@ class Deliveries:
         """Whether something of that may come: a retry, or what the queue has that was not asked, or has not given all."""
         if any(message.trouble is None for _, _, message in self._waiting):
             return True
-        return self._is_awaited or self.away is not None or (self._ahead is not None and self._ahead.may_have_more())
+        return self._is_awaited or self.away is not None or self._queue.may_have_more()
 
     def emit_next(self) -> None:
         """Emit one message if there is one, and do what is due at the queue."""
         now = self._clock()
         if now >= self._work_at if self._ready else now >= self._try_at:
             self._work_at = now + _WORK_EVERY_S
-            self._guarded(lambda: self._work(now))
+            self._run_guarded(lambda: self._work(now))
         if self._ready:
             message = self._ready.popleft()
             self._out[message.id] = message
             self._emits.emit(message.values, message_id=message.id)
 
     def ack(self, id: Hashable) -> None:
-        """Note that the tree of a message is complete."""
         message = self._out.pop(id, None)
         if message is None:
             return  # it was answered before
@@ -251,7 +248,6 @@ class Deliveries:
             self._try_to(self._settle)
 
     def fail(self, id: Hashable) -> None:
-        """Note that the tree of a message failed or timed out."""
         message = self._out.pop(id, None)
         if message is not None:
             self._failed_once_more(message)
@@ -265,7 +261,6 @@ class Deliveries:
         self._try_to(self._rest)
 
     def close(self) -> None:
-        """Tell the queue what is done, and disconnect."""
         self._try_to(self._acknowledge)
         self._queue.close()
 
@@ -360,9 +355,9 @@ class Deliveries:
     def _try_to(self, act: Callable[[], None]) -> None:
         """Do something at the queue now if it answers; it is done later otherwise, or again by the queue."""
         if self.away is None:
-            self._guarded(act)
+            self._run_guarded(act)
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _run_guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
         except SourceAwayError as error:

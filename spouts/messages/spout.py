@@ -60,10 +60,10 @@ class MessageSpout(BaseRichSpout, ABC):
         """Connect; `SpoutError` if the server cannot be reached or does not have what is named."""
         # The collector of a Trident topology shows no errors.
         report = collector.report_error if has(collector, "report_error") else partial(_log.error, "%s")
-        queue = self._connected(context, report)
+        queue = self._connect_with_retries(context, report)
         self._opened = Deliveries(queue, self._policy, self._max_pending, collector, report)
 
-    def _connected(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
+    def _connect_with_retries(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
         deadline = time.monotonic() + _START_S
         while True:
             try:
@@ -98,7 +98,6 @@ class MessageSpout(BaseRichSpout, ABC):
         self._deliveries.fail(msg_id)
 
     def look_now(self) -> None:
-        """Note that someone waits for all that the queue has at this moment; as of `BatchCoordinator`."""
         self._deliveries.look_now()
 
     def is_preparing(self) -> bool:
@@ -106,7 +105,6 @@ class MessageSpout(BaseRichSpout, ABC):
         return self._deliveries.may_have_more
 
     def away(self) -> Away | None:
-        """Return the server while it does not answer; as of `BatchCoordinator`."""
         return self._deliveries.away
 
     @property

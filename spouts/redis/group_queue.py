@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
-from spouts.messages.deliveries import Message, decoded
+from spouts.messages.deliveries import Message, MessageQueue, decode_all
 from spouts.redis.stream_server import NOTHING, Entry, EntryTables, StreamCalls, order_of
 from trident.arrow import python_of
 from trident.errors import SpoutError
@@ -34,7 +34,7 @@ class GroupReading:
     dead_letters: str | None
 
 
-class GroupQueue:
+class GroupQueue(MessageQueue):
     """One consumer of a group over one or several streams.
 
     `server`, `consumer`, `reading`: where it calls, its name in the group, and what it reads.
@@ -88,7 +88,7 @@ class GroupQueue:
                 return own
         now = time.monotonic()
         if now >= self._claim_at:
-            if claimed := self._claimed(room):
+            if claimed := self._claim_streams(room):
                 return claimed  # there may be more
             self._claim_at = now + self._reading.claim_idle_s / 2
         return self._new(room)
@@ -132,9 +132,6 @@ class GroupQueue:
                     doing = f"keeping {len(some)} entries of {stream!r} pending for {self._whose}"
                     self._call(doing, partial(self._claim_own, stream=stream, ids=some))
 
-    def rest(self) -> None:
-        """Nothing to do: Redis knows what is done."""
-
     def close(self) -> None:
         """Close the connections; what is pending stays so, for this consumer's next start or for others."""
         self._server.close()
@@ -151,7 +148,7 @@ class GroupQueue:
         self._own[stream] = entries[-1].id
         return self._delivered_again(entries)
 
-    def _claimed(self, room: int) -> list[Message]:
+    def _claim_streams(self, room: int) -> list[Message]:
         messages: list[Message] = []
         for stream in self._reading.streams:
             if len(messages) < room:
@@ -175,7 +172,6 @@ class GroupQueue:
         return self._messages(there, self._failures_of(there, most))
 
     def _still_there(self, entries: list[Entry]) -> list[Entry]:
-        """Leave out entries that were trimmed or deleted while they were pending, and report them."""
         gone = [entry for entry in entries if not entry.fields]
         if gone:
             self._report(
@@ -192,7 +188,7 @@ class GroupQueue:
         for entry in entries:
             self._held[entry.stream][entry.id] = None
         messages = []
-        for entry, (values, trouble) in zip(entries, decoded(entries, self._rows), strict=True):
+        for entry, (values, trouble) in zip(entries, decode_all(entries, self._rows), strict=True):
             messages.append(Message(entry.key, values, entry, failures.get(entry.id, 0), trouble))
         return messages
 
@@ -235,7 +231,6 @@ class GroupQueue:
         return {each["message_id"].decode(): each["times_delivered"] - 1 for each in pending}
 
     def _take_off(self, stream: str, ids: Sequence[str]) -> None:
-        """Take entries off the list of pending ones."""
         for some in _cut(ids):
             doing = f"acknowledging {len(some)} entries of {stream!r} for {self._whose}"
             self._call(doing, lambda client, some=some: client.xack(stream, self._reading.group, *some))  # type: ignore[misc]

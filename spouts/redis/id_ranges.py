@@ -8,7 +8,7 @@ are trimmed or deleted, and that shows in their number.
     are ids in between, at which the range may be cut into parts.
 ``at``
     `[id, entries, digest]` by stream: up to where it was read, how many of all entries that were ever added that is (None: not
-    known), and the digest of the entry of that id (empty: there was none). Older logs have no digest.
+    known), and the digest of the entry of that id (empty: there was none).
 ``bytes``
     About the size of the batch.
 """
@@ -97,7 +97,7 @@ class _Look(NamedTuple):
     cuts: list[str]
     of_last: str
 
-    def is_of(self, at: str, read: int | None, digest: str = "") -> bool:
+    def is_of(self, at: str, read: int | None, digest: str) -> bool:
         """Whether this is the stream of which `read` entries up to `at` were read, the last one with this digest."""
         if order_of(self.last) < order_of(at) or self.missing(at, read) < 0:
             return False
@@ -182,7 +182,7 @@ class RangeCoordinator(ThrottledCoordinator):
     def lag(self, definition: Definition) -> Lag | None:
         """Say how many entries were behind a batch when a batch was last defined; None if their number is not known."""
         behind = 0
-        for stream, (_, read, *_) in definition["at"].items():
+        for stream, (_, read, _) in definition["at"].items():
             if read is None:
                 return None
             behind += max(0, self._added.get(stream, read) - read)
@@ -214,12 +214,12 @@ class RangeCoordinator(ThrottledCoordinator):
             )
         missing = look.missing(*at[:2])
         if missing:
-            self._lost(stream, at[0], missing)
+            self._report_lost(stream, at[0], missing)
             return look.added - look.length
         read: int | None = at[1]
         return read
 
-    def _lost(self, stream: str, after: str, missing: int) -> None:
+    def _report_lost(self, stream: str, after: str, missing: int) -> None:
         what = (
             f"{missing} entries of the stream {stream!r} on Redis {self._server.place}, behind {after}, were trimmed or "
             "deleted before a batch had them"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -13,7 +14,14 @@ from spouts.messages.deliveries import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from spouts.redis.group_queue import GroupQueue, GroupReading
 from spouts.redis.id_ranges import RangeCoordinator, RangeEmitter
-from spouts.redis.stream_server import EntryTables, RedisServerOptions, ServerAway, StreamCalls, StreamServer
+from spouts.redis.stream_server import (
+    EntryTables,
+    RedisServerOptions,
+    ServerAway,
+    StreamCalls,
+    StreamServer,
+    order_of,
+)
 from trident.errors import ConfigError, ReportedFailedException, TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import OnNewLog, SpoutType
@@ -21,7 +29,17 @@ from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, Topolo
 from trident.storm.storm_tuples import Tuple
 
 _log = logging.getLogger(__name__)
-_ID = re.compile(r"\d+(-\d+)?$")
+_ID = re.compile(r"\d{1,20}(-\d{1,20})?", re.ASCII)
+
+
+def _check_streams(streams: str | Sequence[str], first: str) -> tuple[str, ...]:
+    """Return the keys of the streams; `ConfigError` for what is no key, and for a beginning that is none."""
+    keys = (streams,) if isinstance(streams, str) else tuple(dict.fromkeys(streams))
+    if not keys or not all(keys):
+        raise ConfigError(f"streams={streams!r}: give the name of a stream, or a list of names")
+    if first != "$" and not (_ID.fullmatch(first) and max(order_of(first)) < 1 << 64):
+        raise ConfigError(f'first={first!r}: give "0" (all entries), "$" (only new ones), or an id like "1700000-0"')
+    return keys
 
 
 class TransactionalRedisStreamSpout:
@@ -68,15 +86,9 @@ class TransactionalRedisStreamSpout:
         **server: Any,
     ) -> None:
         self._options = RedisServerOptions(url, **server)
-        self._streams = [streams] if isinstance(streams, str) else list(dict.fromkeys(streams))
-        if not self._streams or not all(self._streams):
-            raise ValueError("give the name of a stream, or a list of names")
-        if first != "$" and not _ID.match(first):
-            raise ValueError(
-                f'first is {first!r}; it must be "0" (all entries), "$" (only new ones), or an id like "1700000-0"'
-            )
-        if max_entries < len(self._streams):
-            raise ValueError(f"max_entries is {max_entries}; it must be at least 1 for each stream")
+        self._streams = _check_streams(streams, first)
+        if not len(self._streams) <= max_entries < math.inf:
+            raise ValueError(f"max_entries is {max_entries}; it must be at least 1 for each stream, and finite")
         if lost_entries not in ("refuse", "skip"):
             raise ValueError(f"lost_entries is {lost_entries!r}; it must be 'refuse' or 'skip'")
         self._tables = EntryTables(fields, len(self._streams) > 1 if with_stream is None else with_stream)
@@ -161,20 +173,14 @@ class RedisStreamRichSpout(MessageSpout):
         with_stream: bool | None = None,
         **server: Any,
     ) -> None:
-        keys = (streams,) if isinstance(streams, str) else tuple(dict.fromkeys(streams))
+        keys = _check_streams(streams, first)
         self._options = RedisServerOptions(url, **server)
         self._tables = EntryTables(fields, len(keys) > 1 if with_stream is None else with_stream)
         policy = RetryPolicy(max_failures, first_pause_s, longest_pause_s, dead_letters)
         super().__init__(self._tables.fields, policy, max_pending)
         self._reading = GroupReading(keys, group, first, claim_idle_s, dead_letters)
-        if not keys or not all(keys) or not group:
-            raise ConfigError(
-                f"streams={streams!r}, group={group!r}: give the name of a stream or several, and of a group"
-            )
-        if first != "$" and not _ID.match(first):
-            raise ConfigError(
-                f'first={first!r}: give "0" (all entries), "$" (only new ones), or an id like "1700000-0"'
-            )
+        if not group:
+            raise ConfigError(f"group={group!r}: give the name of a group")
         if not claim_idle_s > 0:
             raise ConfigError(f"claim_idle_s={claim_idle_s!r}: give a number of seconds above 0")
         if dead_letters in keys:

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import pyarrow as pa
 
 from spouts.files.parsed_columns import refuse_bent_numbers
+from trident.alignment import read_moments
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SourceAwayError, SpoutError
 from trident.fields import Fields, FieldsLike
-from trident.moment_columns import read_moments
 from trident.servers.redis_server import RedisServer, driver, error_text, is_transient
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,6 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies it among all entries."""
         return self.stream, self.id
 
 
@@ -192,12 +191,12 @@ class EntryTables:
         key = name.encode()
         raw = [entry.fields.get(key) for entry in entries]
         try:
-            return _typed(raw, type_)
+            return _parse_column(raw, type_)
         except (pa.ArrowException, ValueError) as error:
             raise _misfit(entries, raw, name, type_, error) from error
 
 
-def _typed(raw: list[bytes | None], type_: pa.DataType) -> Any:
+def _parse_column(raw: list[bytes | None], type_: pa.DataType) -> Any:
     array = pa.array(raw, pa.binary())
     if pa.types.is_binary(type_):
         return array
@@ -214,7 +213,7 @@ def _misfit(
 ) -> SpoutError:
     for entry, value in zip(entries, raw, strict=True):
         try:
-            _typed([value], type_)
+            _parse_column([value], type_)
         except (pa.ArrowException, ValueError) as cause:
             why = f": {cause}" if pa.types.is_temporal(type_) else ""
             shown = value if value is None or len(value) <= 80 else value[:80] + b"..."

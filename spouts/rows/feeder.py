@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from spouts.rows.fixed_batch import DriverRows, fitted, table_of_rows
+from spouts.rows.fixed_batch import DriverRows, fit_table, table_of_rows
 from trident.arrow import TablePart, cut_table, schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
@@ -54,7 +54,7 @@ class FeederBatchSpout(DriverRows):
 
     def feed_nowait(self, rows: Sequence[Sequence[Any]] | pa.Table) -> int:
         """Queue the rows of a batch and return at once, with the number of the feed (0, 1, 2 …)."""
-        table = fitted(rows, self._fields) if isinstance(rows, pa.Table) else table_of_rows(self._fields, rows)
+        table = fit_table(rows, self._fields) if isinstance(rows, pa.Table) else table_of_rows(self._fields, rows)
         return self._own().put(table)
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> _Feeds:
@@ -93,14 +93,12 @@ class _Feeds(BatchCoordinator):
         self._batches: dict[int, int] = {}
 
     def put(self, table: pa.Table) -> int:
-        """Queue the rows of a feed; return its number."""
         with self._lock:
             number, self._fed = self._fed, self._fed + 1
             self._tables[number] = table
             return number
 
     def wait(self, number: int, timeout_s: float) -> None:
-        """Wait until a feed is committed; see `FeederBatchSpout.feed`."""
         with self._lock:
             closings, deadline = self._closings, monotonic() + timeout_s
             while self._committed < number:
@@ -117,7 +115,7 @@ class _Feeds(BatchCoordinator):
                         f"feed {number} was not committed within {timeout_s:g} s ({where}). "
                         "Is the topology started, and has it failed? The rows stay queued"
                     )
-                self._changed.wait(left)
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))  # which `math.inf` is beyond
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Give the next feed, None if there is none yet. A log of an earlier process is continued with new feeds."""
@@ -130,7 +128,6 @@ class _Feeds(BatchCoordinator):
         return {"feeder": self.id, "feed": number}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
-        """Cut the rows of a feed into views."""
         table = self._table(definition)
         if table is None:
             raise ReplayMismatchError(
@@ -141,7 +138,6 @@ class _Feeds(BatchCoordinator):
         return cut_table(table, parallelism)
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes the rows of a feed take; None if this process does not have them."""
         table = self._table(definition)
         return None if table is None else int(table.nbytes)
 
@@ -163,13 +159,11 @@ class _Feeds(BatchCoordinator):
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake up the threads that wait for a feed that is not committed."""
         with self._lock:
             self._closings += 1
             self._changed.notify_all()
 
     def _number(self, definition: Definition) -> int | None:
-        """Return the number of a feed; None if another process fed it."""
         return int(definition["feed"]) if definition["feeder"] == self.id else None
 
     def _table(self, definition: Definition) -> pa.Table | None:

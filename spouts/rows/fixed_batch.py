@@ -42,7 +42,6 @@ class DriverRows:
         return self._fields
 
     def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
-        """Return the worker's side, which carries no rows: the parts do."""
         return TableEmitter()
 
 
@@ -70,7 +69,7 @@ class FixedBatchSpout(DriverRows):
                 raise TopologyError("rows and tables cannot be mixed in one FixedBatchSpout; give either")
             if None in named.types:
                 named = _with_types(named, tables[0])
-            table = pa.concat_tables([fitted(one, named) for one in tables])
+            table = pa.concat_tables([fit_table(one, named) for one in tables])
         else:
             rows = _flat(rows_or_batches)
             _check_arity(named, rows)
@@ -92,7 +91,7 @@ class FixedBatchSpout(DriverRows):
                     "the batches of a spout have one schema"
                 )
         spout = cls(fields, 1, given[0].slice(0, 0), cycle=cycle)
-        spout._set(fields, [fitted(table, fields) for table in given if table.num_rows], None, cycle)
+        spout._set(fields, [fit_table(table, fields) for table in given if table.num_rows], None, cycle)
         return spout
 
     def _set(self, fields: Fields, tables: list[pa.Table], max_batch_size: int | None, cycle: bool) -> None:
@@ -166,7 +165,7 @@ def _flat(given: Sequence[Any]) -> list[Any]:
 
 def _with_types(fields: Fields, table: pa.Table) -> Fields:
     if table.num_columns != len(fields):
-        fitted(
+        fit_table(
             table, Fields(*(f"{name}: string" for name in fields.names))
         )  # raises, because the number of columns differs
     own = fields_of_schema(table.schema).types
@@ -183,13 +182,13 @@ def _said(schema: pa.Schema) -> str:
 def _typed_fields(fields: Fields, rows: Sequence[Sequence[Any]]) -> Fields:
     """Return the fields; a type that is not declared follows from the rows' Python values."""
     types = [
-        type_ if type_ is not None else _inferred(name, (row[at] for row in rows))
+        type_ if type_ is not None else _infer_type(name, (row[at] for row in rows))
         for at, (name, type_) in enumerate(fields.pairs)
     ]
     return Fields.of(fields.names, types)
 
 
-def _inferred(name: str, values: Iterator[Any]) -> str:
+def _infer_type(name: str, values: Iterator[Any]) -> str:
     found: dict[str, int] = {}
     for number, value in enumerate(values):
         if value is None or (isinstance(value, (list, tuple, dict)) and not value):
@@ -249,7 +248,7 @@ def table_of_rows(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
         raise TopologyError(f"the rows do not fit the fields ({fields}): {error}") from error
 
 
-def fitted(table: pa.Table, fields: Fields) -> pa.Table:
+def fit_table(table: pa.Table, fields: Fields) -> pa.Table:
     """Return a table under the fields' names and types: itself, not copied, where it has them already."""
     if table.num_columns != len(fields):
         said = f"the table has {table.num_columns} columns {table.column_names}"

@@ -119,12 +119,12 @@ class RateSpout:
             raise ValueError("RateSpout needs a rate: give rows_per_second, rows_per_batch or both")
         if rows_per_second is not None and not 0 < rows_per_second < float("inf"):
             raise ValueError(f"rows_per_second is {rows_per_second}; it must be more than 0")
-        check_limits(rows_per_batch=rows_per_batch, partitions=partitions)
+        _check_counts(rows_per_batch=rows_per_batch, partitions=partitions, rows=rows)
         if ramp_up_s and rows_per_second is None:
             raise ValueError(f"ramp_up_s is {ramp_up_s}, but there is no rate to reach; give rows_per_second")
-        if min(rows or 0, ramp_up_s) < 0:
-            raise ValueError(f"rows is {rows} and ramp_up_s is {ramp_up_s}; neither may be negative")
-        if tick_s < 0.001:
+        if (rows or 0) < 0 or not 0 <= ramp_up_s < float("inf"):
+            raise ValueError(f"rows is {rows} and ramp_up_s is {ramp_up_s}; neither may be negative, nor endless")
+        if not 0.001 <= tick_s < float("inf"):
             raise ValueError(f"tick_s is {tick_s}; it must be at least 0.001")
         self._rate, self._ramp_up_s = float(rows_per_second or 0), float(ramp_up_s)
         self._limits = _Limits(rows_per_batch or _GREATEST_BATCH, rows, round(tick_s * 1e6), partitions)
@@ -141,6 +141,14 @@ class RateSpout:
         return _RateEmitter()
 
 
+def _check_counts(**counts: int | None) -> None:
+    given = {name: count for name, count in counts.items() if count is not None}
+    for name, count in given.items():
+        if count % 1 != 0:  # nor NaN or infinite
+            raise ValueError(f"{name} is {count}; it must be a whole number")
+    check_limits(**{name: count for name, count in given.items() if name != "rows"})
+
+
 class _RateCoordinator(ThrottledCoordinator):
     """Says which rows make up a batch, by the clock."""
 
@@ -151,12 +159,11 @@ class _RateCoordinator(ThrottledCoordinator):
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Take what is due after the batch before; None if that is nothing yet, or all rows were emitted."""
         start = 0 if previous is None else int(previous["end"])
-        schedule = self._schedule = self._continued(start, previous)
+        schedule = self._schedule = self._schedule_from(start, previous)
         end = min(self._end(schedule), start + self._most(self._limits.rows_per_batch))
         return {"start": start, "end": end, **asdict(schedule)} if end > start else None
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[RatePart]:
-        """Cut the rows into parts of equal length."""
         start, rows = int(definition["start"]), int(definition["end"]) - int(definition["start"])
         count = min(rows, self._limits.partitions or max(1, min(parallelism, rows // _ROWS_PER_PART)))
         bounds = [start + rows * k // count for k in range(count + 1)]
@@ -171,7 +178,7 @@ class _RateCoordinator(ThrottledCoordinator):
             return None
         return Lag(max(0, self._end(_schedule_of(definition)) - int(definition["end"])), "records")
 
-    def _continued(self, start: int, previous: Definition | None) -> RowSchedule:
+    def _schedule_from(self, start: int, previous: Definition | None) -> RowSchedule:
         """Return the schedule of the row `start`: the one before, or a new one if there was none or the rate changed."""
         if not self._rate:
             return RowSchedule(start, self._now_us(), 0.0, 0.0)

@@ -74,7 +74,6 @@ class Checkpoint:
 
 
 def digest_of(offsets: str) -> str:
-    """Return the digest of the text of `offsets/N`."""
     return hashlib.sha256(offsets.encode()).hexdigest()[:16]
 
 

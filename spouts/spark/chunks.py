@@ -91,7 +91,7 @@ def _write_rows(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits)
         context = TaskContext.get()
         return write_chunks(folder, fields, limits, 0 if context is None else context.partitionId(), batches)
 
-    columns = df.select(*("`" + name.replace("`", "``") + "`" for name in fields.names))
+    columns = df.toDF(*(f"c{at}" for at in range(len(fields))))  # PySpark maps only columns whose names need no quotes
     chunks = [Chunk(*row[2:]) for row in sorted(columns.mapInArrow(write, _WRITTEN).collect())]
     for path in (Path(folder, chunk.file) for chunk in chunks):
         if not path.exists():
@@ -157,7 +157,6 @@ def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import os
 import re
-import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from spouts.spark.chunks import (
 )
 from spouts.spark.query_batches import QueryCoordinator, QuerySettings
 from trident.arrow import schema_of
+from trident.channel import DaemonPool
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import (
@@ -48,6 +49,7 @@ from trident.spout.interfaces import (
 from trident.spout.query_batches import fields_of_schema
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 CHUNKS_PER_BATCH = 8
@@ -59,6 +61,7 @@ _NOT_ON_CONNECT = (
     "does not work on Spark Connect, whose server does not call a function of this process for each batch: let "
     "topology.foreach_batch(…) return the function for the query's writeStream.foreachBatch, or use a classic session"
 )
+_CANCEL_S = 10.0
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -95,7 +98,6 @@ class _DataFrameSource:
         return self._fields
 
     def get_emitter(self, conf: Mapping[str, Any]) -> ChunkEmitter:
-        """Return the worker's side."""
         return ChunkEmitter()
 
     def _open_dataframe(self) -> DataFrame:
@@ -247,8 +249,10 @@ def _checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
 
 
 def _fields_of(df: DataFrame) -> Fields:
-    """Return the columns of a DataFrame as fields; `TopologyError` for a type that tuples do not have."""
+    """Return the columns of a DataFrame as fields; `TopologyError` if it has none, or for a type that tuples do not have."""
     fields = fields_of_schema(df.schema)
+    if not len(fields):
+        raise TopologyError("a DataFrame without columns has no rows that could be written: select one, such as lit(1)")
     schema_of(fields)
     return fields
 
@@ -288,15 +292,15 @@ class DataFrameCoordinator(ThrottledCoordinator):
         self._manifest: Manifest | None = None
         self._has_swept = False
         self._begun = False  # whether this driver defined or cut a batch
-        self._writing = _Writing(lambda: self._written(open_dataframe()))
+        self._writing = _Writing(lambda: self._write_rows(open_dataframe()))
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Return the next chunks; None while the rows are being written, and after the last."""
         if previous is not None and previous["end"] == previous["of"]:
             if not self._begun:  # then the batch is committed, and the driver before this one was killed
-                self._done(previous)
+                self._remove_rows(previous)
             return None
-        manifest = self._loaded() if previous is None else self._of(previous)
+        manifest = self._load_manifest() if previous is None else self._of(previous)
         if manifest is None:
             manifest = self._manifest = self._writing.result()
         if manifest is None:
@@ -325,7 +329,6 @@ class DataFrameCoordinator(ThrottledCoordinator):
         return {"snapshot": manifest.id, "start": start, "end": end, "of": len(chunks), **counted}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ChunkPart]:
-        """Cut the chunks of a batch into parts."""
         self._begun, manifest = True, self._of(definition)
         chunks = manifest.chunks[definition["start"] : definition["end"]]
         return cut_chunks(manifest.rows_folder(self._folder), chunks, parallelism)
@@ -336,7 +339,7 @@ class DataFrameCoordinator(ThrottledCoordinator):
             remove_others(self._folder, definition["snapshot"])
             self._has_swept = True
         if definition["end"] == definition["of"]:
-            self._done(definition)
+            self._remove_rows(definition)
 
     def size(self, definition: Definition) -> int | None:
         return int(definition["bytes"])
@@ -346,14 +349,14 @@ class DataFrameCoordinator(ThrottledCoordinator):
         return Lag(int(definition["left"]), "records")
 
     def is_preparing(self) -> bool:
-        return self._writing.is_on and self._manifest is None
+        return self._writing.has_begun and self._manifest is None
 
     def close(self) -> None:
         self._writing.cancel()
 
     # ---- the written rows -------------------------------------------------------------------------------------------
 
-    def _loaded(self) -> Manifest | None:
+    def _load_manifest(self) -> Manifest | None:
         """Return the manifest, None if the rows are not written yet."""
         if self._manifest is None:
             manifest = read_manifest(self._folder)
@@ -366,7 +369,7 @@ class DataFrameCoordinator(ThrottledCoordinator):
         return self._manifest
 
     def _of(self, definition: Definition) -> Manifest:
-        manifest = self._loaded()
+        manifest = self._load_manifest()
         if manifest is None or manifest.id != definition["snapshot"]:
             found = "no rows of a DataFrame" if manifest is None else f"the rows of snapshot {manifest.id}"
             raise ReplayMismatchError(
@@ -375,13 +378,13 @@ class DataFrameCoordinator(ThrottledCoordinator):
             )
         return manifest
 
-    def _written(self, df: DataFrame) -> Manifest:
+    def _write_rows(self, df: DataFrame) -> Manifest:
         limits = ChunkLimits(*(max(1, limit // CHUNKS_PER_BATCH) for limit in self._limits))
         manifest = write_dataframe(df, self._folder, self._fields, limits, self._owner)
         _log.info("wrote %d rows in %d chunks to %s", manifest.rows, len(manifest.chunks), self._folder)
         return manifest
 
-    def _done(self, definition: Definition) -> None:
+    def _remove_rows(self, definition: Definition) -> None:
         if self._keep:
             return
         manifest = self._manifest or read_manifest(self._folder)
@@ -391,43 +394,38 @@ class DataFrameCoordinator(ThrottledCoordinator):
 
 
 class _Writing:
-    """Writes in a thread; `result` begins it, and returns None until it is done."""
+    """Writes in a thread; `result` begins it, and returns None until it is done. After an error the next call tries again."""
 
     def __init__(self, write: Callable[[], Manifest]) -> None:
         self._write, self._tag = write, f"trident-rows-{uuid.uuid4().hex}"
-        self._thread: threading.Thread | None = None
-        self._manifest: Manifest | None = None
-        self._error: Exception | None = None
-        self.is_on = False
+        self._future: Future[Manifest] | None = None
+        self.has_begun = False
 
     def result(self) -> Manifest | None:
-        if self._thread is None:
-            self.is_on = True
-            self._thread = threading.Thread(target=self._run, name="dataframe-rows", daemon=True)
-            self._thread.start()
-        if self._thread.is_alive():
+        if self._future is None:
+            self.has_begun, pool = True, DaemonPool(1, "dataframe-rows")
+            self._future = pool.submit(self._run)
+            pool.shutdown(wait=False)
+        if not self._future.done():
             return None
-        if self._error is not None:
-            error, self._error, self._thread = self._error, None, None  # the next call tries again
-            raise SpoutError(f"the rows of a DataFrame cannot be written: {said_by_spark(error)}") from error
-        self.is_on = False
-        return self._manifest
-
-    def _run(self) -> None:
-        from pyspark import SparkContext
-
+        future, self._future = self._future, None
         try:
-            context = SparkContext._active_spark_context  # noqa: SLF001  PySpark has no public question
-            if context is not None:
-                context.addJobTag(self._tag)
-            self._manifest = self._write()
-        except Exception as error:  # noqa: BLE001  raised by the next `result`
-            self._error = error
+            return future.result()
+        except Exception as error:
+            raise SpoutError(f"the rows of a DataFrame cannot be written: {said_by_spark(error)}") from error
+
+    def _run(self) -> Manifest:
+        if (context := _active_context()) is not None:
+            context.addJobTag(self._tag)
+        return self._write()
 
     def cancel(self) -> None:
-        from pyspark import SparkContext
-
-        context = SparkContext._active_spark_context  # noqa: SLF001  as above
-        if self._thread is not None and self._thread.is_alive() and context is not None:
+        if self._future is not None and not self._future.done() and (context := _active_context()) is not None:
             context.cancelJobsWithTag(self._tag)
-            self._thread.join(10)
+            wait([self._future], _CANCEL_S)
+
+
+def _active_context() -> SparkContext | None:
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context  # noqa: SLF001  PySpark has no public question

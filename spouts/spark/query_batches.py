@@ -81,7 +81,7 @@ class QueryCoordinator(BatchCoordinator):
             self._last = previous
         query = self._running()
         try:
-            handed = query.handed()
+            handed = query.waiting_batch()
         except SpoutError:
             self._end()  # the next call starts it again
             raise
@@ -107,7 +107,7 @@ class QueryCoordinator(BatchCoordinator):
         self._remove(definition)  # first: a batch that Spark gives again is deleted again
         self._open = None
         if self._query is not None:
-            self._query.recorded(definition)
+            self._query.let_complete(definition)
 
     def size(self, definition: Definition) -> int | None:
         return int(definition["bytes"])
@@ -231,7 +231,7 @@ class StreamQuery:
 
     # ---- for the topology -------------------------------------------------------------------------------------------
 
-    def handed(self) -> Definition | None:
+    def waiting_batch(self) -> Definition | None:
         """Return the batch that waits to be recorded, None if there is none; raise what ended the query."""
         with self._changed:
             if isinstance(self._error, SpoutError):
@@ -240,7 +240,7 @@ class StreamQuery:
                 raise SpoutError(f"the streaming query failed: {said_by_spark(self._error)}") from self._error
             return None if self._handed == self._recorded else self._handed
 
-    def recorded(self, definition: Definition) -> None:
+    def let_complete(self, definition: Definition) -> None:
         """Let Spark complete this batch, which waits or will be handed over soon."""
         with self._changed:
             self._recorded = definition
@@ -297,7 +297,7 @@ class StreamQuery:
                     "the streaming query was stopped by someone else: by a call of stop(), or because another query with "
                     "its checkpoint was started. Give each topology a checkpoint of its own"
                 )
-        except Exception as error:  # noqa: BLE001  raised by `handed`
+        except Exception as error:  # noqa: BLE001  raised by `waiting_batch`
             with self._changed:
                 if not self._closing:
                     self._error = self._error or error

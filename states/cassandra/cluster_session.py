@@ -60,7 +60,7 @@ class CassandraConnection:
         self._lock = threading.Lock()
         self._cluster = _cluster(options)
         try:
-            with self.translated("open a session"):
+            with self.translate_errors("open a session"):
                 self._session = self._cluster.connect()
         except BaseException:
             self._cluster.shutdown()
@@ -70,7 +70,7 @@ class CassandraConnection:
         """Return the prepared statement of a text for a consistency level; `serial`: it reads or writes by condition."""
         with self._lock:
             if (cql, level) not in self._prepared:
-                with self.translated(f"prepare {cql!r}"):
+                with self.translate_errors(f"prepare {cql!r}"):
                     statement = self._prepare(cql)
                 statement.consistency_level = getattr(ConsistencyLevel, level)
                 # Every write carries its own timestamp, so it may be sent again; a conditional one is decided again.
@@ -94,17 +94,17 @@ class CassandraConnection:
 
     def execute(self, statement: Any, doing: str) -> list[tuple[Any, ...]]:
         """Run one bound statement, or a text, and return its rows."""
-        with self.translated(doing):
+        with self.translate_errors(doing):
             return list(self._session.execute(statement))
 
-    def paged(self, statement: Any, doing: str) -> Iterator[tuple[Any, ...]]:
+    def iter_rows(self, statement: Any, doing: str) -> Iterator[tuple[Any, ...]]:
         """Run one bound statement and iterate over its rows, fetched page by page as they are asked for."""
-        with self.translated(doing):
+        with self.translate_errors(doing):
             yield from self._session.execute(statement)
 
     def define(self, cql: str) -> None:
         """Change the schema and wait until all nodes agree on it."""
-        with self.translated(f"run {cql!r}"):
+        with self.translate_errors(f"run {cql!r}"):
             self._session.execute(cql, timeout=_DDL_TIMEOUT_S)
 
     def stream(self, statements: Iterable[Any], width: int, doing: str) -> Iterator[Any]:
@@ -115,7 +115,7 @@ class CassandraConnection:
         """
         under_way: deque[Any] = deque()
         try:
-            with self.translated(doing):
+            with self.translate_errors(doing):
                 for statement in statements:
                     under_way.append(self._session.execute_async(statement))
                     if len(under_way) >= width:
@@ -132,12 +132,12 @@ class CassandraConnection:
         self._cluster.shutdown()
 
     @contextmanager
-    def translated(self, doing: str) -> Iterator[None]:
+    def translate_errors(self, doing: str) -> Iterator[None]:
         """Raise errors of the driver as `BackendError`, with what was tried and where."""
         try:
             yield
         except _ANY as error:
-            raise _translated(f"cannot {doing} in Cassandra at {self.address}", self.address, error) from error
+            raise _backend_error(f"cannot {doing} in Cassandra at {self.address}", self.address, error) from error
 
 
 def _is_being_loaded(error: Exception) -> bool:
@@ -147,7 +147,7 @@ def _is_being_loaded(error: Exception) -> bool:
     )
 
 
-def _translated(tried: str, address: str, error: Exception) -> BackendError:
+def _backend_error(tried: str, address: str, error: Exception) -> BackendError:
     # The answer of each node says more than the summary that no node could do it.
     causes = list(error.errors.values()) if isinstance(error, NoHostAvailable) and error.errors else [error]
     text = "; ".join(dict.fromkeys(str(cause) or type(cause).__name__ for cause in causes[:3]))

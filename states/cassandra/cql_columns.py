@@ -87,7 +87,7 @@ class CqlColumn(PlainColumn[CqlForm]):
 
     @property
     def quoted(self) -> str:
-        return quoted(self.name)
+        return quote_name(self.name)
 
     def cells(self, values: Sequence[Any]) -> list[bytes | None]:
         """Return values as the bytes of their cells; an error names the column and the value that does not fit."""
@@ -97,7 +97,7 @@ class CqlColumn(PlainColumn[CqlForm]):
         to_bytes = self.form.to_bytes
         return [None if value is None else to_bytes(value) for value in plain]
 
-    def loaded(self, values: Sequence[Any]) -> Sequence[Any]:
+    def from_driver(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values that the driver has read in their one form."""
         if self.form.of_driver is not None:
             values = [None if value is None else self.form.of_driver(value) for value in values]
@@ -134,9 +134,9 @@ class CqlColumns(PlainColumns[CqlColumn]):
         """Return the names that a row may have, each once."""
         return [key for key in dict.fromkeys(names) if not self.has_no_row(key)]
 
-    def loaded(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
+    def keys_of(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
         parts = zip(self.keys, zip(*rows, strict=True), strict=True)
-        return list(zip(*(key.loaded(part) for key, part in parts), strict=True))
+        return list(zip(*(key.from_driver(part) for key, part in parts), strict=True))
 
     def cells(self, keys: Sequence[Key], values: Sequence[Any]) -> list[tuple[bytes | None, ...]]:
         """Return keys and what is stored for them as rows of cells, in the order of `read`."""
@@ -169,7 +169,7 @@ class CqlColumns(PlainColumns[CqlColumn]):
         )
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -186,10 +186,10 @@ def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> C
     if options.layout == "binary":
         return None
 
-    def misnamed(field: str, is_key: bool) -> str | None:
+    def why_misnamed(field: str, is_key: bool) -> str | None:
         return f"no column can be called {field!r}" if field.lower().startswith(OWN) or not field else None
 
-    shape = asked_shape(conf, options, CqlColumn.form_of, misnamed)
+    shape = asked_shape(conf, options, CqlColumn.form_of, why_misnamed)
     keys = tuple(CqlColumn.of(*field, True) for field in shape.keys)
     if [key.declared for key in keys] == ["string"]:
         keys = (keys[0]._replace(form=_ONLY_KEY),)

@@ -11,7 +11,7 @@ from states.cassandra.cluster_session import borrow, give_back
 from states.cassandra.cql_columns import CqlColumns
 from states.cassandra.fence import CassandraFence, CassandraRegister, timestamp
 from states.cassandra.options import CassandraOptions, table_name
-from states.cassandra.schema import RECORDS, RECORDS_FORM, form_of_bytes, form_of_columns, open_table
+from states.cassandra.schema import RECORDS, RECORDS_FORM, ROWS, TableForm, form_of_columns, open_table
 from states.cassandra.statements import BucketColumns, ColumnRows, StateRows
 from trident.errors import CommitOrderError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
@@ -25,14 +25,8 @@ class CassandraBackingMap(BackingMap):
 
     It connects when it is made. In a forked child it connects again when it is first used.
 
-    Parameters
-    ----------
-    options
-        See `CassandraOptions`.
-    conf
-        The names of the topology and the state; `read_only`.
-    partition
-        Number of the state partition: the place of its sentinel. The place of a key does not depend on it.
+    `conf`: the names of the topology and the state; `read_only`.
+    `partition`: the place of its sentinel. The place of a key does not depend on it.
     """
 
     facts = MapFacts(shares_keys=True)
@@ -62,14 +56,9 @@ class CassandraBackingMap(BackingMap):
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many keys; return once a quorum has them on its commit logs.
 
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel. Earlier writes lose against the other writer's.
-        StateLossDetected
-            The sentinel is gone.
-        BackendError
-            No answer, or a refusal; any part may be written. Writing the same again is harmless.
+        Raises `FencedError`: another writer has moved the sentinel. Earlier writes lose against the other writer's.
+        Raises `StateLossDetected`: the sentinel is gone.
+        Raises `BackendError`: no answer, or a refusal; any part may be written. Writing the same again is harmless.
         """
         if len(keys) != len(values):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
@@ -139,15 +128,16 @@ class CassandraBackingMap(BackingMap):
     def _open(self) -> None:
         self._connection = borrow(self._options)
         try:
-            self._rows, self._fence = self._opened()
+            self._rows, self._fence = self._open_tables()
         except BaseException:
             give_back(self._connection)
             raise
 
-    def _opened(self) -> tuple[StateRows, CassandraFence]:
+    def _open_tables(self) -> tuple[StateRows, CassandraFence]:
         """Make sure of the tables; return the rows and the fence."""
         options, connection, state = self._options, self._connection, self._conf.prefix
-        table = open_table(connection, options, self._table, form_of_bytes(options), self._conf.read_only)
+        form = TableForm(ROWS, "state", options.buckets)  # the records are among the keys and values
+        table = open_table(connection, options, self._table, form, self._conf.read_only)
         registers = partial(CassandraRegister, connection, table, state, options)
         rows = StateRows(
             connection, options, table, BucketColumns(state, options.buckets), f"of state {state!r} in {table}"
@@ -202,7 +192,7 @@ class ColumnsMap(CassandraBackingMap):
             self._fence.let_go(self._columns.names(keys))
         super().multi_delete(keys)
 
-    def _opened(self) -> tuple[StateRows, CassandraFence]:
+    def _open_tables(self) -> tuple[StateRows, CassandraFence]:
         options, connection, is_read = self._options, self._connection, self._conf.read_only
         table = open_table(
             connection, options, self._table, form_of_columns(self._columns), is_read, self._conf.evolves

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from states.cassandra.cluster_session import CassandraConnection
-from states.cassandra.cql_columns import CqlColumns, quoted
+from states.cassandra.cql_columns import CqlColumns, quote_name
 from states.cassandra.options import CassandraOptions
 from trident.errors import ConfigError, StateError
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
@@ -16,7 +16,7 @@ from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 RECORDS = f"{OWN}records"
 """The table of the floors and sentinels of the states that have tables with columns."""
 
-_ROWS = {
+ROWS = {
     "state": ("partition_key", 0, "text"),
     "bucket": ("partition_key", 1, "int"),
     "key": ("clustering", 0, "blob"),
@@ -45,22 +45,17 @@ class TableForm(NamedTuple):
         return f"trident {self.what} table, layout {_LAYOUT}{buckets}"
 
     def create(self, full: str) -> str:
-        columns = ", ".join(f"{quoted(name)} {type_}" for name, (_, _, type_) in self.columns.items())
+        columns = ", ".join(f"{quote_name(name)} {type_}" for name, (_, _, type_) in self.columns.items())
         kinds = {name: kind for name, (kind, _, _) in self.columns.items()}
-        partition = ", ".join(quoted(name) for name, kind in kinds.items() if kind == "partition_key")
-        rest = "".join(f", {quoted(name)}" for name, kind in kinds.items() if kind == "clustering")
+        partition = ", ".join(quote_name(name) for name, kind in kinds.items() if kind == "partition_key")
+        rest = "".join(f", {quote_name(name)}" for name, kind in kinds.items() if kind == "clustering")
         return (
             f"CREATE TABLE IF NOT EXISTS {full} ({columns}, PRIMARY KEY (({partition}){rest})) "
             f"WITH comment = '{self.comment}'"
         )
 
 
-RECORDS_FORM = TableForm(_ROWS)
-
-
-def form_of_bytes(options: CassandraOptions) -> TableForm:
-    """Return the form of a table of keys and values that are bytes, with the records among them."""
-    return TableForm(_ROWS, "state", options.buckets)
+RECORDS_FORM = TableForm(ROWS)
 
 
 def form_of_columns(columns: CqlColumns) -> TableForm:
@@ -98,7 +93,7 @@ def open_table(
             connection.define(form.create(full))
             found = _describe(connection, options.keyspace, table)
         if evolves and found is not None:
-            found = _evolved(connection, options, table, form, found, read_only)
+            found = _add_missing_columns(connection, options, table, form, found, read_only)
         _check_table(full, found, form, options.address)
     return full
 
@@ -106,7 +101,7 @@ def open_table(
 _Described = tuple[dict[str, Any], str, int]
 
 
-def _evolved(
+def _add_missing_columns(
     connection: CassandraConnection,
     options: CassandraOptions,
     table: str,
@@ -123,7 +118,7 @@ def _evolved(
                 "change the type of a column. Nothing was written. Keep the former type, or give the new declaration another "
                 "table, and move the state there with `trident state move`"
             )
-    lacking = [f"{quoted(name)} {type_}" for name, (_, _, type_) in form.columns.items() if name not in there]
+    lacking = [f"{quote_name(name)} {type_}" for name, (_, _, type_) in form.columns.items() if name not in there]
     if not lacking:
         return found
     if read_only:
@@ -233,7 +228,7 @@ def check_consistency(options: CassandraOptions, replication: Mapping[str, str])
     local = any(level.startswith(("LOCAL", "EACH")) for level in levels)
     # A level that counts within a data centre does not cover the others, so only the copies of one count.
     there = _local_copies(options, copies) if local else sum(copies.values())
-    reached = [_reached(level, there, local and len(copies) > 1) for level in levels]
+    reached = [_replicas_reached(level, there, local and len(copies) > 1) for level in levels]
     if sum(reached) <= there and not options.allow_weak_consistency:
         read, write = levels
         raise ConfigError(
@@ -254,7 +249,7 @@ def _local_copies(options: CassandraOptions, copies: Mapping[str, int]) -> int:
     return copies[options.local_dc]
 
 
-def _reached(level: str, copies: int, one_of_several: bool) -> int:
+def _replicas_reached(level: str, copies: int, one_of_several: bool) -> int:
     name = level.removeprefix("LOCAL_").removeprefix("EACH_")
     if one_of_several and name == level and level != "ALL":
         return 0  # its copies may be anywhere, perhaps none of them here

@@ -56,10 +56,10 @@ class BucketColumns:
         """Return rows, of which the columns of the key come first."""
         return [(*cells, value) for cells, value in zip(self.key_cells(names), values, strict=True)]
 
-    def stored(self, rows: Sequence[Any]) -> dict[Any, Any]:
+    def values_by_key(self, rows: Sequence[Any]) -> dict[Any, Any]:
         return dict(rows)
 
-    def loaded(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
+    def keys_of(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
         return decode_keys([key for (key,) in rows])
 
 
@@ -101,9 +101,9 @@ class StateRows:
         """Read many keys: one entry per key, in the order asked."""
         names, found = self._columns.names(keys), dict[Any, Any]()
         for window in by_count(self._columns.there(names), self._window):
-            selects = (_bound(self._get, cells) for cells in self._asked(window, self._gets))
+            selects = (_bind(self._get, cells) for cells in self._key_groups(window, self._gets))
             for rows in self._run(selects, f"read {len(keys)} keys"):
-                found.update(self._columns.stored(list(rows)))
+                found.update(self._columns.values_by_key(list(rows)))
         return [found.get(name) for name in names]
 
     def put(self, keys: Sequence[Key], values: Sequence[Any], timestamp: int, check: Callable[[], None]) -> None:
@@ -119,8 +119,8 @@ class StateRows:
         at = timestamp.to_bytes(8, "big")
         for window in by_count(self._columns.there(self._columns.names(keys)), self._window):
             check()
-            asked = self._asked(window, self._puts)
-            self._send((_bound(self._delete, (at, *cells)) for cells in asked), f"delete {len(keys)} keys")
+            asked = self._key_groups(window, self._puts)
+            self._send((_bind(self._delete, (at, *cells)) for cells in asked), f"delete {len(keys)} keys")
 
     def delete_all(self, timestamp: int) -> None:
         """Delete every key that was written at or before a timestamp."""
@@ -129,21 +129,21 @@ class StateRows:
                 self.delete(page, timestamp, lambda: None)
         else:
             cells = ((timestamp.to_bytes(8, "big"), *shared) for shared in self._columns.lists)
-            self._send((_bound(self._empty, one) for one in cells), "delete the keys")
+            self._send((_bind(self._empty, one) for one in cells), "delete the keys")
 
     def pages(self) -> Iterator[list[Key]]:
         """Iterate over all keys; small partitions share a page."""
         page: list[Sequence[Any]] = []
         for shared in self._columns.lists:
-            select = _bound(self._list, shared)
+            select = _bind(self._list, shared)
             select.fetch_size = _PAGE
-            for row in self._connection.paged(select, f"list the keys {self._what}"):
+            for row in self._connection.iter_rows(select, f"list the keys {self._what}"):
                 page.append(row)
                 if len(page) == _PAGE:
-                    yield self._columns.loaded(page)
+                    yield self._columns.keys_of(page)
                     page = []
         if page:
-            yield self._columns.loaded(page)
+            yield self._columns.keys_of(page)
 
     # ---- inside -----------------------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class StateRows:
         for _ in self._run(statements, doing):
             pass
 
-    def _asked(self, names: Sequence[Any], most: int) -> Iterator[Cells]:
+    def _key_groups(self, names: Sequence[Any], most: int) -> Iterator[Cells]:
         """Return the cells of so many keys at a time that differ in their last one."""
         groups: dict[tuple[bytes, ...], list[bytes]] = {}
         for *first, last in self._columns.key_cells(names):
@@ -171,7 +171,7 @@ class StateRows:
                 yield self._batch(some, at)
 
     def _batch(self, rows: Sequence[Cells], at: bytes) -> Any:
-        bound = _bound(self._put, (*rows[0], at))
+        bound = _bind(self._put, (*rows[0], at))
         if len(rows) == 1:
             return bound
         batch = BatchStatement(BatchType.UNLOGGED, consistency_level=bound.consistency_level)
@@ -200,8 +200,8 @@ class ColumnRows(StateRows):
     def has(self, witness: bytes) -> bool:
         """Whether the row of a witness is in the table, as it was written or later."""
         txid, name = decode(witness)
-        (cells,) = self._asked(decode_keys([name]), 1)
-        rows = self._connection.execute(_bound(self._get, cells), f"look for the last commit {self._what}")
+        (cells,) = self._key_groups(decode_keys([name]), 1)
+        rows = self._connection.execute(_bind(self._get, cells), f"look for the last commit {self._what}")
         if not rows or not self._has_txid:
             return bool(rows)
         since = rows[0][self._width]
@@ -216,7 +216,7 @@ class ColumnRows(StateRows):
             )
 
 
-def _bound(statement: Any, cells: Cells) -> Any:
+def _bind(statement: Any, cells: Cells) -> Any:
     bound = BoundStatement(statement)
     bound.values = list(cells)
     return bound

@@ -54,7 +54,7 @@ class DataFile(NamedTuple):
         )
         return DataFile(fact["path"], fact["size_bytes"], fact["num_records"] or 0, int(first), int(last))
 
-    def removed(self) -> RemoveAction:
+    def remove_action(self) -> RemoveAction:
         """Return the action that takes the file out of the table, because its rows are in another file now."""
         from deltalake.transaction import RemoveAction
 
@@ -92,7 +92,7 @@ def name_of(first: int, last: int) -> str:
     return f"part-{first:010}-{last:010}-{uuid4()}.snappy.parquet"
 
 
-def added(name: str, size: int, rows: int, new_rows: bool) -> AddAction:
+def add_action(name: str, size: int, rows: int, new_rows: bool) -> AddAction:
     from deltalake.transaction import AddAction
 
     return AddAction(name, size, {}, int(time.time() * 1000), new_rows, json.dumps({"numRecords": rows}))
@@ -116,7 +116,7 @@ def delete_versions_before(system: FileSystem, version: int, used: Collection[st
     old = [file for file in files if file.version < first]
     for file in old:
         if file.kind == _ENTRY:
-            delete_files(system, [name for name in _removed(_actions(system, file.path)) if name not in used])
+            delete_files(system, [name for name in _removed_paths(_actions(system, file.path)) if name not in used])
     delete_files(system, [file.path for file in old])
 
 
@@ -128,7 +128,7 @@ def removed_since(system: FileSystem, time_ms: int) -> set[str]:
             actions = _actions(system, file.path)
             if 0 < _time_of(actions) < time_ms:
                 break
-            files.update(_removed(actions))
+            files.update(_removed_paths(actions))
     return files
 
 
@@ -159,7 +159,7 @@ def _actions(system: FileSystem, path: str) -> list[dict[str, Any]]:
         return []
 
 
-def _removed(actions: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _removed_paths(actions: Sequence[dict[str, Any]]) -> Iterator[str]:
     return (action["remove"]["path"] for action in actions if "remove" in action)
 
 

@@ -40,7 +40,7 @@ def reading(path: str, doing: str) -> Iterator[None]:
         yield
     except (driver().exceptions.DeltaError, pa.ArrowException, OSError, ValueError) as error:
         if _os_error(error) is not None or is_refused(error) or is_unanswered(error):
-            raise _refused(path, doing, error) from _brief(error)
+            raise _backend_error(path, doing, error) from _brief(error)
         raise StateError(
             f"cannot {doing} Delta table {path}: it is damaged or of an unknown format: {short(error)}. "
             "Nothing was written. Restore it from a copy. If there is none, move it away and start: the start says what keeps "
@@ -61,7 +61,7 @@ def writing(path: str, doing: str) -> Iterator[None]:
     except (errors.DeltaError, OSError, pa.ArrowException) as error:
         if "Invalid table version" in str(error):  # the version it is based on is no longer in the log
             raise VersionMoved(short(error)) from _brief(error)
-        raise _refused(path, doing, error) from _brief(error)
+        raise _backend_error(path, doing, error) from _brief(error)
 
 
 def _brief(error: Exception) -> Exception:
@@ -78,7 +78,7 @@ def columns(schema: Any) -> list[str]:
     return [f"{field['name']}: {type_of_json(field['type'], str)}" for field in fields]
 
 
-def _refused(path: str, doing: str, error: Exception) -> BackendError:
+def _backend_error(path: str, doing: str, error: Exception) -> BackendError:
     number = _os_error(error)
     if is_refused(error):
         advice = "check the keys and rights in storage_options"

@@ -7,14 +7,13 @@ of the past, and distinguish a commit of rows from a compaction, which changes n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states.delta.state_table import ABSENT, COMPACTION, StateTable
-from trident.errors import StateError
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.winners import EVERYTHING_WON, Winners
 
@@ -85,43 +84,6 @@ class CommitNote(NamedTuple):
         if self.winners is None:
             return Snapshot(txid)
         return Snapshot(txid, self.winners.with_winner(self.txid, self.attempt))
-
-
-def find_batch(
-    entries: Sequence[Mapping[str, Any]],
-    newest: int,
-    laid: Callable[[], Sentinel | None],
-    txid: int | Snapshot,
-    what: str,
-) -> tuple[int, Snapshot] | None:
-    """Find the version with the state after a batch, in the history of a table, newest entry first; None if it is gone.
-
-    The snapshot of the batch has the winners that the newest commit knows.
-
-    The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
-    files are kept longer. `laid` reads the sentinel of the newest version: it names the last batch that touched the table,
-    even if the history does not go back so far.
-
-    Raises `StateError`: there is no note, or the batch is later than the last note and given by its number alone.
-    """
-    shown = list(shown_commits(entries, newest))
-    sentinel = None if shown else laid()
-    last = shown[0][1] if shown else None if sentinel is None else CommitNote.of_sentinel(sentinel)
-    # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
-    number = txid.txid if isinstance(txid, Snapshot) else txid
-    if last is None or not (
-        last.txid or isinstance(txid, Snapshot)
-    ):  # a sentinel of batch 0 is written before the first batch
-        raise StateError(f"{what}: its log holds no commit of a batch")
-    if number >= last.txid and isinstance(txid, Snapshot):
-        return newest, txid
-    if number > last.txid:
-        raise StateError(
-            f"{what}: the last batch that touched it is {last.txid}, and only the topology's "
-            "log knows whether there were later ones. Read it through the topology, or give a Snapshot of its log"
-        )
-    then = txid if isinstance(txid, Snapshot) else last.snapshot(txid)
-    return next(((version, then) for version, one in shown if one.txid <= number), None)
 
 
 def shown_commits(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator[tuple[int, CommitNote]]:

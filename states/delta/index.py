@@ -39,10 +39,10 @@ class IndexedValues:
 
     def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:
         """Return a raw value per key, None for an absent one."""
-        return self._reduced().get(keys)
+        return self._load_values().get(keys)
 
     def __len__(self) -> int:
-        return len(self._reduced())
+        return len(self._load_values())
 
     @property
     def is_read(self) -> bool:
@@ -51,7 +51,7 @@ class IndexedValues:
 
     def key_pages(self) -> Iterator[list[RawKey]]:
         """Iterate over all keys, in a single page."""
-        yield self._reduced().keys()
+        yield self._load_values().keys()
 
     def put(self, puts: Puts) -> None:
         """Write raw values, and delete the keys whose value marks that."""
@@ -63,14 +63,14 @@ class IndexedValues:
         gone = [key for key, raw in puts.items() if raw is deleted]
         if gone:
             puts = {key: raw for key, raw in puts.items() if raw is not deleted}
-        self._reduced().put(list(puts), list(puts.values()))
+        self._load_values().put(list(puts), list(puts.values()))
         if gone:
-            self._reduced().delete(gone)
+            self._load_values().delete(gone)
 
     def find(self, keys: Sequence[RawKey]) -> NumberColumns | None:
         """Return what is there for keys; None where rows are quicker or values are no numbers."""
         if not isinstance(keys, KeyColumns):
-            return self._reduced().find(keys)
+            return self._load_values().find(keys)
         if self._scan is not None and self._values.may_be_columns:
             self._values.columns = self._layout.number_table(self._scan())
             self._drop_scan()
@@ -80,7 +80,7 @@ class IndexedValues:
             self._has_plain_rows = False
         return self._values.find(keys)
 
-    def _reduced(self) -> KeptValues:
+    def _load_values(self) -> KeptValues:
         if self._scan is not None:
             self._values.entries.update(self._layout.latest(self._scan()))
             self._has_plain_rows = self._layout.takes_columns
@@ -96,13 +96,13 @@ class Index:
     """What a writer holds. Only the index itself changes what it holds.
 
     `tables`, `base`: the state, and its base if it is too large for memory.
-    `opened`: called with the number of files of a version that was read.
+    `note_files`: called with the number of files of a version that was read.
     `version`: the version; `ABSENT` without a table, None while nothing is held.
     `values`, `sentinel`, `seq`: the latest values, the sentinel, and the highest `_seq` of this version.
     """
 
-    def __init__(self, tables: StateTables, base: OpenedBase, opened: Callable[[int], None]) -> None:
-        self._table, self._layout, self._base, self._opened = tables.changes, tables.layout, base, opened
+    def __init__(self, tables: StateTables, base: OpenedBase, note_files: Callable[[int], None]) -> None:
+        self._table, self._layout, self._base, self._note_files = tables.changes, tables.layout, base, note_files
         self.values: IndexedValues | LargeIndex = IndexedValues(self._layout)
         self.seq = 0
         self.sentinel: Sentinel | None = None
@@ -130,7 +130,7 @@ class Index:
         self.version = self._ahead = None
         files = self._table.files()
         self._size, self._is_beyond = sum(file.size for file in files), self._base.is_beyond(files)
-        large = self._base.opened()
+        large = self._base.open_index()
         if large is None and not self._is_beyond:
             scan = in_order(self._table.scan())
             self.values = IndexedValues(self._layout, lambda: scan)
@@ -139,7 +139,7 @@ class Index:
             self.values = large or IndexedValues(self._layout, lambda: in_order(self._table.scan()))
             self.sentinel, self.seq = newest_sentinel(self._table), max((file.last for file in files), default=0)
         self.version = self._table.version
-        self._opened(len(self._table.files()))
+        self._note_files(len(self._table.files()))
 
     def reload(self) -> bool:
         """Read the newest version again; return whether its sentinel is still the one that was held."""
@@ -178,7 +178,7 @@ class Index:
         # added by hand.
         return max(self.seq, self._table.version) + 1
 
-    def staged(self, name: str, puts: Puts, sentinel: Sentinel, seq: int) -> None:
+    def note_staged(self, name: str, puts: Puts, sentinel: Sentinel, seq: int) -> None:
         """Note a commit that is staged on top of this version, and not published yet, as far as this process knows."""
         self._ahead = name, puts, sentinel, seq
 
@@ -192,10 +192,7 @@ class Index:
     ) -> bool:
         """Commit puts and a sentinel as the version after this one, with `more` transactions for its `_seq`.
 
-        Returns
-        -------
-        bool
-            False if another commit than a compaction came first: nothing was written.
+        Returns False if another commit than a compaction came first: nothing was written.
         """
         for _ in range(_TRIES):
             seq = self.next_seq
@@ -236,7 +233,7 @@ class Reader:
             at = self._table.version
             wanted = self._layout.key_filter(missing) if len(missing) <= _FILTERED_KEYS else None
             found = self._layout.latest(in_order(self._table.scan(wanted)), True)
-            stored = self._stored([key for key in missing if key not in found])
+            stored = self._read_base([key for key in missing if key not in found])
             if self._table.version != at:  # its files are gone, so all answers must come from the newer one
                 return self.get(keys)
             if len(self._answers) > _MOST_ANSWERS:
@@ -273,7 +270,7 @@ class Reader:
     def forget(self) -> None:
         self._answers, self._sentinel, self._at = {}, None, None
 
-    def _stored(self, keys: list[RawKey]) -> dict[RawKey, RawValue | None]:
+    def _read_base(self, keys: list[RawKey]) -> dict[RawKey, RawValue | None]:
         """Return the raw values of keys that have no change, from a newer base if the files of one are gone meanwhile."""
         for left in range(_TRIES if keys else 0, 0, -1):
             self._published.refresh()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 from typing import Any
 
@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import array_of, arrow_type, one_array, python_of
-from trident.errors import CorruptValueError
+from trident.errors import ConfigError, CorruptValueError
 from trident.fields import normal_type
 from trident.state.columns.number_columns import ATTEMPT, CURR, PREV, TXID, NumberColumns, NumberForm
 from trident.state.columns.number_table import NumberTable
 from trident.state.encoding.codec import decode, encode, encode_tuples
 from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.state.table import listed
+from trident.state.table import as_list
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import class_of
@@ -44,7 +44,9 @@ VALUE_COLUMNS: dict[StateType, tuple[str, ...]] = {
     StateType.TRANSACTIONAL: ("txid", "value"),
     StateType.NON_TRANSACTIONAL: ("value",),
 }
-_RESERVED = frozenset({"txid", "attempt", "prev", "curr", "value", SEQ_COLUMN, SENTINEL_COLUMN})
+HASH_COLUMN, ATTEMPT_COLUMN = "_trident_hash", "_trident_attempt"
+"""What the files of a base have beside the columns of their table."""
+_RESERVED = frozenset({"txid", "attempt", "prev", "curr", "value", SEQ_COLUMN, SENTINEL_COLUMN, HASH_COLUMN})
 _COMMIT = [("incarnation", pa.string()), ("txid", pa.int64()), ("attempt", pa.int64())]
 _SENTINEL = pa.struct([*_COMMIT, ("place", pa.string()), ("sealed", pa.bool_())])
 # Classes of types whose Python values are the same before they are stored and after they are read back. The others (a naive
@@ -53,17 +55,18 @@ _SENTINEL = pa.struct([*_COMMIT, ("place", pa.string()), ("sealed", pa.bool_())]
 _FAITHFUL = {str, bool, int, bytes, dt.date}
 
 
+def _check_types(state: str, schema: pa.Schema) -> None:
+    for column in schema:
+        if wrong := _misfit(column.type):
+            raise ConfigError(f"Delta cannot keep state {state!r}: the type of its column {column.name} has {wrong}")
+
+
 class DeltaLayout:
     """The columns of one state, derived from its kind and its `StateConf`.
 
-    Attributes
-    ----------
-    schema, data_schema
-        The columns; those of keys and values alone.
-    form
-        Of values that are numbers, or structs of them.
-    takes_columns
-        Whether the values are opaque numbers, or structs of them, so that commits may come as columns.
+    `schema`, `data_schema`: the columns; those of keys and values alone.
+    `form`: of values that are numbers, or structs of them.
+    `takes_columns`: whether the values are opaque numbers, or structs of them, so that commits may come as columns.
     """
 
     def __init__(self, kind: StateType, conf: StateConf) -> None:
@@ -71,13 +74,14 @@ class DeltaLayout:
         self.typed_keys = bool(conf.key_fields)
         key_ddl = tuple(normal_type(ddl) for _, ddl in conf.key_fields)
         self._value_ddl = None if conf.value_type is None else normal_type(conf.value_type)
-        self.key_columns = _free_names([name for name, _ in conf.key_fields]) if self.typed_keys else ("key",)
+        self.key_columns = free_names([name for name, _ in conf.key_fields], _RESERVED) if self.typed_keys else ("key",)
         self.key_types = tuple(map(arrow_type, key_ddl)) or (pa.binary(),)
         self.value_columns = VALUE_COLUMNS[kind]
         value = pa.binary() if self._value_ddl is None else arrow_type(self._value_ddl)
         self.value_types = tuple(pa.int64() if name in ("txid", "attempt") else value for name in self.value_columns)
         data = map(pa.field, [*self.key_columns, *self.value_columns], [*self.key_types, *self.value_types])
         self.data_schema = pa.schema(list(data))
+        _check_types(conf.state, self.data_schema)
         own = pa.field(SEQ_COLUMN, pa.int64()), pa.field(SENTINEL_COLUMN, _SENTINEL)
         self.schema = pa.schema([*self.data_schema, *own])
         self._plain_keys = _FAITHFUL.issuperset(map(class_of, key_ddl))
@@ -140,7 +144,7 @@ class DeltaLayout:
         kept = pc.field(SENTINEL_COLUMN).is_null()
         for name, type_, column in zip(self.key_columns, self.key_types, self.key_parts(raw), strict=True):
             if not pa.types.is_nested(type_) and not any(part != part for part in column):
-                there = pa.array({part for part in column if part is not None}, type=type_)
+                there = array_of(name, type_, list({part for part in column if part is not None}))
                 test = pc.field(name).isin(there)
                 kept = kept & (test | pc.field(name).is_null() if None in column else test)
         return kept
@@ -155,8 +159,10 @@ class DeltaLayout:
         rows: list[RawValue] = [(value,) for value in values] if is_bare else list(map(tuple, values))
         if self._value_ddl is None:
             if self.kind is StateType.OPAQUE:
-                return [(txid, attempt, _encoded(prev), _encoded(curr)) for txid, attempt, prev, curr in rows]
-            return [(*head, _encoded(value)) for *head, value in rows]
+                return [
+                    (txid, attempt, _encode_or_none(prev), _encode_or_none(curr)) for txid, attempt, prev, curr in rows
+                ]
+            return [(*head, _encode_or_none(value)) for *head, value in rows]
         if self._plain_values or not rows:
             return rows
         raw = zip(*map(python_of, self._value_arrays(rows)), strict=True)
@@ -169,7 +175,7 @@ class DeltaLayout:
 
     def _unpacker(self) -> Callable[[RawValue], Any]:
         bare: Callable[[Any], Any] = copy.deepcopy if self._nested_values else _same
-        bare = _decoded if self._value_ddl is None else bare
+        bare = _decode_or_none if self._value_ddl is None else bare
         if self.kind is StateType.OPAQUE:
             if bare is _same:
                 return OpaqueValue._make
@@ -201,7 +207,7 @@ class DeltaLayout:
         return pa.concat_tables([rows, pa.Table.from_pylist([mark], self.schema)])
 
     def raw_rows(self, new: NumberColumns) -> dict[RawKey, Any]:
-        names = listed(new.place[0])
+        names = as_list(new.place[0])
         return dict(zip(zip(names, strict=True) if len(self.key_columns) == 1 else names, new, strict=True))
 
     # ---- from rows ------------------------------------------------------------------------------------------------
@@ -243,7 +249,7 @@ class DeltaLayout:
         txids, attempts, prevs, currs = (one_array(rows[name]) for name in self.value_columns)
         return NumberColumns.read(self.form, txids, attempts, prevs, currs)
 
-    def reduced(self, table: pa.Table, drop_deleted: bool) -> pa.Table:
+    def latest_rows(self, table: pa.Table, drop_deleted: bool) -> pa.Table:
         """Return the latest row of each key and the latest sentinel, in the order of `_seq`, without leaving Arrow.
 
         With `drop_deleted` the marks of deleted keys are dropped too, which is right if `table` holds all rows of these keys.
@@ -292,28 +298,38 @@ def _column(array: Any, name: str) -> list[Any]:
     return [numbers[at] for at in coded.indices.fill_null(len(numbers) - 1).to_pylist()]
 
 
-def _free_names(names: Sequence[str]) -> tuple[str, ...]:
-    taken = set(names)
-    free = []
+def _misfit(type_: pa.DataType, in_map: bool = False) -> str | None:
+    """Say what delta-rs refuses in a type, in each batch and without a name; None: nothing."""
+    if in_map and pa.types.is_timestamp(type_) and type_.tz is None:
+        return "a timestamp_ntz inside of a map; declare it as a timestamp"
+    inner = [type_.field(at) for at in range(type_.num_fields)] if pa.types.is_nested(type_) else []
+    names = [one.name for one in inner]
+    if len({name.lower() for name in names}) < len(names):
+        return f"fields that differ in case only, of {', '.join(names)}; give them other names"
+    return next(filter(None, (_misfit(one.type, in_map or pa.types.is_map(type_)) for one in inner)), None)
+
+
+def free_names(names: Sequence[str], reserved: Collection[str]) -> tuple[str, ...]:
+    """Return names for columns, none of them reserved; a name that is becomes another one."""
+    taken = {name.lower() for name in names}
+    free: dict[str, str] = {}  # by what Delta compares: columns are one if they differ in case only
     for name in names:
         new = name
-        # Column names of Delta are equal if they differ in case only.
-        while new.lower() in _RESERVED or (new != name and new in taken):
+        while new.lower() in reserved or new.lower() in free or (new != name and new.lower() in taken):
             new = f"key_{new}"
-        taken.add(new)
-        free.append(new)
-    return tuple(free)
+        free[new.lower()] = new
+    return tuple(free.values())
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-def _encoded(value: Any) -> bytes | None:
+def _encode_or_none(value: Any) -> bytes | None:
     return None if value is None else encode(value)
 
 
-def _decoded(value: bytes | None) -> Any:
+def _decode_or_none(value: bytes | None) -> Any:
     return None if value is None else decode(value)
 
 

@@ -154,7 +154,7 @@ class TableFolder:
     # ---- durability -----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def created(self) -> Iterator[None]:
+    def sync_created(self) -> Iterator[None]:
         """Sync what is created within: the folder, new folders above it, and the first log entry."""
         there = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
         yield

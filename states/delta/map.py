@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from states.delta.beyond_memory.merging import OpenedBase
-from states.delta.expiry import Expiry
 from states.delta.faults import VersionMoved
 from states.delta.fence import RESET, CommitNote, newest_sentinel
 from states.delta.index import Index, Reader
 from states.delta.layout import Puts, RawKey, RawValue
-from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
 from states.delta.publishing import Publishing
 from states.delta.staging import Staged, Staging
 from states.delta.state_table import ABSENT
 from states.delta.state_tables import TRIMMED, StateTables
+from states.delta.upkeep import Expiry, Maintenance
 from trident.errors import BackendError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.columns.number_columns import NumberColumns
@@ -69,8 +68,8 @@ class DeltaBackingMap(BackingMap):
         self.tables = tables = StateTables(path, kind, conf, partition, options)
         self._layout, self._what, self._app, self._table = tables.layout, tables.what, tables.app, tables.changes
         self._base = OpenedBase(tables)
-        self._maintenance = Maintenance(tables, self._base.merged)
-        self._index = Index(tables, self._base, self._maintenance.opened)
+        self._maintenance = Maintenance(tables, self._base.merged_seq)
+        self._index = Index(tables, self._base, self._maintenance.note_files)
         self._reader = Reader(tables) if conf is not None and conf.read_only else None
         self._publishing = Publishing(tables, self._index, self._base, self._maintenance)
         self.staging = Staging(tables, partition)
@@ -193,7 +192,7 @@ class DeltaBackingMap(BackingMap):
         check_move(self._what, own, found, found)
         self._publishing.by_tasks()
         self._publishing.before(txid, found)
-        file = Staged.unpacked(staged)
+        file = Staged.from_bytes(staged)
         self._table.refresh()
         self._write(lambda: self.staging.publish(own, txid, file, *self._expiry.mark(file.seq)), own)
         self._seen = (own,)
@@ -201,12 +200,12 @@ class DeltaBackingMap(BackingMap):
         self._maintenance.after_commit()
         self.staging.discard(own.incarnation, own.attempt)
 
-    def recorded(self, snapshot: Snapshot) -> None:
+    def publish_snapshot(self, snapshot: Snapshot) -> None:
         """Delete what earlier drivers left; then publish the state after a batch that the log holds."""
         if self._reader is None:
             self.staging.discard_all(once=True)
             if self._seen is not None and self._seen[0] is not None:
-                self._publishing.recorded(snapshot, self._seen[0])
+                self._publishing.try_publish(snapshot, self._seen[0])
 
     # ---- the sentinel ---------------------------------------------------------------------------------------------
 
@@ -304,7 +303,7 @@ class DeltaBackingMap(BackingMap):
         """Put a deletion of each row that has expired, and is not written by this commit."""
         if is_staged:
             self._expiry.follow()
-        if keys := self._expiry.expired():
+        if keys := self._expiry.expired_keys():
             puts = self._rows()
             puts.update({key: self._layout.deleted for key in keys if key not in puts})
 
@@ -324,7 +323,7 @@ class DeltaBackingMap(BackingMap):
         if not is_written:
             self._forget()
             raise self._overtaken(own)
-        self._expiry.marked()
+        self._expiry.confirm_mark()
 
     def _overtaken(self, own: Sentinel | None) -> Exception:
         """Return the error of a commit that was refused because another writer has committed."""

@@ -18,9 +18,9 @@ from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.merging import Merging, OpenedBase
 from states.delta.faults import VersionMoved
 from states.delta.index import Index
-from states.delta.maintenance import Maintenance
 from states.delta.state_table import ABSENT
 from states.delta.state_tables import Shown, StateTables, is_newest
+from states.delta.upkeep import Maintenance
 from trident.errors import StateError
 from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
@@ -55,11 +55,7 @@ class Publishing:
         """Publish what a commit is based on, the state after the batch before.
 
         A state that is too large for memory is held in files from then on: at this moment all rows are of committed batches.
-
-        Returns
-        -------
-        bool
-            False if another writer has committed meanwhile.
+        Returns False if another writer has committed meanwhile.
         """
         if newest is not None and newest.txid < txid and not self._has_base and self._is_too_large():
             self._grow(Snapshot(int(txid) - 1, txid.winners), newest)
@@ -76,7 +72,7 @@ class Publishing:
         if self._index.sentinel is None:
             self._publish(_NEWEST, None, None)
 
-    def recorded(self, snapshot: Snapshot, newest: Sentinel) -> None:
+    def try_publish(self, snapshot: Snapshot, newest: Sentinel) -> None:
         """Publish the state after a batch that the log holds; what fails is published with the next one."""
         try:
             self._publish(snapshot, newest, newest)
@@ -105,7 +101,7 @@ class Publishing:
         self._index.forget()
         self._base.look()
         self._is_unread = True
-        self._maintenance.opened(len(self._changes.files()))
+        self._maintenance.note_files(len(self._changes.files()))
 
     def by_index(self) -> bool:
         """The rows are in the index from now on; False if another writer has committed meanwhile."""
@@ -266,12 +262,14 @@ class Publisher:
             is_there = self._published.refresh() != ABSENT
             if self._published.holds() or not is_newest(self._changes, due):
                 return
-            shown = self._published.shown() if is_there else None
+            shown = self._published.read_shown() if is_there else None
             if shown is not None and (shown.is_same(due) or shown.is_later(due)):
                 return
             if changes.refresh() == ABSENT:
                 return
-            rows = self._tables.rows.of(self._tables.layout.reduced(changes.scan(), drop_deleted=True), due.snapshot)
+            rows = self._tables.rows.of(
+                self._tables.layout.latest_rows(changes.scan(), drop_deleted=True), due.snapshot
+            )
             try:
                 self._published.create()  # another program may have deleted it
                 self._published.show(rows, due)

@@ -11,6 +11,7 @@ from states.delta.beyond_memory.bucketed_base import is_bucket
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, VALUE_COLUMNS
 from states.delta.options import CHANGES
 from trident.errors import EnvironmentProblem, StateError
+from trident.fields import quote
 from trident.redaction import redacted
 from trident.state.txid import Snapshot
 from trident.state.values import UNKNOWN_ATTEMPT
@@ -114,20 +115,26 @@ def delta_dataframe(
     EnvironmentProblem
         The session cannot read Delta tables.
     """
+    from pyspark.errors import AnalysisException
     from pyspark.sql import functions as sf
 
-    table = _load_changes(spark, os.fspath(path), version)
+    path = os.fspath(path)
+    try:
+        table = load(spark, f"{path.rstrip('/')}/{CHANGES}", version)
+    except AnalysisException:  # the folder is no state's
+        table = load(spark, path)
     names = [name for name in table.columns if name not in (SEQ_COLUMN, SENTINEL_COLUMN)]
     for columns in VALUE_COLUMNS.values():
         value, keys = columns[-1], names[: -len(columns)]
         if keys and tuple(names[len(keys) :]) == columns and len(names) == len(table.columns) - 2:
             shown = sf.col(value) if snapshot is None or value != "curr" else value_at(snapshot)
-            latest = sf.max_by(sf.struct(shown.alias("value")), sf.col(SEQ_COLUMN)).alias("_latest")
-            rows = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*(f"`{key}`" for key in keys)).agg(latest)
-            rows = rows.select(*(f"`{key}`" for key in keys), "_latest.value")
+            # Under a name that no key has.
+            latest = sf.max_by(sf.struct(shown.alias("value")), sf.col(SEQ_COLUMN)).alias(SEQ_COLUMN)
+            rows = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*map(quote, keys)).agg(latest)
+            rows = rows.select(*map(quote, keys), f"{SEQ_COLUMN}.value")
             # After the changes, because a change leaves their table once a base holds it.
-            return _over_base(spark, os.fspath(path), rows, keys, base_version).where("value IS NOT NULL")
-    raise StateError(f"read Delta table {os.fspath(path)} as a state: its columns {table.columns} are not a state's")
+            return _over_base(spark, path, rows, keys, base_version).where("value IS NOT NULL")
+    raise StateError(f"read Delta table {path} as a state: its columns {table.columns} are not a state's")
 
 
 def _over_base(spark: SparkSession, path: str, rows: DataFrame, keys: Sequence[str], version: int | None) -> DataFrame:
@@ -142,19 +149,9 @@ def _over_base(spark: SparkSession, path: str, rows: DataFrame, keys: Sequence[s
     if SENTINEL_COLUMN in base.columns or not any(map(is_bucket, base.inputFiles())):
         return rows
     base = base.toDF(*keys, "value").alias("base")
-    same = [sf.col(f"base.`{key}`").eqNullSafe(sf.col(f"rows.`{key}`")) for key in keys]
+    same = [sf.col(f"base.{key}").eqNullSafe(sf.col(f"rows.{key}")) for key in map(quote, keys)]
     # Either may have fields that the other has not: the base gets the columns of a declaration with its next merge.
     return rows.unionByName(base.join(rows.alias("rows"), same, "left_anti"), allowMissingColumns=True)
-
-
-def _load_changes(spark: SparkSession, path: str, version: int | None) -> DataFrame:
-    """Return the table of the changes; of a folder that is no state's, the table that it is."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        return load(spark, f"{path.rstrip('/')}/{CHANGES}", version)
-    except AnalysisException:
-        return load(spark, path)
 
 
 def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:

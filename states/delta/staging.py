@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyarrow.fs import FileSelector
 
-from states.delta.data_files import added, name_of
+from states.delta.data_files import add_action, name_of
 from states.delta.faults import VersionMoved
 from states.delta.fence import STAGED_AS, CommitNote, moved_by_compactions
 from states.delta.index import Index
@@ -66,12 +66,12 @@ class Staging:
             self.is_on = False
         if self._staged is None:
             raise StateError(f"nothing was staged for {self._what}")
-        return self._staged.packed()
+        return self._staged.to_bytes()
 
     def begin(self, claim: Sentinel, txid: Txid) -> None:
         """Delete what earlier attempts have staged; raise `SecondRunError` if another run of this task has staged."""
         own = StagedName.of_commit(claim, self._partition)
-        if any(name.is_other_run_of(own) for name in self._names()):
+        if any(name[:4] == own[:4] and name.run != own.run for name in self._names()):  # of the same task
             raise SecondRunError(self._what, str(claim))
         self.discard(claim.incarnation, txid.attempt - 1)
 
@@ -85,28 +85,20 @@ class Staging:
         written = self._table.data_file(rows, (seq, seq), name=path)
         assert written is not None, "a sentinel is a row"
         self._staged = Staged(str(name), written.size, rows.num_rows, seq, index.version)
-        index.staged(str(name), puts, claim, seq)
+        index.note_staged(str(name), puts, claim, seq)
 
     # ---- in the driver --------------------------------------------------------------------------------------------
 
     def publish(self, own: Sentinel, txid: Txid, staged: Staged, *more: tuple[str, int]) -> bool:
-        """Add what was staged as one version, with `more` transactions.
+        """Add what was staged as one version, with `more` transactions; False: another commit than a compaction came first.
 
-        Returns
-        -------
-        bool
-            False if another commit than a compaction came first: nothing was written.
-
-        Raises
-        ------
-        BackendError
-            The file is gone, or the store refused.
+        Raises `BackendError`: the file is gone, or the store refused.
         """
         table, self._has_looked = self._table, True
         table.refresh()
         if table.version != staged.version and not moved_by_compactions(table, staged.version):
             return False
-        file, note = self._moved(staged), CommitNote.of_commit(txid).metadata() | {STAGED_AS: staged.name}
+        file, note = self._move_staged(staged), CommitNote.of_commit(txid).metadata() | {STAGED_AS: staged.name}
         for _ in range(_TRIES):
             at = table.version
             try:
@@ -122,7 +114,8 @@ class Staging:
     def discard(self, incarnation: str, attempt: int) -> None:
         """Delete what attempts up to this one, and other logs, have staged; a failure only postpones it."""
         try:
-            for name in [one for one in self._names() if one.is_stale(incarnation, attempt)]:
+            log = _digest(incarnation)
+            for name in [one for one in self._names() if one.log != log or one.attempt <= attempt]:
                 with suppress(FileNotFoundError):
                     self._table.filesystem().delete_file(f"{STAGED}/{name}")
         except (StateError, OSError, VersionMoved) as error:
@@ -147,7 +140,7 @@ class Staging:
             files = self._table.filesystem().get_file_info(FileSelector(STAGED, allow_not_found=True))
         yield from (name for info in files if (name := StagedName.of_file(info.base_name)) is not None)
 
-    def _moved(self, staged: Staged) -> AddAction:
+    def _move_staged(self, staged: Staged) -> AddAction:
         """Move a file to the others, durably, and return the action that adds it."""
         name = name_of(staged.seq, staged.seq)
         with self._table.or_forgotten("publish a commit to"):
@@ -158,7 +151,7 @@ class Staging:
                     f"{self._table.name}: what a task staged ({staged.name}) is gone; the batch may be replayed"
                 ) from error
         self._table.sync_data(name)
-        return added(name, staged.size, staged.rows, True)
+        return add_action(name, staged.size, staged.rows, True)
 
 
 STAGED = "_staged"
@@ -184,14 +177,6 @@ class StagedName(NamedTuple):
         match = _NAME.fullmatch(name)
         return match and cls(match[1], int(match[2]), int(match[3]), int(match[4]), match[5])
 
-    def is_other_run_of(self, own: StagedName) -> bool:
-        """Whether another run of the same task wrote it."""
-        return self[:4] == own[:4] and self.run != own.run
-
-    def is_stale(self, incarnation: str, attempt: int) -> bool:
-        """Whether it is of an attempt up to this one, or of another log."""
-        return self.log != _digest(incarnation) or self.attempt <= attempt
-
     def __str__(self) -> str:
         return f"{self.log}-{self.txid}-{self.attempt}-{self.partition}-{self.run}.parquet"
 
@@ -210,11 +195,11 @@ class Staged(NamedTuple):
     seq: int = 0
     version: int = 0
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         return json.dumps(self).encode()
 
     @classmethod
-    def unpacked(cls, data: bytes) -> Self:
+    def from_bytes(cls, data: bytes) -> Self:
         return cls(*json.loads(data))
 
 

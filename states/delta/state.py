@@ -24,16 +24,9 @@ Fencing
     `end` of its successor makes the successor try once more; then its rows are seen with the attempt that lost, and the
     value rule undoes them. Afterwards a paused writer cannot do anything.
 
-In executors
-    A task stages its rows and its sentinel as a data file that no version shows; the driver compares the sentinel and
-    adds the file, as the version after the one that the task read (`states/delta/staging.py`).
-
-Publishing
-    Only batches that the log holds: a writer knows them at its next `begin`, or from `recorded`.
-
-Maintenance
-    A thread beside the commits merges files, writes checkpoints and deletes old files. The commit at which it is due
-    starts it (`states/delta/maintenance.py`).
+Elsewhere
+    What tasks commit in executors: `states/delta/staging.py`; what is published, and when: `publishing.py`; which thread
+    merges files and deletes old ones, beside the commits: `upkeep.py`; a state beyond memory: `beyond_memory/`.
 
 Reads
     A writer keeps all latest rows in memory, valid for one version: if another version is found at `begin`, they are
@@ -47,10 +40,9 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from states.delta.fence import find_batch, newest_sentinel, shown_commits
+from states.delta.fence import CommitNote, newest_sentinel, shown_commits
 from states.delta.index import IndexedValues
 from states.delta.layout import RawValue, in_order
 from states.delta.map import DeltaBackingMap
@@ -59,10 +51,11 @@ from states.delta.spark_table import delta_dataframe
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import TRIMMED, PublishedTable, StateTables
 from trident.errors import ConfigError, EnvironmentProblem, StateError
+from trident.fields import quote
 from trident.redaction import Redacted
 from trident.state.interfaces import Key, State, StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.map_state import SnapshottableMap
-from trident.state.maps import map_for, migrated
+from trident.state.maps import map_for, migrate_values
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
@@ -109,20 +102,14 @@ class DeltaStateAt(State):
     def _of(self, raw: Sequence[RawValue | None]) -> list[Any]:
         values = self._layout.unpack_values(raw)
         if self._layout.kind is StateType.OPAQUE:
-            opaque: Sequence[OpaqueValue | None] = migrated(values, self._snapshot.winners, self._types)
+            opaque: Sequence[OpaqueValue | None] = migrate_values(values, self._snapshot.winners, self._types)
             found = [None if one is None else one.at(self._snapshot) for one in opaque]
-            return found if self._types is None else self._types.declared(found)
+            return found if self._types is None else self._types.narrow(found)
         return [value.value if isinstance(value, TransactionalValue) else value for value in values]
 
 
 class DeltaMapState(SnapshottableMap):
-    """One partition of a Delta state.
-
-    Parameters
-    ----------
-    path, kind, conf, partition, options
-        As for `DeltaBackingMap`.
-    """
+    """One partition of a Delta state; parameters as for `DeltaBackingMap`."""
 
     def __init__(
         self, path: str, kind: StateType, conf: StateConf, partition: int = 0, options: DeltaOptions | None = None
@@ -135,7 +122,7 @@ class DeltaMapState(SnapshottableMap):
 
     def at(self, txid: int | Snapshot) -> DeltaStateAt:
         """Return the state as it was after batch `txid`; see `delta_state_at`."""
-        return _state_at(self._tables, txid)
+        return DeltaStateAt(self._tables, *_table_at(self._tables, txid))
 
     def to_dataframe(self, spark: SparkSession, snapshot: Snapshot | None = None) -> DataFrame:
         """Return the table as a DataFrame of its key columns and `value`; see `delta_dataframe`.
@@ -148,10 +135,10 @@ class DeltaMapState(SnapshottableMap):
             raise EnvironmentProblem("values of former declarations are read by this process")
         if snapshot is None:
             return delta_dataframe(spark, self._path)
-        table, then = _found(self._tables, snapshot)
-        if then is None:  # nothing was ever committed
+        table, then = _table_at(self._tables, snapshot)
+        if table.version <= 0:  # nothing was ever committed
             columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
-            return spark.createDataFrame([], ", ".join(f"`{name}` {type_ or 'binary'}" for name, type_ in columns))
+            return spark.createDataFrame([], ", ".join(f"{quote(name)} {type_ or 'binary'}" for name, type_ in columns))
         base = _base(self._tables, table, snapshot.txid)
         return delta_dataframe(
             spark, self._path, table.version, then, base_version=None if base is None else base.version
@@ -171,7 +158,7 @@ class DeltaMapState(SnapshottableMap):
 
     def recorded(self, snapshot: Snapshot) -> None:
         """Publish the state after a batch that the log holds; called between two commits."""
-        self._backing.recorded(snapshot)
+        self._backing.publish_snapshot(snapshot)
 
     def wait_for_maintenance(self) -> None:
         """Return once no compaction is running, and what may be published is."""
@@ -204,14 +191,8 @@ def delta_state_at(
     StateError
         The batch is not known to be committed, or is no longer retained; the message names the batches that are.
     """
-    return _state_at(StateTables(path, state_type(kind), conf, 0, DeltaOptions(**options)), txid)
-
-
-def _state_at(tables: StateTables, txid: int | Snapshot) -> DeltaStateAt:
-    table, then = _found(tables, txid)
-    snapshot = then or txid
-    assert isinstance(snapshot, Snapshot), "a number alone is looked for in the table"
-    return DeltaStateAt(tables, table, snapshot)
+    tables = StateTables(path, state_type(kind), conf, 0, DeltaOptions(**options))
+    return DeltaStateAt(tables, *_table_at(tables, txid))
 
 
 def _base(tables: StateTables, changes: StateTable, txid: int) -> PublishedTable | None:
@@ -235,32 +216,55 @@ def _base(tables: StateTables, changes: StateTable, txid: int) -> PublishedTable
     return None if holds is None else old
 
 
-def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snapshot | None]:
-    """Return the table of the changes at a batch of its history; no snapshot: nothing was ever committed."""
+def _table_at(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snapshot]:
+    """Return the table of the changes at a batch of its history, and the batch with the winners that the newest commit knows.
+
+    The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
+    files are kept longer. A table without a commit is returned as it is.
+
+    Raises `StateError`: the batch is gone, there is no commit, or it is later than the last one and given by its number alone.
+    """
     table = tables.changes.another(read_only=True)
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
     what = f"read Delta state {table.name} as of batch {number}"
     if table.refresh() == ABSENT and not isinstance(txid, Snapshot):
         raise StateError(f"{what}: there is no table")
-    if table.version <= 0 and isinstance(txid, Snapshot):  # nothing was ever committed, so no batch touched it
-        return table, None
-    entries = table.notes()
-    place = find_batch(entries, table.version, partial(newest_sentinel, table), txid, what)
-    old = None if place is None else table.another(read_only=True, at=place[0])
-    if place is None or old is None or not old.readable():
-        batches = [(version, note.txid) for version, note in shown_commits(entries, table.version) if note.txid]
-        raise StateError(f"{what}: {_retained(table, batches)}")
-    return old, place[1]
+    if table.version <= 0 and isinstance(txid, Snapshot):
+        return table, txid
+    shown = list(shown_commits(table.notes(), table.version))
+    at, snapshot = _version_at(table, shown, txid, what)
+    old = None if at is None else table.another(read_only=True, at=at)
+    if old is None or not old.readable():
+        raise StateError(f"{what}: {_retention(table, [(version, note.txid) for version, note in shown if note.txid])}")
+    return old, snapshot
 
 
-def _retained(table: StateTable, versions: list[tuple[int, int]]) -> str:
+def _version_at(
+    table: StateTable, shown: Sequence[tuple[int, CommitNote]], txid: int | Snapshot, what: str
+) -> tuple[int | None, Snapshot]:
+    """Return the version that shows a batch, None if it is gone, and the batch with its winners."""
+    # The sentinel names the last batch that touched the table, even if the history does not go back so far.
+    sentinel = None if shown else newest_sentinel(table)
+    last = shown[0][1] if shown else sentinel and CommitNote.of_sentinel(sentinel)
+    # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
+    from_log = isinstance(txid, Snapshot)
+    if last is None or not (last.txid or from_log):  # a sentinel of batch 0 is written before the first batch
+        raise StateError(f"{what}: its log holds no commit of a batch")
+    snapshot = txid if isinstance(txid, Snapshot) else last.snapshot(int(txid))
+    if from_log and snapshot.txid >= last.txid:
+        return table.version, snapshot
+    if snapshot.txid > last.txid:
+        raise StateError(
+            f"{what}: the last batch that touched it is {last.txid}, and only the topology's "
+            "log knows whether there were later ones. Read it through the topology, or give a Snapshot of its log"
+        )
+    return next((version for version, note in shown if note.txid <= snapshot.txid), None), snapshot
+
+
+def _retention(table: StateTable, versions: list[tuple[int, int]]) -> str:
     # Older files are deleted first, so the readable versions are the end of the history; ascending here.
     versions = versions[::-1]
-
-    def is_readable(place: tuple[int, int]) -> bool:
-        return table.another(read_only=True, at=place[0]).readable()
-
-    first = bisect_left(versions, True, key=is_readable)
+    first = bisect_left(versions, True, key=lambda place: table.another(read_only=True, at=place[0]).readable())
     if first == len(versions):
         return "none of its batches can be read any more; its data files are missing"
     return (

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyarrow.fs import FileSystem
 
 from states.delta import data_files
-from states.delta.data_files import DataFile, added, name_of
+from states.delta.data_files import DataFile, add_action, name_of
 from states.delta.faults import VersionMoved, reading, writing
 from states.delta.local_folder import TXN_IS_LAST, TableFolder
 from states.delta.table_opening import TableOpening, fits
@@ -54,6 +53,7 @@ class StateTable:
 
     def __init__(self, opening: TableOpening) -> None:
         self.name, self.schema = opening.name, opening.schema
+        self.filesystem, self.mend = opening.filesystem, opening.mend
         self._opening, self._options, self._folder = opening, opening.options, opening.place.folder
         self._table: DeltaTable | None = None
         self._committed: int | None = None  # the version that this object committed, until delta-rs has read its entry
@@ -101,10 +101,6 @@ class StateTable:
         self.forget()
         return True
 
-    def mend(self) -> None:
-        """Rename the entries that `step_back` stays before, because the log of the topology does not miss them."""
-        self._opening.mend()
-
     # ---- reading --------------------------------------------------------------------------------------------------
 
     def scan(
@@ -125,7 +121,7 @@ class StateTable:
                     if files is not None:
                         paths = [file.path for file in files]
                         return ds.dataset(paths, self.schema, "parquet", self.filesystem()).to_table(columns, filter)
-                    return self._dataset(self._opened()).to_table(columns, filter)
+                    return self._dataset(self._current_table()).to_table(columns, filter)
                 except FileNotFoundError as error:
                     if not left or self._opening.role.at is not None:
                         raise StateError(
@@ -141,18 +137,15 @@ class StateTable:
         if self._table is None:
             return []
         with reading(self.name, "list the files of"):
-            facts = pa.table(self._opened().get_add_actions(flatten=True)).to_pylist()
+            facts = pa.table(self._current_table().get_add_actions(flatten=True)).to_pylist()
         return sorted(map(DataFile.of, facts), key=lambda file: file.first)
-
-    def filesystem(self) -> FileSystem:
-        return self._opening.filesystem()
 
     def cover(self) -> None:
         """Let the table have all columns that it should have: a version of the same rows, if a former declaration made it.
 
         Raises `VersionMoved`: another writer has committed meanwhile.
         """
-        if fits(pa.schema(self._opened().schema().to_arrow()), self.schema, evolves=False):
+        if fits(pa.schema(self._current_table().schema().to_arrow()), self.schema, evolves=False):
             return
         files, app = self.files(), (_COLUMNS, self.version)
         span = min((file.first for file in files), default=0), max((file.last for file in files), default=0)
@@ -161,14 +154,14 @@ class StateTable:
 
     def has_columns(self) -> bool:
         """Whether the version last seen has the columns that it should have."""
-        return bool(self._opened().schema().to_json() == self._delta_schema().to_json())
+        return bool(self._current_table().schema().to_json() == self._delta_schema().to_json())
 
     def transaction(self, app: str) -> int | None:
         """Return the version of the last transaction of an application, None if there was none."""
         if self._table is None:
             return None
         with reading(self.name, "read the log of"):
-            return self._opened().transaction_version(app)
+            return self._current_table().transaction_version(app)
 
     def readable(self) -> bool:
         """Tell whether the version can still be read: its log entries and all of its data files are there.
@@ -184,7 +177,7 @@ class StateTable:
         if self._table is None:
             return False
         with reading(self.name, "list the files of"):
-            dataset = self._dataset(self._opened())
+            dataset = self._dataset(self._current_table())
             files = dataset.filesystem.get_file_info(dataset.files) if dataset.files else []
         return all(info.is_file for info in files)
 
@@ -193,7 +186,7 @@ class StateTable:
         if self._table is None:
             return []
         with reading(self.name, "read the log of"):
-            at, table = self._opened().version(), self._opened()
+            at, table = self._current_table().version(), self._current_table()
             for _ in range(_READ_TRIES):
                 newest = self._newest()
                 # It reads from the newest version on, and counts from the one that this object has seen.
@@ -209,7 +202,7 @@ class StateTable:
         """Make the table if it is absent; return its version."""
         if self.refresh() == ABSENT:
             opening = self._opening
-            with writing(self.name, "create"), nullcontext() if self._folder is None else self._folder.created():
+            with writing(self.name, "create"), nullcontext() if self._folder is None else self._folder.sync_created():
                 try:
                     opening.driver.DeltaTable.create(
                         opening.place.uri,
@@ -247,9 +240,9 @@ class StateTable:
 
         Raises `VersionMoved`: another writer has replaced these files meanwhile. Nothing was written.
         """
-        self._opened()
+        self._current_table()
         seq = min(file.first for file in files), max(file.last for file in files)
-        actions = [self.data_file(rows, seq, new_rows=False), *(file.removed() for file in files)]
+        actions = [self.data_file(rows, seq, new_rows=False), *(file.remove_action() for file in files)]
         for left in range(_COMPACTION_TRIES - 1, -1, -1):
             try:
                 # delta-rs would accept the removal of files that another writer has removed.
@@ -280,7 +273,7 @@ class StateTable:
             except FileNotFoundError as error:
                 raise VersionMoved(f"the folder of the table is gone: {error}") from error
         self.sync_data(path)
-        return added(path, size, rows.num_rows, new_rows)
+        return add_action(path, size, rows.num_rows, new_rows)
 
     def append(
         self,
@@ -295,7 +288,7 @@ class StateTable:
         Raises `VersionMoved`: another writer has committed that version. Nothing was written.
         Raises `BackendError`: the store refused. Nothing is visible, unless the store failed after it had accepted the commit.
         """
-        table, driver = self._opened(), self._opening.driver
+        table, driver = self._current_table(), self._opening.driver
         based_on = table.version()
         self._sync(lambda folder: folder.sync(based_on, own=False))
         with self.or_forgotten("commit to"):
@@ -333,7 +326,7 @@ class StateTable:
 
     def checkpoint(self) -> None:
         """Write a checkpoint of the log, and delete entries that are older than the table keeps them."""
-        table = self._opened()
+        table = self._current_table()
         with writing(self.name, "write a checkpoint of"):
             table.create_checkpoint()
             if self._folder is not None:
@@ -353,14 +346,14 @@ class StateTable:
         if hours is None:
             return
         with writing(self.name, "vacuum"):
-            unused = self._opened().vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+            unused = self._current_table().vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
             # delta-rs goes by the age of a file, and not by the time of its replacement, where a checkpoint does not hold that.
             needed = data_files.removed_since(self.filesystem(), int((time.time() - hours * 3600) * 1000))
             data_files.delete_files(self.filesystem(), data_files.only_data_files(sorted({*unused} - needed)))
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> DeltaTable:
+    def _current_table(self) -> DeltaTable:
         if self._table is None:
             raise BackendError(f"Delta table {self.name} is not open")
         if self._committed is not None and self._table.version() != self._committed:
@@ -374,7 +367,7 @@ class StateTable:
 
     def _newest(self) -> int:
         """Return the newest version that is in the log now."""
-        folder, newest = self._folder, self._opened().version()
+        folder, newest = self._folder, self._current_table().version()
         if folder is None:
             return self._opening.newest()
         while folder.has_entry(newest + 1) and not folder.is_damaged(newest + 1):

@@ -25,10 +25,10 @@ import pyarrow.compute as pc
 from states.delta.beyond_memory.bucketed_base import ATTEMPT, BucketedBase, BucketFile
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.sorted_rows import SortedRows
-from states.delta.data_files import added
+from states.delta.data_files import add_action
 from states.delta.faults import VersionMoved
 from states.delta.fence import newest_sentinel
-from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout
+from states.delta.layout import ATTEMPT_COLUMN, HASH_COLUMN, SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout, free_names
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.table_opening import TableOpening, TableRole
@@ -112,7 +112,7 @@ class PublishedTable(StateTable):
         super().__init__(opening)
         self._of_state, self._runs = of_state, 0
 
-    def shown(self) -> Shown | None:
+    def read_shown(self) -> Shown | None:
         """Return what the version last seen shows; None if that is not known, or the columns are others."""
         if self.version == ABSENT or not self.has_columns():
             return None
@@ -178,7 +178,7 @@ class PublishedTable(StateTable):
         now = int(time.time() * 1000)
         actions: list[Any] = [RemoveAction(file.path, True, now, file.size, {}) for file in gone - new]
         more = (_FILES, _fingerprint(after.files)), (_MERGED_BATCH, shown.txid), (_MERGED, seq)
-        actions += [added(file.path, file.size, file.rows, True) for file in new - gone]
+        actions += [add_action(file.path, file.size, file.rows, True) for file in new - gone]
         self.append(actions, mode, self._app(shown), shown.metadata(self._of_state), *more)
 
     def clear(self) -> None:
@@ -295,8 +295,9 @@ class PublishedRows:
 
     def __init__(self, layout: DeltaLayout, conf: StateConf) -> None:
         self._layout = layout
-        self.keys = tuple(name for name, _ in conf.key_fields) if layout.typed_keys else layout.key_columns
-        self.value = _free_name(conf.value_field or "value", self.keys)
+        names, own = [name for name, _ in conf.key_fields], (HASH_COLUMN, ATTEMPT_COLUMN)
+        self.keys = free_names(names, own) if layout.typed_keys else layout.key_columns
+        self.value = _free_name(conf.value_field or "value", (*self.keys, *own))
         types = [*layout.key_types, layout.value_types[-1]]
         self.schema = pa.schema(list(map(pa.field, [*self.keys, self.value], types)))
 
@@ -306,15 +307,15 @@ class PublishedRows:
         A key whose value is None has no row: it was removed, or a failed attempt made it.
         """
         rows = rows.filter(pc.is_null(rows[SENTINEL_COLUMN])).combine_chunks()
-        rows, without_value = self._published(rows, snapshot)
+        rows, without_value = self._published_rows(rows, snapshot)
         return rows.filter(pa.array(~without_value)).select(self.schema.names)
 
     def in_base(self, changes: SortedRows, snapshot: Snapshot) -> SortedRows:
         """Return changes as a base has them: key, value as of a committed batch, and who wrote it."""
-        rows, without_value = self._published(changes.rows, snapshot)
+        rows, without_value = self._published_rows(changes.rows, snapshot)
         return changes.with_rows(rows, changes.deleted | without_value, self.keys)
 
-    def _published(self, rows: pa.Table, snapshot: Snapshot) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+    def _published_rows(self, rows: pa.Table, snapshot: Snapshot) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
         is_opaque = self._layout.kind is StateType.OPAQUE
         attempts = rows["attempt"] if is_opaque else pa.nulls(rows.num_rows, ATTEMPT.type)
         value = self._values(rows, snapshot)

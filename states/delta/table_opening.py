@@ -136,7 +136,7 @@ class TableOpening:
         return True
 
     def mend(self) -> None:
-        """Rename the entries that `step_back` stays before."""
+        """Rename the entries that `step_back` stays before, because the log of the topology does not miss them."""
         if self.place.folder is not None and self._steps_back:
             self.place.folder.set_damaged_aside(without_data=True)
             self._damaged, self._steps_back = None, False

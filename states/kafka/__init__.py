@@ -1,12 +1,11 @@
 """Kafka as a sink: the tuples of a stream as records of a topic, each batch one transaction of Kafka's.
 
-Begin with `state.py`; `topic_sink.py` has the life of a commit, the transactions and the errors,
-`to_topic.py` how a tuple becomes a record.
+Begin with `state.py`, also for how a tuple becomes a record; `topic_sink.py` has the life of a commit, the transactions and the
+errors.
 """
 
 from states.kafka.options import KafkaTopicOptions
-from states.kafka.state import KafkaTopicState
-from states.kafka.to_topic import ToTopic
+from states.kafka.state import KafkaTopicState, ToTopic
 from trident.servers.avro import Avro
 
 __all__ = ["Avro", "KafkaTopicOptions", "KafkaTopicState", "ToTopic"]

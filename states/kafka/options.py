@@ -9,10 +9,13 @@ from typing import Any, ClassVar, TypedDict
 from trident.errors import ConfigError
 from trident.storekit import StoreOptions, seconds
 
-_OURS = (
-    "acks", "bootstrap.servers", "compression.codec", "compression.type", "delivery.report.only.error",
-    "enable.idempotence", "error_cb", "group.id", "logger", "on_delivery", "request.required.acks", "transactional.id",
-)  # fmt: skip
+_OURS = {
+    "bootstrap.servers": "bootstrap", "compression.type": "compression", "transactional.id": "prefix", **dict.fromkeys((
+        "acks", "compression.codec", "delivery.report.only.error", "enable.idempotence", "error_cb", "group.id", "logger",
+        "on_delivery", "request.required.acks",
+    ), ""),
+}  # fmt: skip
+"""The client's settings that the state gives; the options in place of them."""
 
 _TRANSACTION = "transaction.timeout.ms"
 _SHORTEST_S, _LONGEST_S = 60, 900  # the client's default, and the brokers' limit (transaction.max.timeout.ms)
@@ -54,7 +57,7 @@ class KafkaTopicOptions(StoreOptions):
     store: ClassVar[str] = "Kafka"
 
     bootstrap: str = field(kw_only=False)
-    topic: str = field(kw_only=False)
+    topic: str = field(default="", kw_only=False)
     prefix: str | None = None
     compression: str = "lz4"
     connect_timeout_s: float = seconds(10.0)
@@ -62,18 +65,20 @@ class KafkaTopicOptions(StoreOptions):
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check what can be checked without a broker."""
         super().__post_init__()
         if not isinstance(self.bootstrap, str) or not self.bootstrap or "://" in self.bootstrap:
             raise self.refused("bootstrap", "give brokers as host:port, several with commas between them")
         if not isinstance(self.topic, str) or not self.topic:
-            raise self.refused("topic", "give the name of a topic")
+            raise self.refused("topic", "give the name of a topic: KafkaTopicState.transactional(bootstrap, topic)")
         if self.prefix is not None and not self.prefix:
             raise self.refused("prefix", "give a text, or None")
         if self.compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
             raise self.refused("compression", "give none, gzip, snappy, lz4 or zstd")
-        for name in sorted(self.config.keys() & set(_OURS)):
-            raise self.refused_setting(name)
+        for name in sorted(_OURS.keys() & self.config):
+            raise ConfigError(
+                f"config[{name!r}] of a Kafka state is set by the state, because no transaction is exact without it: "
+                + (f"give {_OURS[name]}=" if _OURS[name] else "leave it out")
+            )
         if self.transaction_ms < min(self.timeout_s, _LONGEST_S) * 1000:
             raise ConfigError(
                 f"config[{_TRANSACTION!r}]={self.config[_TRANSACTION]!r} of a Kafka state is less than "
@@ -91,11 +96,3 @@ class KafkaTopicOptions(StoreOptions):
             raise ConfigError(
                 f"config[{_TRANSACTION!r}]={self.config[_TRANSACTION]!r} of a Kafka state: give milliseconds"
             ) from None
-
-    def refused_setting(self, name: str) -> ConfigError:
-        """Return the error for a setting that a sink needs otherwise."""
-        instead = {"bootstrap.servers": "bootstrap", "compression.type": "compression", "transactional.id": "prefix"}
-        rule = f"give {instead[name]}=" if name in instead else "leave it out"
-        return ConfigError(
-            f"config[{name!r}] of a Kafka state is set by the state, because no transaction is exact without it: {rule}"
-        )

@@ -169,7 +169,7 @@ class TopicWriter(Register):
     def read(self) -> bytes | None:
         """Return the sentinel; None if the topic has none."""
         self._topic = self._look_up_topic()
-        stored = self._held if self._producer is not None and self._held != _UNREAD else self._stored()
+        stored = self._held if self._producer is not None and self._held != _UNREAD else self._read_metadata()
         if self._producer is not None:
             self._held = stored
         topic, _, data = stored.partition(b" ")
@@ -199,7 +199,7 @@ class TopicWriter(Register):
             self.give_up()
         if self._producer is not None:
             return
-        producer = self._made(Producer, self._producer_settings(), logger=_LOG)
+        producer = self._make_client(Producer, self._producer_settings(), logger=_LOG)
         self._held = _UNREAD
         self._ask("take the transactional id", producer.init_transactions)
         self._producer = producer
@@ -265,7 +265,7 @@ class TopicWriter(Register):
                 message = f"write records of {self._what}: none were taken in time ({self._reports})"
                 raise StoreAwayError(message, self._what)
 
-    def _delivered(self, error: Any, _: Any) -> None:
+    def _on_delivery(self, error: Any, _: Any) -> None:
         if error is not None and self._refused is None:
             self._refused = error
 
@@ -273,16 +273,16 @@ class TopicWriter(Register):
 
     def _look_up_topic(self) -> str:
         if self._admin is None:
-            self._admin = self._made(AdminClient, {"log_level": 0, "error_cb": self._reports.error})
+            self._admin = self._make_client(AdminClient, {"log_level": 0, "error_cb": self._reports.error})
         limit, topics = self._options.connect_timeout_s, TopicCollection([self._options.topic])
 
-        def described(_: float) -> str:
+        def read_topic_id(_: float) -> str:
             (answer,) = self._admin.describe_topics(topics, request_timeout=limit).values()
             return str(answer.result(limit + 1).topic_id)
 
-        return self._ask("find the topic", described)
+        return self._ask("find the topic", read_topic_id)
 
-    def _stored(self) -> bytes:
+    def _read_metadata(self) -> bytes:
         """Return the metadata of the offset. The answer waits for the end of a transaction that would replace it."""
         asked, wait_s = [TopicPartition(self._options.topic, 0)], self._options.timeout_s
         try:
@@ -292,7 +292,7 @@ class TopicWriter(Register):
             if self.has_id or self._read_only or error.args[0].name() != "_TIMED_OUT":
                 raise self._error("read the sentinel", error) from error
             self.take()  # which ends it, because its driver seems to be dead
-            return self._stored()
+            return self._read_metadata()
         if found.error is not None:
             raise backend_error("read the sentinel", self._what, found.error, self._reports)
         return (found.metadata or "").encode() if found.offset >= 0 else b""
@@ -304,7 +304,7 @@ class TopicWriter(Register):
                 "group.id": self._name, "enable.auto.commit": False, "log_level": 0,
                 "isolation.level": "read_committed",
             }  # fmt: skip
-            self._group = self._made(Consumer, settings)
+            self._group = self._make_client(Consumer, settings)
         return self._group
 
     def _producer_settings(self) -> dict[str, Any]:
@@ -313,10 +313,11 @@ class TopicWriter(Register):
             "transaction.timeout.ms": round(self._options.transaction_ms),
             "acks": "all", "compression.type": self._options.compression,
             "partitioner": "murmur2_random",  # as Java's clients, so a key is where their records of it are
-            "log_level": 3, "delivery.report.only.error": True, "on_delivery": self._delivered, "error_cb": self._reports.error,
+            "log_level": 3, "delivery.report.only.error": True, "error_cb": self._reports.error,
+            "on_delivery": self._on_delivery,
         }  # fmt: skip
 
-    def _made(self, kind: Callable[..., T], settings: dict[str, Any], **more: Any) -> T:
+    def _make_client(self, kind: Callable[..., T], settings: dict[str, Any], **more: Any) -> T:
         given = {"bootstrap.servers": self._options.bootstrap, **settings, **self._options.config}
         try:
             return kind(given, **more)

@@ -38,13 +38,13 @@ class Named(NamedTuple):
     names: list[bytes]
     hashed: dict[int, bytes]
 
-    def wrapped(self, values: Sequence[bytes]) -> list[bytes]:
+    def wrap(self, values: Sequence[bytes]) -> list[bytes]:
         stored = list(values)
         for at, encoded in self.hashed.items():
             stored[at] = len(encoded).to_bytes(4, "big") + encoded + stored[at]
         return stored
 
-    def found(self, keys: Sequence[Key], stored: Mapping[bytes, bytes]) -> list[bytes | None]:
+    def unwrap(self, keys: Sequence[Key], stored: Mapping[bytes, bytes]) -> list[bytes | None]:
         """Return the values of keys that were found under their names; `CorruptValueError`: one is of another key."""
         found = list(map(stored.get, self.names))
         for at, encoded in self.hashed.items():
@@ -102,11 +102,9 @@ class Names:
         return self._state + b"!epoch"
 
     def sentinel(self, partition: int) -> bytes:
-        """Return the name of the sentinel of a partition."""
         return b"%b!sentinel-%d" % (self._state, partition)
 
     def of(self, keys: Sequence[Key]) -> Named:
-        """Return the names of keys."""
         names = [name for some in by_count(keys, _TOGETHER) for name in self._plain_of(some)]
         others = [at for at, name in enumerate(names) if not name]
         hashed: dict[int, bytes] = {}

@@ -20,8 +20,7 @@ from operator import is_
 from states.memcached.fence import CommitGuard
 from states.memcached.key_names import Named, Names, prefix_of
 from states.memcached.options import MemcachedOptions
-from states.memcached.protocol import CHANGED, refused
-from states.memcached.servers import MemcachedConnection, Servers
+from states.memcached.servers import CHANGED, MemcachedConnection, Servers, write_error
 from trident.errors import BackendError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.interfaces import Key, StateConf
@@ -60,7 +59,7 @@ class MemcachedMap(BackingMap):
         named, values = self._names_of(keys), dict[bytes, bytes]()
         for connection, chunk in self._servers.chunks(named.names):
             self._read(connection, [named.names[at] for at in chunk], values)
-        return named.found(keys, values)
+        return named.unwrap(keys, values)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[bytes]) -> None:
         """Write many keys, in chunks.
@@ -76,7 +75,7 @@ class MemcachedMap(BackingMap):
         """
         self._refuse_read_only(f"write {len(keys)} keys")
         named = self._names_of(keys)
-        names, stored = named.names, named.wrapped(values)
+        names, stored = named.names, named.wrap(values)
         for connection, chunk in self._servers.chunks(names, stored):
             self._write(connection, [keys[at] for at in chunk], [names[at] for at in chunk],
                         [stored[at] for at in chunk], self._expiration)  # fmt: skip
@@ -119,7 +118,7 @@ class MemcachedMap(BackingMap):
         values: list[bytes],
         expiration: bytes,
     ) -> None:
-        flags, tokens = self._guard.watch.flags_on(connection), connection.tokens
+        flags, tokens = self._guard.flags_on(connection), connection.tokens
         self._learn_tokens(connection, names)
         self._guard.check_own()  # after the tokens were read, before the writes are sent: see the top of the module
         if not all(map(tokens.__contains__, names)):
@@ -133,7 +132,7 @@ class MemcachedMap(BackingMap):
             if any(reply in CHANGED for _, reply in failed):
                 self._guard.check_own()
                 self._guard.check_health()
-            raise refused(self._state, connection.name, failed)
+            raise write_error(self._state, connection.name, failed)
 
     def _learn_tokens(self, connection: MemcachedConnection, names: list[bytes]) -> None:
         unknown = [name for name in names if name not in connection.tokens]

@@ -40,7 +40,6 @@ class MemcachedOptions(ServerCalls, Expiring):
     retries: int = whole(2, 0)
 
     def __post_init__(self) -> None:
-        """Check the servers too."""
         super().__post_init__()
         if not self.servers or len(set(self.servers)) != len(self.servers) or not all(self.servers):
             raise self.refused("servers", "give at least one host:port, and each once")

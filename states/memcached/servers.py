@@ -1,4 +1,8 @@
-"""Connections to Memcached servers, and the server of each name. The only module that imports pymemcache.
+r"""Memcached's servers: the connection to each, its text protocol as far as it is needed in bulk, and the server of each name.
+
+pymemcache, which this module alone imports, connects; it sends one `cas` a round trip and reads replies line by line, so
+requests of many keys are framed here. A value may hold any bytes, `\r\nEND\r\n` too: a reply is cut by the length that its
+head line gives, never by what is in it.
 
 Errors of the network and of the driver leave this module as `BackendError`, which names the server. A read is tried
 again over a new connection; a write is not, because it is unknown whether it was done: the batch is replayed.
@@ -6,22 +10,201 @@ again over a new connection; a write is not, because it is unknown whether it wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from hashlib import blake2b
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 from states.memcached.options import MemcachedOptions
-from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_commands
 from trident.errors import BackendError, StoreAwayError
+from trident.state.interfaces import Key
 from trident.storekit import Retries, by_count, by_size, driver_package
 
 T = TypeVar("T")
-_TOKEN: Callable[[Item], bytes] = itemgetter(2)
 _SLOTS = 4096
 _FATAL = (b"ERROR", b"CLIENT_ERROR")
+_CRLF = b"\r\n"
+_VALUE = b"VALUE "
+_RECEIVE_BYTES = 1 << 18
+_LONGEST_LINE = 1 << 11
+_ENDED = re.compile(rb"(?:\A|\n)(?:END|\w*ERROR[^\n]*)\r\n\Z").search
+
+
+class Refusal(Exception):
+    """A reply that is an error of the server, or no reply of this protocol. The connection cannot be used further."""
+
+
+class Item(NamedTuple):
+    """A stored item: client flags, value, and the token that changes with every write of the item."""
+
+    flags: bytes
+    data: bytes
+    token: bytes
+
+
+def gets_command(names: Iterable[bytes]) -> bytes:
+    """Ask for items, with their tokens."""
+    return b"gets " + b" ".join(names) + _CRLF
+
+
+def store_commands(
+    names: Sequence[bytes], flags: bytes, expiration: bytes, values: Sequence[bytes], tokens: Sequence[bytes | None]
+) -> bytes:
+    """Store each item if its token still stands; one without a token if there is no such item."""
+    settings, sizes = b" %b %b %%d" % (flags, expiration), map(len, values)
+    cas, add = b"cas %b" + settings + b" %b\r\n%b\r\n", b"add %b" + settings + b"%b\r\n%b\r\n"
+    ends = [b"" if token is None else token for token in tokens] if None in tokens else tokens
+    rows = zip(names, sizes, ends, values, strict=True)
+    return b"".join(map(cas.__mod__, rows) if ends is tokens else ((cas if row[2] else add) % row for row in rows))
+
+
+class Replies:
+    """The replies of one connection, in order.
+
+    `receive`: returns up to so many bytes of what came in, at least one; nothing once the server has closed the connection.
+    """
+
+    def __init__(self, receive: Callable[[int], bytes]) -> None:
+        self._receive = receive
+        self._buffer = b""
+
+    def items(self) -> dict[bytes, Item]:
+        """Read the reply to one `gets`: the items that are there, by name."""
+        self._buffer = self._until_end()
+        items = _items_by_lines(self._buffer)
+        if items is None:
+            return self._items_by_length()
+        self._buffer = b""
+        return items
+
+    def _until_end(self) -> bytes:
+        """Return what comes in until it ends as a reply does (a value may end so too) or cannot be a reply to `gets`."""
+        pieces, start, end = [self._buffer], self._buffer[: len(_VALUE)], self._buffer
+        while _VALUE.startswith(start) and not _ENDED(end):
+            received = self._receive(_RECEIVE_BYTES)
+            if not received:
+                break
+            pieces.append(received)
+            start, end = (start + received)[: len(_VALUE)], (end + received)[-_LONGEST_LINE:]
+        return b"".join(pieces)
+
+    def _items_by_length(self) -> dict[bytes, Item]:
+        items: dict[bytes, Item] = {}
+        buffer, at = self._buffer, 0
+        while True:
+            end = buffer.find(_CRLF, at)
+            if end < 0:
+                buffer, at = self._more(buffer, at, 1), 0
+                continue
+            head = buffer[at:end].split(b" ")
+            if len(head) != 5 or head[0] != b"VALUE" or not head[3].isdigit():
+                if head != [b"END"]:
+                    raise Refusal(_printable(buffer[at:end]))
+                self._buffer = buffer[end + 2 :]
+                return items
+            start = end + 2
+            stop = start + int(head[3])
+            if len(buffer) < stop + 2:
+                buffer, at = self._more(buffer, at, stop + 2 - len(buffer)), 0
+                continue
+            if buffer[stop : stop + 2] != _CRLF:
+                raise Refusal(f"a value of {head[3].decode()} bytes that does not end there")
+            items[head[1]] = _item((head[2], buffer[start:stop], head[4]))
+            at = stop + 2
+
+    def lines(self, count: int) -> list[bytes]:
+        """Read so many replies of one line each. What follows must not be there yet: one request at a time."""
+        lines: list[bytes] = []
+        buffer = self._buffer
+        while True:
+            *whole, buffer = buffer.split(_CRLF)
+            lines += whole
+            if len(lines) >= count:
+                break
+            buffer = self._more(buffer, 0, 1)
+        self._buffer = buffer
+        if len(lines) > count or buffer:
+            raise Refusal(f"{_printable(lines[count] if len(lines) > count else buffer)} after {count} replies")
+        return lines
+
+    def _more(self, buffer: bytes, at: int, wanted: int) -> bytes:
+        """Return `buffer` from `at` on and at least `wanted` bytes that follow it."""
+        pieces = [buffer[at:]]
+        while wanted > 0:
+            received = self._receive(max(wanted, _RECEIVE_BYTES) if wanted < 1 << 24 else 1 << 24)
+            if not received:
+                raise ConnectionError("the server closed the connection")
+            pieces.append(received)
+            wanted -= len(received)
+        return b"".join(pieces)
+
+
+def _items_by_lines(reply: bytes) -> dict[bytes, Item] | None:
+    """Return the items of a whole reply, all at once; None if it is anything else, or a value has a line break.
+
+    The first line is a head. If the line behind a head is as long as the head says, it is the value, and the next line is a
+    head again. So if all lines are as long as the lines before them say, each item is what `_items_by_length` would find.
+    """
+    if not reply.endswith(b"END\r\n"):
+        return None
+    *lines, end, _ = reply.split(_CRLF)
+    heads, values = lines[::2], lines[1::2]
+    fields = b" ".join(heads).split(b" ") if heads else []
+    names, sizes = fields[1::5], list(map(b"%d".__mod__, map(len, values)))
+    if (
+        end != b"END"
+        or fields[::5] != [b"VALUE"] * len(heads)
+        or fields[3::5] != sizes
+        or len(fields) != 5 * len(heads)
+    ):
+        return None
+    return dict(zip(names, map(_item, zip(fields[2::5], values, fields[4::5], strict=True)), strict=True))
+
+
+def _item(fields: tuple[bytes, bytes, bytes]) -> Item:
+    return tuple.__new__(Item, fields)  # without the check of the length: once per key that is read
+
+
+def _printable(line: bytes) -> str:
+    return line[:120].decode("ascii", "backslashreplace")
+
+
+CHANGED = (b"EXISTS", b"NOT_STORED", b"NOT_FOUND")
+"""Replies that say: the item is not as it was when its token was read."""
+
+_SHOWN = 3
+
+
+def write_error(state: str, server: str, failed: Sequence[tuple[Key, bytes]]) -> BackendError:
+    """Return the error for keys that were not written, each with its reply; the gravest reply speaks for all."""
+    what, keys = f"write to state {state!r} on memcached server {server}", _shown_keys([key for key, _ in failed])
+    too_large = [key for key, reply in failed if b"too large" in reply]
+    if too_large:
+        return BackendError(
+            f"{what}: the value of {_shown_keys(too_large)} is larger than an item may be (1 MB unless the server was "
+            "started with -I); start it with a larger -I, or keep smaller values. The old value stands",
+            retryable=False,
+        )
+    if any(b"out of memory" in reply for _, reply in failed):
+        return BackendError(
+            f"{what}: it is out of memory for {keys} and evicts nothing (-M); give it more memory (-m, or the command "
+            "cache_memlimit), and the batch can be replayed"
+        )
+    changed = [key for key, reply in failed if reply in CHANGED]
+    if len(changed) == len(failed):
+        return BackendError(
+            f"{what}: {keys} changed after they were read; another client writes them. Replay the batch"
+        )
+    other = next(reply for _, reply in failed if reply not in CHANGED).decode("ascii", "backslashreplace")
+    return BackendError(f"{what}: {keys} were not stored: {other}; the batch may be replayed")
+
+
+def _shown_keys(keys: Sequence[Key]) -> str:
+    text = ", ".join(f"{key!r:.80}" for key in keys[:_SHOWN])
+    return f"key {text}" if len(keys) == 1 else f"{len(keys)} keys ({text}{', …' if len(keys) > _SHOWN else ''})"
 
 
 class MemcachedConnection:
@@ -54,10 +237,9 @@ class MemcachedConnection:
         """Keep the tokens of items just read."""
         if len(found) < len(names):
             self.tokens.update(dict.fromkeys(names))
-        self.tokens.update(zip(found, map(_TOKEN, found.values()), strict=True))
+        self.tokens.update(zip(found, map(itemgetter(2), found.values()), strict=True))
 
     def statistics(self, *of: str) -> dict[bytes, Any]:
-        """Return what `stats` says."""
 
         def ask() -> dict[bytes, Any]:
             self._connect()
@@ -120,7 +302,7 @@ class MemcachedConnection:
             return lines
         except self._errors as error:
             self.close()
-            raise self._failed(what, error) from error
+            raise self._backend_error(what, error) from error
 
     def _read(self, what: str, ask: Callable[[], T]) -> T:
         def attempt() -> T:
@@ -133,7 +315,7 @@ class MemcachedConnection:
         try:
             return self._retries.run(attempt, self._broken)
         except self._errors as error:
-            raise self._failed(what, error) from error
+            raise self._backend_error(what, error) from error
 
     def _connect(self) -> Any:
         if self._client.sock is None:
@@ -147,7 +329,7 @@ class MemcachedConnection:
         received: bytes = self._client.sock.recv(size)
         return received
 
-    def _failed(self, what: str, error: Exception) -> BackendError:
+    def _backend_error(self, what: str, error: Exception) -> BackendError:
         reason = str(error) or type(error).__name__
         message = (
             f"cannot {what} on memcached server {self.name}: {reason}. Whether a write was done is unknown; the batch "

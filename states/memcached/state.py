@@ -12,7 +12,7 @@ What one put guarantees
 
 Limits of the server
     Names of 250 bytes, values of 1 MB (`-I` sets more), no list of the keys. Values are in memory only: see
-    `health.py` for how a loss is found. A loss fails the batch (`StateLossDetected`) and every later one, until
+    `fence.py` for how a loss is found. A loss fails the batch (`StateLossDetected`) and every later one, until
     a start with `state_recovery` decides.
 """
 
@@ -28,10 +28,10 @@ from states.memcached.options import MemcachedOptions
 from states.memcached.servers import MemcachedConnection, Servers
 from trident.errors import BackendError, ConfigError
 from trident.roles import facts_of
+from trident.state.cached import ReadThroughMap, SpacedCache
 from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
-from trident.state.wrappers.cached import ReadThroughMap, SpacedCache
 from trident.storekit import StoreState, called_as, kinds
 
 __all__ = ["MemcachedCache", "MemcachedMap", "MemcachedOptions", "MemcachedState"]
@@ -131,12 +131,11 @@ class MemcachedCache(SpacedCache[Any]):
         self._space, self._names = "", Names(self._prefix)
 
     def get(self, space: str, keys: Sequence[Key]) -> list[tuple[Any] | None]:
-        """Return what is known of each key: `(value,)`, `(None,)` if it is known to be absent, None if nothing is."""
         named, found = self._names_of(space).of(keys), dict[bytes, bytes]()
         for connection, chunk in self._servers.chunks(named.names):
             items = connection.gets([named.names[at] for at in chunk])
             found.update((name, item.data) for name, item in items.items())
-        entries = named.found(keys, found)
+        entries = named.unwrap(keys, found)
         values = iter(self._serializer.deserialize_many([e[1:] for e in entries if e and e[:1] == _VALUE]))
         return [None if not e else (next(values) if e[:1] == _VALUE else None,) for e in entries]
 
@@ -144,7 +143,7 @@ class MemcachedCache(SpacedCache[Any]):
         """Keep entries; those that the server has no room for are deleted instead."""
         named = self._names_of(space).of(keys)
         there = iter(self._serializer.serialize_many([value for value in values if value is not None]))
-        entries = named.wrapped([_ABSENT if value is None else _VALUE + next(there) for value in values])
+        entries = named.wrap([_ABSENT if value is None else _VALUE + next(there) for value in values])
         for connection, chunk in self._servers.chunks(named.names, entries):
             self._put(connection, [(named.names[at], entries[at]) for at in chunk])
 

@@ -146,7 +146,6 @@ class MemoryBackingMap(BackingMap, Generic[V]):
         yield keys
 
     def read_sentinel(self) -> Sentinel | None:
-        """Return the last commit that touched these data."""
         (found,) = self._seen = (self.data.sentinel,)
         return found
 
@@ -246,10 +245,6 @@ class MemoryMap(SnapshottableMap):
         super().__init__(map_for(kind, backing, name, partition, migrate), MEMORY_SNAPSHOT_KEY)
 
 
-def _new_id() -> str:
-    return uuid4().hex
-
-
 class _MemoryFactory(Kinds[int]):
     """A `StateFactory` whose three methods make a `StateSpec` of a new factory."""
 
@@ -292,7 +287,7 @@ class MemoryMapState(_MemoryFactory):
         The process that has the data. The state cannot be opened in another one.
     """
 
-    id: str = field(default_factory=_new_id)
+    id: str = field(default_factory=lambda: uuid4().hex)
     kind: StateType = StateType.OPAQUE
     home: str = field(default_factory=this_process, repr=False)
 
@@ -319,7 +314,7 @@ class LRUMemoryMapState(_MemoryFactory):
     """
 
     max_size: int
-    id: str = field(default_factory=_new_id)
+    id: str = field(default_factory=lambda: uuid4().hex)
     kind: StateType = StateType.OPAQUE
     home: str = field(default_factory=this_process, repr=False)
 

@@ -64,7 +64,7 @@ class _Form(NamedTuple):
     epoch: int = 0
 
     @property
-    def sent(self) -> str:
+    def array_type(self) -> str:
         """The parameter of an array of such values, as SQL."""
         return {17: "bytea[]", 25: "text[]"}.get(self.element, f"{self.sql}[]")
 
@@ -103,7 +103,7 @@ class Column(PlainColumn[_Form]):
     def parameter(self, name: str) -> str:
         """Return the parameter `name`, an array of its values, as SQL."""
         stored = f"{self.form.sql}[]"
-        return f"%({name})b::{self.form.sent}" + ("" if self.form.sent == stored else f"::{stored}")
+        return f"%({name})b::{self.form.array_type}" + ("" if self.form.array_type == stored else f"::{stored}")
 
     def array(self, values: Sequence[Any]) -> Any:
         """Return values as an Arrow array; an error names the column and the value."""
@@ -116,12 +116,12 @@ class Column(PlainColumn[_Form]):
         array = array_of(self.name, self.form.arrow, values)
         if pa.types.is_decimal(array.type):
             return array.cast(pa.string()).cast(pa.large_string())
-        return _escaped(array) if self.declared == "string" else array
+        return _escape(array) if self.declared == "string" else array
 
-    def loaded(self, values: Sequence[Any]) -> Sequence[Any]:
+    def from_driver(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values that the driver has read in their one form."""
         if self.declared == "string":
-            return list(map(_unescaped, values)) if _ESCAPE in "".join(filter(None, values)) else values
+            return list(map(_unescape, values)) if _ESCAPE in "".join(filter(None, values)) else values
         if self.declared == "timestamp":
             return [None if one is None else one.astimezone(dt.UTC) for one in values]
         if self.form.sql == "jsonb":
@@ -145,7 +145,7 @@ class Columns(PlainColumns[Column]):
         own = (*self.values, *self.befores)
         return [one for one in own if one.name not in found or not gives(found[one.name], one.form.sql)]
 
-    def added(self, found: Mapping[str, str], lacking: Sequence[Column]) -> str:
+    def alterations(self, found: Mapping[str, str], lacking: Sequence[Column]) -> str:
         """Return the changes of the table, as SQL, by which it has the columns that it lacks."""
         return ", ".join(
             f"ALTER COLUMN {one.quoted} TYPE {one.form.sql}"
@@ -163,7 +163,7 @@ class Columns(PlainColumns[Column]):
             found.setdefault(tuple(part is None for part in key), []).append(key)
         return list(found.items())
 
-    def asked(self, nulls: Sequence[bool], keys: Sequence[Key], name: str) -> tuple[str, str, dict[str, Packed]]:
+    def asked_keys(self, nulls: Sequence[bool], keys: Sequence[Key], name: str) -> tuple[str, str, dict[str, Packed]]:
         """Return keys, all with the same nulls, as a table `asked`, the test whether a row `own` has one, and the arguments."""
         parts = zip(self.keys, zip(*keys, strict=True), nulls, strict=True)
         return self.asked_arrays(nulls, [column.array(part) for column, part, is_null in parts if not is_null], name)
@@ -172,7 +172,7 @@ class Columns(PlainColumns[Column]):
         """Return the same of keys as arrays, one for each field that is not null."""
         columns = [column for column, is_null in zip(self.keys, nulls, strict=True) if not is_null]
         given = {
-            f"{name}{at}": packed(column.form, array)
+            f"{name}{at}": pack_array(column.form, array)
             for at, (column, array) in enumerate(zip(columns, arrays, strict=True))
         }
         tests = [f"own.{column.quoted} IS NULL" for column, is_null in zip(self.keys, nulls, strict=True) if is_null]
@@ -181,7 +181,7 @@ class Columns(PlainColumns[Column]):
         table = f"unnest({sent}) AS asked ({', '.join(given)})" if given else "(SELECT) AS asked"
         return table, " AND ".join(tests), given
 
-    def given(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
+    def arrays_of(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
         """Return keys and what is stored for them as an Arrow array for each column of `read`."""
         parts = zip(self.read, self.parts(keys, values), strict=True)
         return [column.array(part) for column, part in parts]
@@ -197,7 +197,7 @@ class ByteColumns(Columns):
     is_bytes = True
 
     @classmethod
-    def made(cls) -> ByteColumns:
+    def of_bytes(cls) -> ByteColumns:
         key, value = Column.of("key", "binary", True), Column.of("value", "binary")
         shape = PlainShape((("key", "binary"),), (("value", "binary"),), is_struct=False)
         return cls(StateType.NON_TRANSACTIONAL, (key,), (value,), shape)
@@ -208,7 +208,7 @@ class ByteColumns(Columns):
     def by_nulls(self, keys: Sequence[Any]) -> list[tuple[tuple[bool, ...], Sequence[Any]]]:
         return [((False,), keys)] if keys else []
 
-    def asked(self, nulls: Sequence[bool], keys: Sequence[Any], name: str) -> tuple[str, str, dict[str, Packed]]:
+    def asked_keys(self, nulls: Sequence[bool], keys: Sequence[Any], name: str) -> tuple[str, str, dict[str, Packed]]:
         place = f"{name}0"
         return (
             f"unnest(%({place})b::bytea[]) AS asked ({place})",
@@ -216,7 +216,7 @@ class ByteColumns(Columns):
             {place: packed_bytes(keys)},
         )
 
-    def stored(self, rows: Sequence[Any]) -> dict[Any, Any]:
+    def values_by_key(self, rows: Sequence[Any]) -> dict[Any, Any]:
         return dict(rows)
 
 
@@ -225,7 +225,7 @@ _DECLARED = {row.sql: row.name for row in TYPES.values()}
 
 def holds(wide: str, narrow: str) -> bool:
     """Whether each value of one type of PostgreSQL's is a value of the other."""
-    return wide == narrow or widens(_declared(narrow), _declared(wide))
+    return wide == narrow or widens(_declared_type(narrow), _declared_type(wide))
 
 
 def gives(found: str, own: str) -> bool:
@@ -234,11 +234,11 @@ def gives(found: str, own: str) -> bool:
     return found == own or (holds(found, own) and (kinds == {"numeric"} or kinds <= {"smallint", "integer", "bigint"}))
 
 
-def _declared(sql: str) -> str:
+def _declared_type(sql: str) -> str:
     return _DECLARED.get(sql, sql.replace("numeric(", "decimal("))
 
 
-def listed(columns: Iterable[Column], of: str = "") -> str:
+def column_list(columns: Iterable[Column], of: str = "") -> str:
     return ", ".join(of + column.quoted for column in columns)
 
 
@@ -249,14 +249,14 @@ def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Co
     """
     if options.layout == "binary":
         return "layout='binary'"
-    shape = (shape_of if options.layout == "auto" else asked_shape)(conf, options, Column.form_of, _misnamed)
+    shape = (shape_of if options.layout == "auto" else asked_shape)(conf, options, Column.form_of, _why_misnamed)
     if isinstance(shape, str):
         return shape
     keys = tuple(Column.of(*field, True) for field in shape.keys)
     return Columns(kind, keys, tuple(Column.of(*field, False) for field in shape.values), shape)
 
 
-def _misnamed(field: str, is_key: bool) -> str | None:
+def _why_misnamed(field: str, is_key: bool) -> str | None:
     most, is_free = MAX_NAME_BYTES, not field.lower().startswith(OWN) and field not in _SYSTEM
     size = len(field.encode(errors="replace")) + (0 if is_key else len(f"{BEFORE}_"))
     return None if is_free and field and size <= most and _NUL not in field else f"no column can be called {field!r}"
@@ -268,7 +268,7 @@ def packed_bytes(values: Sequence[bytes]) -> Packed:
     return Packed(head + b"".join(chain.from_iterable(zip(lengths, values, strict=True))))
 
 
-def packed(form: _Form, array: Any) -> Packed:
+def pack_array(form: _Form, array: Any) -> Packed:
     """Return an Arrow array as one of PostgreSQL: one dimension from index 1, each element after its length."""
     rows, valid = len(array), None if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)
     head = struct.pack("!5i", 1, valid is not None, form.element, rows, 1)
@@ -287,9 +287,13 @@ def packed(form: _Form, array: Any) -> Packed:
     return Packed(head + made.view(np.uint8).reshape(rows, 4 + size)[kept].tobytes())
 
 
+def offsets_of(array: Any) -> Any:
+    """Return where each text or bytes of an array begins, and the last one ends."""
+    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+
+
 def _bytes_after_lengths(array: Any, valid: Any) -> bytes:
-    rows, (_, places, data) = len(array), array.buffers()
-    offsets = np.frombuffer(places, np.int64)[array.offset : array.offset + rows + 1]
+    rows, data, offsets = len(array), array.buffers()[2], offsets_of(array)
     content = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.empty(0, np.uint8)
     lengths, at = np.diff(offsets).astype(">i4"), offsets[:-1] - offsets[0] + 4 * np.arange(rows)
     if valid is not None:
@@ -309,7 +313,7 @@ def _fits_json(type_: pa.DataType) -> bool:
     return any(row.arrow == type_ for row in TYPES.values() if row.python in (str, bool, int, float))
 
 
-def _escaped(array: Any) -> Any:
+def _escape(array: Any) -> Any:
     data = array.buffers()[2]
     text = b"" if data is None else data.to_pybytes()
     if _NUL.encode() not in text and _ESCAPE.encode() not in text:
@@ -317,7 +321,7 @@ def _escaped(array: Any) -> Any:
     return pc.replace_substring(pc.replace_substring(array, _ESCAPE, _ESCAPE * 2), _NUL, f"{_ESCAPE}0")
 
 
-def _unescaped(text: str | None) -> str | None:
+def _unescape(text: str | None) -> str | None:
     return None if text is None else re.sub(f"{_ESCAPE}(.)", lambda found: _NUL if found[1] == "0" else _ESCAPE, text)
 
 
@@ -341,5 +345,5 @@ def _of_json(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_struct(type_):
         return {field.name: _of_json(value.get(field.name), field.type) for field in type_}
     if pa.types.is_string(type_):
-        return _unescaped(value)
+        return _unescape(value)
     return float(value) if pa.types.is_floating(type_) else value

@@ -17,7 +17,7 @@ from states.postgres.columns import Packed
 from states.postgres.options import PostgresOptions
 from trident.errors import BackendError, ConfigError, StoreAwayError
 from trident.redaction import redacted
-from trident.servers.postgres_connection import PostgresConnection, is_away, passes, server_of
+from trident.servers.postgres_connection import PostgresConnection, is_away, passes, server_of, text_of
 from trident.storekit import InTransaction, Retries, warn_once
 
 T = TypeVar("T")
@@ -102,13 +102,13 @@ class Session:
 
         def attempt() -> T:
             try:
-                return work(self._opened())
+                return work(self._open_connection())
             except psycopg.errors.UndefinedTable:  # the caller handles this
                 raise
             except psycopg.Error as error:
                 if error.sqlstate in _AGAIN or (self._connection is not None and self._connection.closed):
                     self.close()
-                raise self._refused(doing, error) from error
+                raise self._backend_error(doing, error) from error
             except KeyboardInterrupt:
                 self.close()  # the answer to what was asked may still come, and would be taken for the next one
                 raise
@@ -126,7 +126,7 @@ class Session:
             except psycopg.Error as error:
                 if connection.closed:
                     raise
-                raise self._refused(doing, error) from error  # so the transaction will be rolled back
+                raise self._backend_error(doing, error) from error  # so the transaction will be rolled back
 
         return InTransaction(within, write.clause)
 
@@ -142,7 +142,7 @@ class Session:
         is_lost = self._connection is None and isinstance(error, BackendError) and error.retryable
         return is_lost and failures <= self._options.retries
 
-    def _opened(self) -> PostgresConnection:
+    def _open_connection(self) -> PostgresConnection:
         if self._connection is None or self._process != os.getpid():
             self.close()
             self._connection, self._process = self._connect(), os.getpid()
@@ -167,12 +167,12 @@ class Session:
             warn_once(_LOG, redacted(options.url), "fsync=off, so a crash of its machine may corrupt it")
         return connection
 
-    def _refused(self, doing: str, error: psycopg.Error) -> BackendError:
-        text, code = redacted(" ".join(str(error).split())), error.sqlstate or ""
+    def _backend_error(self, doing: str, error: psycopg.Error) -> BackendError:
+        code = error.sqlstate or ""
         away, retryable = is_away(error), passes(error)
         advice = _ADVICE.get(code, "see the server's log")
         if not code:
             wrong = "check user, password and database of the URL, its TLS options and the server's pg_hba.conf"
             advice = "is the server up, and is its address right?" if retryable else wrong
-        message = f"{doing} of {self._what}: {text}; {advice}"
+        message = f"{doing} of {self._what}: {text_of(error)}; {advice}"
         return StoreAwayError(message, self._server) if away else BackendError(message, retryable)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from states.postgres.beside_table import CommittedView
 from states.postgres.columns import ByteColumns, Columns, packed_bytes
-from states.postgres.committed_view import CommittedView
 from states.postgres.number_arrays import TablePuts
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_rows import Statement, TypedRows
@@ -97,11 +97,12 @@ class ByteRows(TypedRows):
             (last,) = page[-1]
 
     def read_sentinel(self, key: bytes) -> bytes | None:
-        rows = self._rows("read the sentinel", "SELECT value FROM {table} WHERE key = %(name)b", {"name": key})
+        query = self._names.sql("SELECT value FROM {table} WHERE key = %(name)b")
+        rows = self._rows("read the sentinel", query, {"name": key})
         return rows[0][0] if rows else None
 
     def _fence(self, sentinel: bytes, found: bytes | None, new: bytes, witness: bytes | None) -> Statement:
-        return _FIRST if found is None else _NEXT, {"name": sentinel, "found": found, "new": new}
+        return self._names.sql(_FIRST if found is None else _NEXT), {"name": sentinel, "found": found, "new": new}
 
     def _next_witness(self, puts: Any) -> bytes | None:
         return None
@@ -117,7 +118,7 @@ class ByteRows(TypedRows):
 def byte_map(options: PostgresOptions, conf: StateConf, partition: int) -> WholeCommitMap:
     """Return the map of a partition whose keys and values are bytes."""
     what = _what(options, conf, partition)
-    return WholeCommitMap(ByteRows(options, conf, what, ByteColumns.made(), None), conf, partition, what)
+    return WholeCommitMap(ByteRows(options, conf, what, ByteColumns.of_bytes(), None), conf, partition, what)
 
 
 def _what(options: PostgresOptions, conf: StateConf, partition: int) -> str:

@@ -36,7 +36,7 @@ def fits_arrays(columns: Columns) -> bool:
     return is_number and set(map(class_of, keys)) <= {str, int} and values <= _VALUES
 
 
-def selected(columns: Columns) -> str:
+def select_list(columns: Columns) -> str:
     """Return what a read selects: how many rows are foreign, the keys (of texts the lengths, too), the values."""
     txid, attempt, prev, curr = (f"own.{column.quoted}" for column in (*columns.own, *columns.values))
     parts = [f"count(*) FILTER (WHERE {txid} IS NULL OR {attempt} IS NULL)"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ from trident.errors import ConfigError
 from trident.redaction import redacted
 from trident.state.interfaces import StateConf
 from trident.storekit import Account, Changing, Expiring, ServerCalls, seconds, whole
+from trident.storekit.plain_columns import OWN
 
 MAX_NAME_BYTES = 63  # PostgreSQL cuts longer names
 
@@ -57,9 +59,17 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
             if value is not None and not (0 < len(value.encode()) <= MAX_NAME_BYTES and "\0" not in value):
                 raise self.refused(name, f"give 1 to {MAX_NAME_BYTES} bytes, without NUL")
 
-    def place(self, conf: StateConf) -> tuple[list[str], str]:
-        """Return the schema, if one is given, and the name of a state's table."""
-        return [self.schema] if self.schema is not None else [], self.table or table_name(conf.prefix)
+    def names(self, conf: StateConf) -> TableNames:
+        """Return the names of what a state has, in the schema if one is given."""
+        at, table = [self.schema] if self.schema is not None else [], self.table or table_name(conf.prefix)
+        index = identifier(table_name(f"{table}_changes_txid"))  # which is where its table is
+        others = [
+            f"{OWN}sentinels",
+            table_name(f"{table}_changes"),
+            f"{OWN}changes_gone",
+            table_name(f"{table}_committed"),
+        ]
+        return TableNames(table, index, *(identifier(*at, name) for name in (table, *others)))
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -69,6 +79,33 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
         if self.tls:
             given |= {"sslmode": "verify-full", "sslrootcert": self.tls_ca_file or "system"}
         return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class TableNames:
+    """The names, as SQL, of what a state has: its table, and what is beside it.
+
+    `bare`: the table by its name alone, as `trident_sentinels` and `trident_changes_gone` know it.
+    """
+
+    bare: str
+    changes_index: str
+    table: str
+    sentinels: str
+    changes: str
+    gone: str
+    committed: str
+
+    def sql(self, statement: str, **parts: str) -> str:
+        """Fill the names and `parts` into a statement, which must be run with arguments: percent signs of names are doubled.
+
+        All at once: a name may have braces.
+        """
+        return statement.format(**self._quoted_names, **parts)
+
+    @cached_property
+    def _quoted_names(self) -> dict[str, str]:
+        return {place: name.replace("%", "%%") for place, name in asdict(self).items()}
 
 
 def identifier(*names: str) -> str:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 from psycopg import Cursor, errors
 
-from states.postgres.change_table import ChangeTable
-from states.postgres.columns import AT, Columns, Packed, listed, packed
-from states.postgres.committed_view import CommittedView
+from states.postgres.beside_table import ChangeTable, CommittedView
+from states.postgres.columns import AT, Columns, Packed, column_list, offsets_of, pack_array
 from states.postgres.connection import FencedWrite, Session
-from states.postgres.number_arrays import FoundArrays, TablePuts, fits_arrays, selected
+from states.postgres.number_arrays import FoundArrays, TablePuts, fits_arrays, select_list
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
 from trident.errors import StateError
@@ -49,13 +48,12 @@ _NEXT = """
 """
 # Rows are joined with the fence, so nothing is written if the fence found nothing to replace. In the order of the index,
 # because neighbours share its pages.
-_CLAUSE = "fence AS ({fence}){rows}"
 _DELETE = ", deleted_{at} AS (DELETE FROM {table} AS own USING fence, {asked} WHERE {tests})"
 _PUT = """,
     put AS (
         INSERT INTO {table} AS own ({names}) SELECT given.* FROM fence, unnest({arrays}) AS given ({names})
         ORDER BY {order}
-        ON CONFLICT ({keys}) DO UPDATE SET {changes}{returning}
+        ON CONFLICT ({keys}) DO UPDATE SET {put}{returning}
     ){changed}
 """
 _MANY_KEYS = 64
@@ -75,7 +73,8 @@ class TypedRows(StoredRows):
         self._options, self._columns, self._what = options, columns, what
         self._session, kept = Session(options, what, conf.read_only), options.kept_changes
         self.changes = None if kept is None else ChangeTable(self._session, options, conf, columns, kept, what)
-        self._table = TypedTable(options, conf, columns, what, view, self.changes)
+        self._names = options.names(conf)
+        self._table = TypedTable(self._names, conf, columns, what, options.ttl_s is not None, view, self.changes)
         self.batch = -1  # the commit under way
         self._witness: bytes | None = None  # of the sentinel that was read or written last
         self._keeps_witness = True
@@ -107,10 +106,10 @@ class TypedRows(StoredRows):
         found: dict[Key, Any] = {}
         for some in by_count(keys, self._options.max_keys_per_call):
             for nulls, alike in self._columns.by_nulls(some):
-                query = self._found(
-                    listed(self._columns.read, "own."), nulls, self._columns.asked(nulls, alike, "asked")
+                query = self._select_query(
+                    column_list(self._columns.read, "own."), nulls, self._columns.asked_keys(nulls, alike, "asked")
                 )
-                found.update(self._columns.stored(self._rows(f"read {len(keys)} keys", *query)))
+                found.update(self._columns.values_by_key(self._rows(f"read {len(keys)} keys", *query)))
         return found
 
     def find(self, keys: Sequence[Key]) -> NumberColumns | None:
@@ -126,10 +125,10 @@ class TypedRows(StoredRows):
         if longest > self.max_key_bytes or any(array.null_count for array in arrays):
             return None
         nulls, answers, most = (False,) * len(arrays), [], self._options.max_keys_per_call
-        what = selected(columns)
+        what = select_list(columns)
         for start in range(0, rows, most):
             asked = columns.asked_arrays(nulls, [array.slice(start, most) for array in arrays], "asked")
-            answers += self._rows(f"read {rows} keys", *self._found(what, nulls, asked), fetch=_cells)
+            answers += self._rows(f"read {rows} keys", *self._select_query(what, nulls, asked), fetch=_cells)
         found = FoundArrays(columns, answers)
         if found.is_foreign:
             return None  # the read of rows names it
@@ -140,7 +139,8 @@ class TypedRows(StoredRows):
     def pages(self) -> Iterator[Sequence[Any]]:
         """Iterate over the keys page by page, those with nulls in the same fields together."""
         are_null = ", ".join(f"{column.quoted} IS NULL" for column in self._columns.keys)
-        for nulls in self._rows("list the keys", f"SELECT DISTINCT {are_null} FROM {{table}}", {}):
+        query = self._names.sql("SELECT DISTINCT {are_null} FROM {table}", are_null=are_null)
+        for nulls in self._rows("list the keys", query, {}):
             last: Key | None = None
             while page := self._page(nulls, last):
                 yield page
@@ -171,7 +171,7 @@ class TypedRows(StoredRows):
     def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
         """Write all or nothing; return False if the sentinel is not `found`, or its witness is gone."""
         witness = self._next_witness(puts)
-        doing, write = f"write {len(puts)} keys", self._fenced(puts, sentinel, found, new, witness)
+        doing, write = f"write {len(puts)} keys", self._fenced_write(puts, sentinel, found, new, witness)
 
         def send(connection: PostgresConnection) -> bool:
             self._table.prepare(connection)
@@ -192,19 +192,16 @@ class TypedRows(StoredRows):
         if found is None:
             self._session.run("make the table", self._table.create)
         witness = self._next_witness(puts)
-        write = self._fenced(puts, sentinel, found, new, witness)
+        write = self._fenced_write(puts, sentinel, found, new, witness)
         self._witness, self._keeps_witness = witness, True  # if it is not written, the next commit reads what is there
         return self._session.leave(f"write {len(puts)} keys", write)
 
-    def _fenced(
+    def _fenced_write(
         self, puts: Puts, sentinel: bytes, found: bytes | None, new: bytes, witness: bytes | None
     ) -> FencedWrite:
         fence, given = self._fence(sentinel, found, new, witness) if sentinel else (_FREE, {})
         clauses = [
-            (
-                self._table.sql(_CLAUSE.replace("{fence}", _FREE if at else fence).replace("{rows}", rows)),
-                given | arguments,
-            )
+            (f"fence AS ({_FREE if at else fence}){rows}".encode(), given | arguments)
             for at, (rows, arguments) in enumerate(self._statements(puts))
         ]
         return FencedWrite(clauses)
@@ -213,9 +210,9 @@ class TypedRows(StoredRows):
         given = {"layout": LAYOUT, "found": found, "new": new, "dead": self._dead, "witness": witness}
         given |= self._place_of(sentinel)
         if found is None:
-            return _FIRST, given
+            return self._names.sql(_FIRST), given
         test, arguments = self._is_there(self._witness)
-        return _NEXT.replace("{is_there}", f"EXISTS ({test})"), given | arguments
+        return self._names.sql(_NEXT, is_there=f"EXISTS ({test})"), given | arguments
 
     def forget_witness(self) -> None:
         """Write no witness until rows come: the keys may be another partition's from now on, which may delete them."""
@@ -225,7 +222,7 @@ class TypedRows(StoredRows):
         self._witness = self._dead = None
         for statement in self.emptied:
             with suppress(errors.UndefinedTable):
-                run = partial(self._execute, statement, {"state": self._table.state})
+                run = partial(self._execute, self._names.sql(statement), {"state": self._names.bare})
                 self._session.run("empty the table", run)
         if self.changes is not None:
             self.changes.empty()
@@ -242,19 +239,16 @@ class TypedRows(StoredRows):
     def _expire(self, connection: PostgresConnection) -> None:
         """Delete the rows that were not written for so long, but for the witnesses of sentinels."""
         query = "SELECT witness FROM {sentinels} WHERE state = %(state)s AND witness IS NOT NULL"
-        found = self._execute(query, {"state": self._table.state}, connection).fetchall()
+        found = self._execute(self._names.sql(query), {"state": self._names.bare}, connection).fetchall()
         kept, given = "", dict[str, Any](ttl=self._options.ttl_s)
         for at, (nulls, alike) in enumerate(
             self._columns.by_nulls([tuple(decode(witness)[1:]) for (witness,) in found])
         ):
-            asked, tests, arguments = self._columns.asked(nulls, alike, f"kept{at}_")
+            asked, tests, arguments = self._columns.asked_keys(nulls, alike, f"kept{at}_")
             kept += f" AND NOT EXISTS (SELECT 1 FROM {asked} WHERE {tests})"
             given |= arguments
-        self._execute(
-            f'DELETE FROM {{table}} AS own WHERE "{AT}" < now() - make_interval(secs => %(ttl)s){kept}',
-            given,
-            connection,
-        )
+        statement = f'DELETE FROM {{table}} AS own WHERE "{AT}" < now() - make_interval(secs => %(ttl)s){{kept}}'
+        self._execute(self._names.sql(statement, kept=kept), given, connection)
 
     # ---- the rest of a commit -------------------------------------------------------------------------------------
 
@@ -267,9 +261,8 @@ class TypedRows(StoredRows):
         written = {key: value for key, value in puts.items() if value is not None} if deleted else puts
         statements: list[Statement] = []
         for at, (nulls, alike) in enumerate(self._columns.by_nulls(deleted)):
-            asked, tests, given = self._columns.asked(nulls, alike, "gone")
-            deletion = _DELETE.replace("{at}", str(at)).replace("{asked}", asked).replace("{tests}", tests)
-            statements.append((deletion, given))
+            asked, tests, given = self._columns.asked_keys(nulls, alike, "gone")
+            statements.append((self._names.sql(_DELETE, at=str(at), asked=asked, tests=tests), given))
         return [*statements, *self._puts(written)] or [("", {})]
 
     def _puts(self, rows: Mapping[Key, Any] | TablePuts) -> Iterator[Statement]:
@@ -277,11 +270,11 @@ class TypedRows(StoredRows):
         if isinstance(rows, TablePuts):
             arrays = rows.arrays()
         else:
-            arrays = self._columns.given(list(rows), list(rows.values())) if rows else []
+            arrays = self._columns.arrays_of(list(rows), list(rows.values())) if rows else []
         sizes = sum(map(_sizes, arrays), np.zeros(len(rows), np.int64)).tolist()
         for places in by_size(range(len(rows)), sizes, most.max_keys_per_call, most.max_bytes_per_call) if rows else ():
             some = (array.slice(places[0], len(places)) for array in arrays)
-            sent = (packed(column.form, array) for column, array in zip(columns, some, strict=True))
+            sent = (pack_array(column.form, array) for column, array in zip(columns, some, strict=True))
             yield self._put, {f"c{at}": part for at, part in enumerate(sent)} | {"changes_of": self.batch}
 
     @cached_property
@@ -292,13 +285,18 @@ class TypedRows(StoredRows):
         changes = ", ".join(f"{column.quoted} = excluded.{column.quoted}" for column in columns if not column.is_key)
         changes += f', "{AT}" = now()' if self._options.ttl_s is not None else ""
         keys = self._columns.keys
-        texts = {"names": listed(columns), "arrays": arrays, "keys": listed(keys), "changes": changes}
         order = (f"given.{key.quoted}" + (' COLLATE "C"' if key.form.sql == "text" else "") for key in keys)
-        texts["order"] = ", ".join(order)
         kept = self.changes
-        texts["returning"] = "" if kept is None else f" RETURNING {listed(self._columns.all, 'own.')}"
-        texts["changed"] = "" if kept is None else kept.clause
-        return reduce(lambda sql, name: sql.replace(f"{{{name}}}", texts[name]), texts, _PUT)
+        return self._names.sql(
+            _PUT,
+            names=column_list(columns),
+            arrays=arrays,
+            order=", ".join(order),
+            keys=column_list(keys),
+            put=changes,
+            returning="" if kept is None else f" RETURNING {column_list(self._columns.all, 'own.')}",
+            changed="" if kept is None else kept.clause,
+        )
 
     # ---- the witness ----------------------------------------------------------------------------------------------
 
@@ -322,27 +320,28 @@ class TypedRows(StoredRows):
         if self._test is None or self._test[0] != witness:
             txid, *key = decode(witness)
             ((nulls, alike),) = self._columns.by_nulls([tuple(key)])
-            asked, tests, given = self._columns.asked(nulls, alike, "witness")
+            asked, tests, given = self._columns.asked_keys(nulls, alike, "witness")
             since = "" if txid is None else f' AND own."{TXID}" >= %(since)s'
-            query = f"SELECT 1 FROM {{table}} AS own, {asked} WHERE {tests}{since}"
-            self._test = witness, query, {**given, "since": txid}
+            query = "SELECT 1 FROM {table} AS own, {asked} WHERE {tests}"
+            self._test = witness, self._names.sql(query, asked=asked, tests=tests + since), {**given, "since": txid}
         return self._test[1:]
 
     def _sentinel_row(self, key: bytes, witness: bytes | None) -> Any:
         test, given = ("NULL", {}) if witness is None else self._is_there(witness)
-        query = _READ_SENTINEL.replace("{is_there}", test if witness is None else f"EXISTS ({test})")
+        query = self._names.sql(_READ_SENTINEL, is_there=test if witness is None else f"EXISTS ({test})")
         rows = self._rows("read the sentinel", query, {**self._place_of(key), **given}, over_table=False)
         return rows[0] if rows else None
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 
-    def _found(self, what: str, nulls: Sequence[bool], asked: tuple[str, str, dict[str, Packed]]) -> Statement:
-        """Return the query of `what` of the rows that are asked for, as `Columns.asked` says."""
+    def _select_query(self, what: str, nulls: Sequence[bool], asked: tuple[str, str, dict[str, Packed]]) -> Statement:
+        """Return the query of `what` of the rows that are asked for, as `Columns.asked_keys` says."""
         table, tests, given = asked
         if nulls == (False,):  # faster than a join
             (key,) = self._columns.keys
-            return f"SELECT {what} FROM {{table}} AS own WHERE {key.quoted} = ANY({key.parameter('asked0')})", given
-        return f"SELECT {what} FROM {table}, {{table}} AS own WHERE {tests}", given
+            table, tests = "", f"{key.quoted} = ANY({key.parameter('asked0')})"
+        query = "SELECT {what} FROM {asked}{table} AS own WHERE {tests}"
+        return self._names.sql(query, what=what, asked=table and f"{table}, ", tests=tests), given
 
     def _page(self, nulls: Sequence[bool], last: Key | None, *more: str) -> list[Key]:
         keys = self._columns.keys
@@ -351,13 +350,14 @@ class TypedRows(StoredRows):
         there = [key for key, is_null in zip(keys, nulls, strict=True) if not is_null]
         given: dict[str, Any] = {"most": self._options.max_keys_per_call}
         if last is not None:
-            given |= self._columns.asked(nulls, [last], "last")[2]
+            given |= self._columns.asked_keys(nulls, [last], "last")[2]
             after = ", ".join(f"(SELECT * FROM unnest({key.parameter(f'last{at}')}))" for at, key in enumerate(there))
-            tests.append(f"({listed(there)}) > ({after})")
-        order = f" ORDER BY {listed(there)}" if there else ""
-        query = f"SELECT {listed(keys)} FROM {{table}} WHERE {' AND '.join(tests)}{order} LIMIT %(most)s"
+            tests.append(f"({column_list(there)}) > ({after})")
+        order = f" ORDER BY {column_list(there)}" if there else ""
+        query = "SELECT {keys} FROM {table} WHERE {tests} LIMIT %(most)s"
+        query = self._names.sql(query, keys=column_list(keys), tests=" AND ".join(tests) + order)
         rows = self._rows("list the keys", query, given)
-        parts = [key.loaded(part) for key, part in zip(keys, zip(*rows, strict=True), strict=bool(rows))]
+        parts = [key.from_driver(part) for key, part in zip(keys, zip(*rows, strict=True), strict=bool(rows))]
         return list(zip(*parts, strict=True))
 
     def _rows(
@@ -379,10 +379,10 @@ class TypedRows(StoredRows):
             return []
 
     def _execute(self, query: str, given: Mapping[str, Any], connection: PostgresConnection) -> Any:
-        return connection.execute(self._table.sql(query), given, binary=True)
+        return connection.execute(query.encode(), given, binary=True)
 
     def _place_of(self, sentinel: bytes) -> dict[str, Any]:
-        return {"state": self._table.state, "partition": int(sentinel.removeprefix(b"sentinel:"))}
+        return {"state": self._names.bare, "partition": int(sentinel.removeprefix(b"sentinel:"))}
 
 
 def _cells(cursor: Any) -> list[Any]:
@@ -394,7 +394,7 @@ def _cells(cursor: Any) -> list[Any]:
 def _sizes(array: Any) -> Any:
     if array.type not in ("large_string", "large_binary"):
         return 0
-    return np.diff(np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1])
+    return np.diff(offsets_of(array))
 
 
 def _size_of(key: Key) -> int:

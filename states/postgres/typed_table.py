@@ -8,10 +8,9 @@ from typing import Any
 
 from psycopg import errors
 
-from states.postgres.change_table import ChangeTable
-from states.postgres.columns import AT, Column, Columns, gives, holds, listed
-from states.postgres.committed_view import CommittedView
-from states.postgres.options import PostgresOptions, identifier
+from states.postgres.beside_table import ChangeTable, CommittedView
+from states.postgres.columns import AT, Column, Columns, column_list, gives, holds
+from states.postgres.options import TableNames
 from trident.errors import BackendError
 from trident.servers.postgres_connection import PostgresConnection, make
 from trident.state.interfaces import StateConf
@@ -41,30 +40,23 @@ _EQUAL_NULLS = 150_000  # the version from which an index may take nulls for equ
 class TypedTable:
     """Makes sure of a state's table.
 
-    `name`, `state`: the table as SQL, schema included if one was given; its bare name, by which the sentinels know it.
+    `expires`: whether rows say when they were written.
+    `view`, `changes`: what is to be beside it.
     """
 
     def __init__(
         self,
-        options: PostgresOptions,
+        names: TableNames,
         conf: StateConf,
         columns: Columns,
         what: str,
+        expires: bool,
         view: CommittedView | None,
         changes: ChangeTable | None,
     ) -> None:
-        at, self.state = options.place(conf)
-        self.name, self._sentinels = identifier(*at, self.state), identifier(*at, f"{OWN}sentinels")
-        self._columns, self._what, self._read_only = columns, what, conf.read_only
-        self._view, self._changes, self._expires, self._is_known = view, changes, options.ttl_s is not None, False
+        self._names, self._columns, self._what, self._read_only = names, columns, what, conf.read_only
+        self._view, self._changes, self._expires, self._is_known = view, changes, expires, False
         self._evolves = conf.evolves and not columns.is_bytes
-
-    def sql(self, statement: str) -> bytes:
-        """Return a statement over the two tables; it must be run with arguments."""
-        names = {"{table}": self.name, "{sentinels}": self._sentinels}
-        for place, name in names.items():
-            statement = statement.replace(place, name.replace("%", "%%"))
-        return statement.encode()
 
     def prepare(self, connection: PostgresConnection) -> None:
         """Make sure that the table is one for this state; add the columns that a table of the user's lacks.
@@ -74,17 +66,17 @@ class TypedTable:
         """
         if self._is_known:
             return
-        found = {row[0]: row[1:] for row in connection.execute(_COLUMNS, (self.name,)).fetchall()}
+        found = {row[0]: row[1:] for row in connection.execute(_COLUMNS, (self._names.table,)).fetchall()}
         if not found:
-            raise errors.UndefinedTable(self.name)
+            raise errors.UndefinedTable(self._names.table)
         missing = [column for column in self._columns.all if column.name not in found]
         self._refuse_columns(found)
         if self._evolves:
-            missing = self._evolved(connection, {name: type_ for name, (type_, *_) in found.items()}, missing)
+            missing = self._add_missing(connection, {name: type_ for name, (type_, *_) in found.items()}, missing)
         self._refuse_missing(connection, found, [column.name for column in missing])
         self._refuse_keys(connection, found)
         if self._read_only and missing:
-            raise errors.UndefinedTable(self.name)
+            raise errors.UndefinedTable(self._names.table)
         if not self._read_only:
             self._complete(connection, found, missing)
         self._is_known = True
@@ -116,44 +108,39 @@ class TypedTable:
         types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
         value_rest = rest if is_bytes else ""
         types += [f"{column.quoted} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]
-        statement = _CREATE.replace("{columns}", ", ".join(types)).replace("{keys}", listed(keys))
-        for each in (statement.replace("{unique}", unique), *(() if is_bytes else (_SENTINELS,))):
-            make(connection, self.sql(each))
+        table = self._names.sql(_CREATE, columns=", ".join(types), unique=unique, keys=column_list(keys))
+        for statement in (table, *(() if is_bytes else (self._names.sql(_SENTINELS),))):
+            make(connection, statement.encode())
         self._is_known = False
         self.prepare(connection)
 
     def _refuse_columns(self, found: Mapping[str, Any]) -> None:
         known = {column.name: column for column in self._columns.all}
         if set(found) == {"key", "value"} and not set(known) <= set(found):
-            raise self._refused("it has the binary layout (key, value)", "give layout='binary', or another table")
+            raise self._table_error("it has the binary layout (key, value)", "give layout='binary', or another table")
         for name, (type_, _, _, is_deterministic) in found.items():
             column = known.get(name)
             if column is None and self._is_of_another_kind(name):
-                raise self._refused(
+                raise self._table_error(
                     f"it has {name}, of a state of another kind", "give the kind that it was written with"
                 )
-            if column is not None and not self._is_usable(column, type_):
-                raise self._refused(
-                    f"{name} is {type_}, not {column.form.sql}", "give another table, or change the type"
-                )
+            wanted = type_ if column is None else column.form.sql
+            if not (gives(type_, wanted) or (self._evolves and holds(wanted, type_))):  # nor can be made to
+                raise self._table_error(f"{name} is {type_}, not {wanted}", "give another table, or change the type")
             if column is not None and not is_deterministic:
-                raise self._refused(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
+                raise self._table_error(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
 
     def _is_of_another_kind(self, name: str) -> bool:
         """Whether a column that no field needs is one of the framework's; those of fields of former declarations stay."""
         is_former = name.startswith(f"{BEFORE}_") and any(column.name == BEFORE_NULL for column in self._columns.all)
         return name.startswith(OWN) and name != AT and not is_former and not self._columns.is_bytes
 
-    def _is_usable(self, column: Column, type_: str) -> bool:
-        """Whether a column of a type holds the values, or can be made to."""
-        return gives(type_, column.form.sql) or (self._evolves and holds(column.form.sql, type_))
-
     def _refuse_missing(self, connection: PostgresConnection, found: Mapping[str, Any], missing: Sequence[str]) -> None:
         own, keys = self._columns.ours, {column.name for column in self._columns.keys}
         is_completed = own and own.isdisjoint(found) and keys.isdisjoint(missing) and not self._was_written(connection)
         if missing and not is_completed:
             there = f"its columns are {', '.join(found)}"
-            raise self._refused(
+            raise self._table_error(
                 f"it has no column {', '.join(missing)}", f"{there}; give another table, or restore what is missing"
             )
         for name, (_, is_not_null, is_filled, _) in found.items():
@@ -162,16 +149,16 @@ class TypedTable:
                 and is_not_null
                 and not is_filled
             ):
-                raise self._refused(f"it has {name} NOT NULL without a default", "give the column a default")
+                raise self._table_error(f"it has {name} NOT NULL without a default", "give the column a default")
 
-    def _evolved(
+    def _add_missing(
         self, connection: PostgresConnection, found: Mapping[str, str], missing: Sequence[Column]
     ) -> list[Column]:
         """Add what the values of this declaration need beside those of former ones; return what is missing then."""
         lacking = self._columns.lacking(found)
         if lacking and self._read_only:
             names = ", ".join(column.name for column in lacking)
-            raise self._refused(
+            raise self._table_error(
                 f"it has no column {names} as declared now", "start the topology with this declaration first"
             )
         if lacking:
@@ -180,28 +167,28 @@ class TypedTable:
 
     def _add(self, connection: PostgresConnection, found: Mapping[str, str], lacking: Sequence[Column]) -> None:
         names = ", ".join(column.name for column in lacking)
-        self._alter(connection, self._columns.added(found, lacking), f"it has no column {names}", "add them")
+        self._alter(connection, self._columns.alterations(found, lacking), f"it has no column {names}", "add them")
 
     def _alter(self, connection: PostgresConnection, change: str, found: str, advice: str) -> None:
         try:
-            connection.execute(self.sql(f"ALTER TABLE {{table}} {change}"), ())
+            connection.execute(self._names.sql("ALTER TABLE {table} {change}", change=change).encode(), ())
         except errors.InsufficientPrivilege as error:
-            raise self._refused(found, f"{advice}, or let its owner run this topology once") from error
+            raise self._table_error(found, f"{advice}, or let its owner run this topology once") from error
 
     def _was_written(self, connection: PostgresConnection) -> bool:
         with suppress(errors.UndefinedTable):
-            query = self.sql("SELECT 1 FROM {sentinels} WHERE state = %s LIMIT 1")
-            return connection.execute(query, (self.state,)).fetchone() is not None
+            query = self._names.sql("SELECT 1 FROM {sentinels} WHERE state = %s LIMIT 1").encode()
+            return connection.execute(query, (self._names.bare,)).fetchone() is not None
         return False
 
     def _refuse_keys(self, connection: PostgresConnection, found: Mapping[str, Any]) -> None:
         keys = [column.name for column in self._columns.keys]
         takes_null = any(not found[name][1] for name in keys)
-        for names, nulls_are_equal in connection.execute(_UNIQUE, (self.name,)).fetchall():
+        for names, nulls_are_equal in connection.execute(_UNIQUE, (self._names.table,)).fetchall():
             if sorted(names or ()) == sorted(keys) and (nulls_are_equal or not takes_null):
                 return
         nulls = " NULLS NOT DISTINCT" if takes_null else ""
-        raise self._refused(f"it has no UNIQUE{nulls} ({', '.join(keys)})", "add this constraint")
+        raise self._table_error(f"it has no UNIQUE{nulls} ({', '.join(keys)})", "add this constraint")
 
-    def _refused(self, found: str, advice: str) -> BackendError:
-        return BackendError(f"open the table {self.name} of {self._what}: {found}; {advice}", retryable=False)
+    def _table_error(self, found: str, advice: str) -> BackendError:
+        return BackendError(f"open the table {self._names.table} of {self._what}: {found}; {advice}", retryable=False)

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from states.redis.fence import RedisFence, fenced
+from states.redis.fence import RedisFence, fenced_script
 from states.redis.layout import RedisLayout
 from states.redis.wire import Call, Command, Wire, Words, script
 from trident.errors import CorruptValueError
@@ -28,7 +28,7 @@ _PAGE = 100
 _GONE = b"changes:gone"
 
 # KEYS[2]: the stream. ARGV[3]: the txid; then the attempt, the time and the rows.
-_ADD = fenced(
+_ADD = fenced_script(
     """\
 local number = 0
 for _, last in ipairs(redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)) do
@@ -104,31 +104,22 @@ class ChangeStreams:
 
     def forget(self, keys: Sequence[Key]) -> None:
         """Delete all entries, of whatever batch: an entry has changes of many keys."""
-        newest = self._asked([(b"XREVRANGE", stream, b"+", b"-", b"COUNT", 1) for stream in self._layout.change_keys])
+        commands = [(b"XREVRANGE", stream, b"+", b"-", b"COUNT", 1) for stream in self._layout.change_keys]
+        newest = self._wire.ask(f"look for changes of {self._what}", commands)
         txids = [int(name.partition(b"-")[0]) for entries in newest for name, _ in entries]
         if txids:
             self._let_go(b"%d" % max(txids), b"0")
 
     def _let_go(self, last: bytes, before: bytes) -> None:
-        keys = enumerate(zip(self._layout.sentinel_keys, self._layout.change_keys, strict=True))
-        calls = [
-            Call(bucket, (b"EVALSHA", _LET_GO, 2, *both, last, before), lambda _answer: None) for bucket, both in keys
-        ]
-        self._wire.run(f"delete old changes of {self._what}", calls)
+        keys = zip(self._layout.sentinel_keys, self._layout.change_keys, strict=True)
+        commands = [(b"EVALSHA", _LET_GO, 2, *both, last, before) for both in keys]
+        self._wire.ask(f"delete old changes of {self._what}", commands, reads=False)
 
-    def gone(self) -> int:
-        """Return the last batch of which entries were deleted."""
-        found = self._asked([(b"HGET", sentinels, _GONE) for sentinels in self._layout.sentinel_keys])
-        return max(int(one or 0) for one in found)
-
-    def _asked(self, commands: Sequence[Command]) -> list[Any]:
-        found: list[Any] = []
-        calls = [Call(bucket, command, found.append, reads=True) for bucket, command in enumerate(commands)]
-        self._wire.run(f"look for changes of {self._what}", calls)
-        return found
+    def last_gone(self) -> int:
+        commands = [(b"HGET", sentinels, _GONE) for sentinels in self._layout.sentinel_keys]
+        return max(int(one or 0) for one in self._wire.ask(f"look for changes of {self._what}", commands))
 
     def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        """Iterate over the batches after `after` up to `until`."""
         entries = heapq.merge(
             *(self._entries(at, after, until) for at in range(self._layout.buckets)), key=lambda one: one[:2]
         )

@@ -42,7 +42,6 @@ class Cluster(Server):
         self._broken = 0
 
     def link(self, bucket: int) -> Link:
-        """Return the connection to the node of a bucket."""
         if not self._of_bucket:
             self._find()
         return self._of_bucket[bucket]
@@ -51,7 +50,6 @@ class Cluster(Server):
         return self._links.values()
 
     def primaries(self) -> Sequence[Link]:
-        """Return one connection to each node that has slots."""
         if not self._of_bucket:
             self._find()
         return [self._link_at(*address) for address in dict.fromkeys(address for _, _, address, _ in self._ranges)]

@@ -57,7 +57,7 @@ class Evictions:
         while self._level is not None and self._risks:
             warn_once(_LOGGER, *self._risks.pop(), self._level)
 
-    def connected(self, server: str, info: Any) -> None:
+    def note_connected(self, server: str, info: Any) -> None:
         """Note a server's INFO when a connection was made."""
         counted = _Counters.of(info)
         if counted is not None:
@@ -81,10 +81,10 @@ class Evictions:
         now = {name: counted for name, answer in answers.items() if (counted := _Counters.of(answer)) is not None}
         suspect = {name for name, counted in now.items() if counted.differ(self._seen[name][1])}
 
-        def asked() -> dict[str, dict[str, str]]:
+        def read_memory() -> dict[str, dict[str, str]]:
             return {link.name: info_of(link.ask((b"INFO", b"memory"))[0]) for link in wire.servers.links()}
 
-        memory = wire.persist(doing, asked) if suspect else {}
+        memory = wire.persist(doing, read_memory) if suspect else {}
         for name, counted in now.items():
             run, before = self._seen[name]
             if name in suspect:
@@ -125,7 +125,7 @@ def info_of(answer: Any) -> dict[str, str]:
 _CONFIG = ("save", "appendfsync")
 
 
-def greeted(evictions: Evictions, link: Link) -> None:
+def inspect_server(evictions: Evictions, link: Link) -> None:
     """Ask a server what it keeps, and how many keys it has evicted so far."""
     info_answer, *config_answers = link.ask((b"INFO",), *((b"CONFIG", b"GET", name) for name in _CONFIG))
     info, server = info_of(info_answer), f"Redis {link.name}"
@@ -143,7 +143,7 @@ def greeted(evictions: Evictions, link: Link) -> None:
             "set maxmemory-policy noeviction to have such a commit refused instead"
         )
         evictions.note((server, risk))
-    evictions.connected(link.name, info_answer)
+    evictions.note_connected(link.name, info_answer)
 
 
 def persistence_risk(info: dict[str, str], config: dict[str, str | None]) -> str:

@@ -44,7 +44,7 @@ if ARGV[3] ~= '' and tonumber(redis.call('HGET', KEYS[1], calls) or '0') < tonum
 """
 
 
-def fenced(source: str) -> bytes:
+def fenced_script(source: str) -> bytes:
     """Return a script that acts only while the sentinel is the writer's own, and counts its calls.
 
     A writer without a sentinel has '' for its record and is not compared.
@@ -52,7 +52,7 @@ def fenced(source: str) -> bytes:
     return script(f"{_FENCE}{source} return 1")
 
 
-_DROP = fenced("redis.call('HDEL', KEYS[1], ARGV[1], ARGV[1] .. ':calls')")
+_DROP = fenced_script("redis.call('HDEL', KEYS[1], ARGV[1], ARGV[1] .. ':calls')")
 
 # Writes the record in place of the one in ARGV[4] ('': of none), and begins to count the calls of its writer. The record may
 # be there already: then the answer to an earlier move was lost. ARGV[3]: how many calls of the writer are acknowledged, or ''
@@ -110,24 +110,20 @@ class RedisFence:
         self._seen: list[bytes | None] | None = None  # the records that were read or written last
 
     def command(self, script: bytes, bucket: int, names: Words = _NO_WORDS, arguments: Words = _NO_WORDS) -> Command:
-        """Return the call of a `fenced` script that writes under these names."""
+        """Return the call of a `fenced_script` that writes under these names."""
         sentinels = self._layout.sentinel_keys[bucket]
         return (b"EVALSHA", script, 1 + names.count, sentinels, names, self._field, self._record, arguments)
 
-    def written(self, doing: str, bucket: int, answer: Any) -> None:
-        """Check the answer of a `fenced` script, and count the call; if this raises, the call wrote nothing."""
+    def acknowledge(self, doing: str, bucket: int, answer: Any) -> None:
+        """Check the answer of a `fenced_script`, and count the call; if this raises, the call wrote nothing."""
         self._check(doing, self._own, answer)
         self._acknowledged[bucket] += 1
 
     def read(self) -> Sentinel | None:
         """Return the copy that is farthest behind; None if one is missing."""
         layout = self._layout
-        answers: list[list[bytes | None]] = [[]] * layout.buckets
-        calls = [
-            Call(bucket, (b"HMGET", key, self._field, b"buckets"), partial(answers.__setitem__, bucket), reads=True)
-            for bucket, key in enumerate(layout.sentinel_keys)
-        ]
-        self._run("read the sentinel", calls)
+        commands = [(b"HMGET", key, self._field, b"buckets") for key in layout.sentinel_keys]
+        answers = self._wire.ask(f"read the sentinel of {self._what}", commands)
         for _, recorded in answers:
             layout.check_buckets(recorded, self._place)
         self._seen = records = [record for record, _ in answers]
@@ -144,8 +140,8 @@ class RedisFence:
         """Check that the state is spread over as many buckets as the options say, if it was ever written."""
         layout = self._layout
         command = (b"HGET", layout.sentinel_keys[0], b"buckets")
-        check = partial(layout.check_buckets, place=self._place)
-        self._run("read the layout", [Call(0, command, check, True)])
+        (recorded,) = self._wire.ask(f"read the layout of {self._what}", [command])
+        layout.check_buckets(recorded, self._place)
         self.is_layout_checked = True
 
     def move(self, sentinel: Sentinel, force: bool) -> None:

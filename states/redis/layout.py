@@ -1,4 +1,4 @@
-r"""The names of the keys of a Redis state, on one server and in a cluster. Nothing here talks to a server.
+r"""The names of the keys of a Redis state, on one server and in a cluster, and its hashes. Nothing here talks to a server.
 
 One string for each key, P being the prefix::
 
@@ -7,41 +7,49 @@ One string for each key, P being the prefix::
                          is of a task of Spark's; and, while a commit is under way, "<partition>:calls" -> the number of
                          its writes
 
-One hash for each key that its owner can read (`layout="fields"`, `plain_hashes.py`)::
+One hash for each key that its owner can read (`layout="fields"`)::
 
-    P:<text of the key>  hash: <field of the value> -> text, _txid, _attempt, _before
+    P:<text of the key>  hash: <field of the value> -> text, _txid, _attempt, _before; a null has no field
     P:\sentinels        hash, as P:sentinels; no text of a key has a backslash before a letter but N
+
+The text of a key is that of its field, or of several, joined by ":", as oslo:7. In a text a backslash is written twice, and,
+so that no two keys have one name, a ":" in one of several fields has a backslash before it; null is `\N`.
 
 What batches have changed, with `changes=` (`change_stream.py`)::
 
     P:changes, P:\changes with layout="fields"    stream: an entry for each call that writes
 
-In a cluster there are these keys for each bucket; one server has one bucket. No name
-has control characters, so no state's keys start like another's.
+No prefix has control characters, so no state's keys start like another's.
 
-The names of a state's keys in a cluster: each bucket of keys has a hash tag, and so a slot, of its own.
-
-For each bucket b the names are the same as in `RedisLayout` with the hash tag `{P:b}` in place of P. The sentinels are
-copied to each bucket, because a write is fenced in the slot where it happens; the hash of sentinels also has the field
-"buckets", the number of buckets.
+In a cluster there are these keys for each bucket b, with the hash tag `{P:b}`, and so a slot of its own, in place of P; one
+server has one bucket. The sentinels are copied to each bucket, because a write is fenced in the slot where it happens; the hash
+of sentinels also has the field "buckets", the number of buckets.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from states.redis.plain_hashes import PlainHashes
-from trident.errors import ConfigError
-from trident.state.encoding.codec import decode_keys, encode_keys
-from trident.state.interfaces import Key
+from states.redis.options import RedisOptions
+from trident.errors import ConfigError, CorruptValueError
+from trident.state.encoding.codec import decode_found, decode_keys, encode, encode_keys
+from trident.state.encoding.equal_keys import canonical_keys
+from trident.state.encoding.serializers import STORED_FORMS, DecodeOpaque
+from trident.state.interfaces import Key, StateConf
+from trident.state.kinds import StateType
+from trident.state.table import OpaqueColumns
 from trident.storekit import FieldsCodec
+from trident.storekit.plain_columns import PlainShape, as_declared, asked_shape, json_form
+from trident.types import simple_type
 
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
 """The record of a sentinel, with the number of its renewal as a note."""
 
 _PLAIN_SENTINELS, _PLAIN_CHANGES = b":\\sentinels", b":\\changes"
-_ODD = re.compile(r"[\x00-\x1f%]")
 _GLOB = re.compile(rb"([\\*?\[\]^-])")
 
 
@@ -72,8 +80,11 @@ class RedisLayout:
         self.other_sentinels = [stem + other for stem in stems]
         self.change_keys = [stem + changes for stem in stems]
         self.named: Callable[..., list[bytes]] = encode_keys if plain is None else plain.names
-        self.scan_pattern = _GLOB.sub(rb"\\\1", before) + tags + glob
-        """The glob that the names of all keys match, and few others."""
+        types = (
+            () if plain is None else (b"TYPE", b"hash")
+        )  # not the strings of a state whose prefix begins with this one
+        self.scan = (b"MATCH", _GLOB.sub(rb"\\\1", before) + tags + glob, *types)
+        """What SCAN is given: the glob that the names of all keys match, and few others."""
 
     def check_buckets(self, recorded: bytes | None, place: str) -> None:
         """Refuse a number of buckets that differs from the one recorded with the sentinels of `place`."""
@@ -95,10 +106,233 @@ class RedisLayout:
         return decode_keys(encoded) if self.plain is None else self.plain.keys(encoded)
 
 
-def default_prefix(topology: str, state: str) -> str:
-    """Return `topology/state`; a slash in the topology's name, and control characters, are percent-encoded."""
-    return f"{_ODD.sub(_percent, topology).replace('/', '%2F')}/{_ODD.sub(_percent, state)}"
+TXID, ATTEMPT, BEFORE, NULL = "_txid", "_attempt", "_before", "_null"
+_OWN = {
+    StateType.OPAQUE: (TXID, ATTEMPT, BEFORE),
+    StateType.TRANSACTIONAL: (TXID,),
+    StateType.NON_TRANSACTIONAL: (),
+}
+NO_TEXT = b"\xff"
+"""In place of the text of a null; no text in UTF-8 has this byte, and no encoded value begins with it."""
+
+_NO_VALUE = "\\N"
+_ESCAPED, _BACKSLASH, _QUOTED = re.compile(r"[\\:]"), re.compile(r"\\"), re.compile(r"\\(.)", re.DOTALL)
+_UNREADABLE = (ValueError, KeyError, ArithmeticError)
+_PARTS = re.compile(r"((?:[^\\:]|\\.)*)(?::|$)", re.DOTALL)
+
+ToText = Callable[[Any], str]
+OfText = Callable[[str], Any]
 
 
-def _percent(match: re.Match[str]) -> str:
-    return f"%{ord(match[0]):02X}"
+def _form_of(type_: str, is_key: bool) -> tuple[ToText, OfText] | None:
+    """Return how values of a type become text, and back; None if they have no plain form."""
+    known = simple_type(type_)
+    if known is not None:
+        return known.to_text, known.of_text
+    return None if is_key else json_form(type_)
+
+
+@dataclass(frozen=True)
+class PlainHashes:
+    """The names and the hashes of one state."""
+
+    kind: StateType
+    shape: PlainShape
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a hash: those of the value, whether it is null if it is a struct, and what the kind needs."""
+        names = tuple(name for name, _ in self.shape.values)
+        return (*names, *((NULL,) if self.shape.is_struct else ()), *_OWN[self.kind])
+
+    @cached_property
+    def stored_fields(self) -> list[bytes]:
+        return [name.encode() for name in self.fields]
+
+    # ---- names of keys ----------------------------------------------------------------------------------------------
+
+    def names(self, keys: Sequence[Key], start: bytes = b"") -> list[bytes]:
+        """Return what keys are called, behind `start`."""
+        escaped = _ESCAPED if len(self._key_forms) > 1 else _BACKSLASH
+        columns = []
+        for (to_text, _), parts in zip(self._key_forms, zip(*canonical_keys(keys), strict=True), strict=bool(keys)):
+            texts = ["" if part is None else to_text(part) for part in parts]
+            if escaped.search("".join(texts)) is not None:
+                texts = [escaped.sub(r"\\\g<0>", text) for text in texts]
+            columns.append([_NO_VALUE if part is None else text for part, text in zip(parts, texts, strict=True)])
+        if not keys:
+            return []
+        texts = columns[0] if len(columns) == 1 else list(map(":".join, zip(*columns, strict=True)))
+        return [start + text for text in _encode_texts(texts)]
+
+    def keys(self, names: Iterable[bytes]) -> list[Key]:
+        """Return the keys of names; `CorruptValueError` for a name that none has."""
+        return [self._key(name.decode("utf-8", "surrogatepass")) for name in names]
+
+    @cached_property
+    def _key_forms(self) -> list[tuple[ToText, OfText]]:
+        return [_text_form(type_, True) for _, type_ in self.shape.keys]
+
+    def _key(self, name: str) -> Key:
+        forms = self._key_forms
+        texts = [name] if len(forms) == 1 else [found[1] for found in _PARTS.finditer(name)][: len(forms)]
+        try:
+            return tuple(
+                None if text == _NO_VALUE else of_text(_QUOTED.sub(r"\1", text))
+                for (_, of_text), text in zip(forms, texts, strict=True)
+            )
+        except _UNREADABLE as error:
+            wanted = ", ".join(f"{field}: {type_}" for field, type_ in self.shape.keys)
+            raise CorruptValueError(
+                f"{name!r} is not the name of a key ({wanted}), so another program wrote it: delete it, or give the state "
+                "another prefix"
+            ) from error
+
+    # ---- hashes -----------------------------------------------------------------------------------------------------
+
+    def encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Sequence[bytes]]:
+        """Return the fields of each value: texts, and `NO_TEXT` for a null."""
+        own = len(_OWN[self.kind])
+        by_field = (
+            values.columns if type(values) is OpaqueColumns else list(zip(*values, strict=True)) if own else [values]
+        )
+        columns = self._value_texts(by_field[-1])
+        columns += [list(map(b"%d".__mod__, numbers)) for numbers in by_field[: min(own, 2)]]
+        if own == len(_OWN[StateType.OPAQUE]):
+            befores = by_field[2]
+            if self.shape.is_struct:
+                columns.append([NO_TEXT if one is None else encode(one) for one in befores])
+            else:
+                columns += self._value_texts(befores)
+        return list(zip(*columns, strict=True))
+
+    def decode(self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]) -> list[Any]:
+        """Return what is stored; None for a key without a hash.
+
+        Raises `CorruptValueError`: another program wrote a hash: it does not say which batch did, or has a text that is no
+        value of the type.
+        """
+        there, columns = self._present_columns(keys, stored)
+        made: list[Any] = [None] * len(stored)
+        stored_form = STORED_FORMS.get(self.kind)
+        rows = columns[0] if stored_form is None else map(stored_form.stored, *columns)
+        for at, one in zip(there, rows, strict=True):
+            made[at] = one
+        return made
+
+    @property
+    def decode_opaque(self) -> DecodeOpaque | None:
+        """Like `decode`, for opaque values as columns; None for values of another kind."""
+        return self._decode_opaque if self.kind is StateType.OPAQUE else None
+
+    def _decode_opaque(self, keys: Sequence[Key], stored: Sequence[Any]) -> OpaqueColumns:
+        return OpaqueColumns.spread(len(stored), *self._present_columns(keys, stored))
+
+    @cached_property
+    def _value_forms(self) -> list[tuple[ToText, OfText]]:
+        return [_text_form(type_, False) for _, type_ in self.shape.values]
+
+    def _value_texts(self, values: Sequence[Any]) -> list[list[bytes]]:
+        parts = self.shape.columns(values) if self.shape.is_struct else [values]
+        columns = [
+            _texts(to_text, as_declared(*field, column))
+            for field, (to_text, _), column in zip(self.shape.values, self._value_forms, parts, strict=True)
+        ]
+        if not self.shape.is_struct:
+            return columns
+        # A hash has no field for a struct of nulls, nor for a null.
+        nothing = (NO_TEXT,) * len(columns)
+        nulls = [
+            NO_TEXT if row != nothing else b"true" if one is None else b"false"
+            for one, row in zip(values, zip(*columns, strict=True), strict=True)
+        ]
+        return [*columns, nulls]
+
+    def _present_columns(
+        self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]
+    ) -> tuple[list[int], Sequence[list[Any]]]:
+        """Return the places of the hashes that are there, and the fields of what they hold, column by column."""
+        width = len(self.fields)
+        there = [at for at, row in enumerate(stored) if row.count(None) < width]
+        whole = len(there) == len(stored)
+        rows = stored if whole else [stored[at] for at in there]
+        width = 1 if self.kind not in STORED_FORMS else STORED_FORMS[self.kind].width
+        return there, self._columns(keys if whole else [keys[at] for at in there], rows) if there else [[]] * width
+
+    def _columns(self, keys: Sequence[Key], rows: Sequence[Sequence[bytes | None]]) -> Sequence[list[Any]]:
+        columns, own = list(zip(*rows, strict=True)), _OWN[self.kind]
+        for name, column in zip(own[:2], columns[-len(own) :] if own else (), strict=False):
+            if None in column:
+                raise self._foreign(keys[column.index(None)], name)
+        try:
+            return self._decode_columns(columns)
+        except _UNREADABLE as error:
+            if len(keys) > 1:  # one after the other, to name the key
+                for key, row in zip(keys, rows, strict=True):
+                    self._columns([key], [row])
+            raise CorruptValueError(f"read key {keys[0]!r}: another program wrote its hash: {error}") from error
+
+    def _decode_columns(self, columns: Sequence[Sequence[bytes | None]]) -> Sequence[list[Any]]:
+        own, width = len(_OWN[self.kind]), len(self.shape.values)
+        parts = zip(self._value_forms, columns[:width], strict=True)
+        values: list[Any] = [_values(of_text, column) for (_, of_text), column in parts]
+        if self.shape.is_struct:
+            values = self.shape.structs(values, [one == b"true" for one in columns[width]])
+        else:
+            (values,) = values
+        if not own:
+            return [values]
+        numbers = [_values(int, column) for column in columns[-own:][:2]]
+        if own == 1:
+            return [*numbers, values]
+        befores, is_coded, of_text = columns[-1], self.shape.is_struct, self._value_forms[0][1]
+        return [*numbers, decode_found(befores, None) if is_coded else _values(of_text, befores), values]
+
+    def _foreign(self, key: Key, field: str) -> CorruptValueError:
+        known = " and ".join(f"{name} to {number}" for name, number in zip(_OWN[self.kind], (0, -1), strict=False))
+        return CorruptValueError(
+            f"read key {key!r}: its hash has no {field}, so another program wrote it. Delete it; or, to count on from its "
+            f"value, set {known}"
+        )
+
+
+def _values(of_text: OfText, texts: Sequence[bytes | None]) -> list[Any]:
+    if of_text is int and None not in texts:
+        return list(map(int, texts))  # type: ignore[arg-type]
+    return [None if text is None else of_text(text.decode("utf-8", "surrogatepass")) for text in texts]
+
+
+def _text_form(type_: str, is_key: bool) -> tuple[ToText, OfText]:
+    form = _form_of(type_, is_key)
+    assert form is not None, type_
+    return form
+
+
+def _texts(to_text: ToText, values: Sequence[Any]) -> list[bytes]:
+    texts = [to_text(value) for value in values if value is not None]
+    coded = _encode_texts(texts)
+    if len(texts) == len(values):
+        return coded
+    some = iter(coded)
+    return [NO_TEXT if value is None else next(some) for value in values]
+
+
+def _encode_texts(texts: list[str]) -> list[bytes]:
+    together = "\n".join(texts).encode("utf-8", "surrogatepass").split(b"\n") if texts else []
+    if len(together) == len(texts):
+        return together
+    return [text.encode("utf-8", "surrogatepass") for text in texts]  # one of them has line breaks
+
+
+def hashes_of(conf: StateConf, kind: StateType, options: RedisOptions) -> PlainHashes | None:
+    """Return the names and hashes of a state; None if its layout is strings.
+
+    Raises `ConfigError`: it cannot have the hashes that its options ask for.
+    """
+    if options.layout != "fields":
+        return None
+
+    def why_misnamed(field: str, is_key: bool) -> str | None:
+        return f"no field can be called {field!r}" if not is_key and field in (TXID, ATTEMPT, BEFORE, NULL) else None
+
+    return PlainHashes(kind, asked_shape(conf, options, _form_of, why_misnamed))

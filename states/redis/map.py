@@ -20,11 +20,10 @@ from zlib import crc32
 
 from states.redis.change_stream import ChangeStreams
 from states.redis.cluster import Cluster
-from states.redis.evictions import Evictions, greeted
-from states.redis.fence import RedisFence, fenced
-from states.redis.layout import RedisLayout, default_prefix
+from states.redis.evictions import Evictions, inspect_server
+from states.redis.fence import RedisFence, fenced_script
+from states.redis.layout import PlainHashes, RedisLayout
 from states.redis.options import RedisOptions
-from states.redis.plain_hashes import PlainHashes
 from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
 from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
@@ -39,33 +38,36 @@ Found = TypeVar("Found", list[Any], OpaqueColumns)
 _REMEMBERED = 50_000  # keys of one read whose names are cached for the write that follows
 
 # KEYS[2 …]: the names. ARGV[3 …]: the value of each; in the scripts with TTL, ARGV[3] is the seconds, and the values follow.
-PUT = fenced(
+PUT = fenced_script(
     """\
 local pairs, names, values = {}, KEYS, ARGV
 for i = 2, #names do pairs[2 * i - 3], pairs[2 * i - 2] = names[i], values[i + 1] end
 redis.call('MSET', unpack(pairs))"""
 )
-_PUT_TTL = fenced("for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[i + 2], 'EX', ARGV[3]) end")
-_DELETE = fenced("redis.call('UNLINK', unpack(KEYS, 2))")
+_PUT_TTL = fenced_script("for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[i + 2], 'EX', ARGV[3]) end")
+_DELETE = fenced_script("redis.call('UNLINK', unpack(KEYS, 2))")
 
 # KEYS[2 …]: the hashes. ARGV[3]: the seconds, or ''. ARGV[4]: how many fields there are; then their names, then for each hash
 # as many values, of which a null is a byte that no text has.
-_PLAIN_PUT = fenced(
+_PLAIN_PUT = fenced_script(
     """\
 local names, given, count = KEYS, ARGV, tonumber(ARGV[4])
-local row, at = {}, 4 + count
+local row, at, call, ttl = {}, 4 + count, redis.call, given[3]
 for field = 1, count do row[2 * field - 1] = given[4 + field] end
 for i = 2, #names do
-  local gone = {}
+  local gone
   for field = 1, count do
     local value = given[at + field]
-    if value == '\\255' then gone[#gone + 1] = given[4 + field] end
+    if value == '\\255' then
+      gone = gone or {}
+      gone[#gone + 1] = given[4 + field]
+    end
     row[2 * field] = value
   end
   at = at + count
-  redis.call('HSET', names[i], unpack(row))
-  if #gone > 0 then redis.call('HDEL', names[i], unpack(gone)) end
-  if given[3] ~= '' then redis.call('EXPIRE', names[i], given[3]) end
+  call('HSET', names[i], unpack(row))
+  if gone then call('HDEL', names[i], unpack(gone)) end
+  if ttl ~= '' then call('EXPIRE', names[i], ttl) end
 end"""
 )
 # KEYS: the hashes. ARGV: the fields.
@@ -74,15 +76,6 @@ _PLAIN_GET = script(
 local rows, names, fields = {}, KEYS, ARGV
 for i = 1, #names do rows[i] = redis.call('HMGET', names[i], unpack(fields)) end
 return rows"""
-)
-
-
-# KEYS[1]: the sentinels of the other layout. ARGV[1]: a hash that the user need not have the right to read, so it is not
-# among the KEYS. Answers whether the sentinels are there, and a field of the hash.
-_OTHERS = script(
-    """\
-local page = redis.pcall('HSCAN', ARGV[1], '0', 'COUNT', 1)
-return {redis.call('EXISTS', KEYS[1]), page[2] and page[2][1] or ''}"""
 )
 
 
@@ -150,11 +143,11 @@ class RedisBackingMap(BackingMap):
         plain: PlainHashes | None = None,
     ) -> None:
         conf = StateConf() if conf is None else conf
-        prefix = options.prefix or default_prefix(conf.topology, conf.state)
+        prefix = options.prefix or conf.prefix
         self._options, self._read_only = options, conf.read_only
         self._what = f"state {prefix!r} partition {partition}"
         self._evictions = Evictions(options, repr(prefix))
-        greet = (lambda _link: None) if conf.read_only else partial(greeted, self._evictions)
+        greet = (lambda _link: None) if conf.read_only else partial(inspect_server, self._evictions)
         self._layout = layout = RedisLayout(prefix, options.buckets, plain)
         is_one = options.buckets is None
         servers = Server(Link.to(options.arguments(), greet)) if is_one else Cluster(options, layout.stems, greet)
@@ -169,7 +162,6 @@ class RedisBackingMap(BackingMap):
         self.kept_changes = self._changes = streams
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read many keys: one entry per key, in the order asked, None where never written."""
         return self._read(keys, _as_stored if self._values is None else self._values.decode, lambda n: [None] * n)
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
@@ -178,8 +170,7 @@ class RedisBackingMap(BackingMap):
         return None if decode is None else self._read(keys, decode, OpaqueColumns.absent)
 
     def keeps_attempts(self) -> bool:
-        """Whether an opaque value comes back with its attempt."""
-        return self._values is None or self._values.keeps_attempts()
+        return not isinstance(self._values, StoredValues) or self._values.keeps_attempts()
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many distinct keys.
@@ -198,8 +189,7 @@ class RedisBackingMap(BackingMap):
         self._write(f"write {len(keys)} keys", self._puts(keys, values))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete keys, absent ones ignored; refused as `multi_put` is."""
-        groups, command = _grouped(self._layout, keys, self._options.max_keys_per_call), self._fence.command
+        groups, command = _key_groups(self._layout, keys, self._options.max_keys_per_call), self._fence.command
         commands = ((group.bucket, partial(command, _DELETE, group.bucket, group.words)) for group in groups)
         self._write(f"delete {len(keys)} keys", commands)
 
@@ -278,31 +268,22 @@ class RedisBackingMap(BackingMap):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _refuse_other_layout(self) -> None:
-        layout = self._layout
-
-        def take(stem: bytes, sentinels: bytes, answer: list[Any]) -> None:
-            is_other, field = answer
-            if is_other:
-                written, other = ("strings", "fields") if layout.plain else ("fields", "strings")
-                raise ConfigError(
-                    f"{self._what} was written with layout={written!r} (there is {sentinels.decode()!r}); "
-                    f"layout={other!r} would find none of its keys. Give layout={written!r}, or another prefix"
-                )
-            if field[:9] == b"sentinel:" or b"" < field[:1] < b" ":  # keys in the codec begin with a control character
-                raise ConfigError(
-                    f"{self._what}: Redis has a hash {stem.decode()!r} with a whole state in it, a layout that cannot be read. "
-                    "Give another prefix, or delete the hash and the keys that begin with its name"
-                )
-
-        calls = [
-            Call(at, (b"EVALSHA", _OTHERS, 1, sentinels, stem), partial(take, stem, sentinels), reads=True)
-            for at, (stem, sentinels) in enumerate(zip(layout.stems, layout.other_sentinels, strict=True))
-        ]
-        self._wire.run(f"look for {self._what}", calls)
+        layout, doing = self._layout, f"look for {self._what}"
+        there = self._wire.ask(doing, [(b"EXISTS", name) for name in layout.other_sentinels])
+        if any(there):
+            # A key in `layout="fields"` may be called as the sentinels in strings are: then its own sentinels are there.
+            own = self._wire.ask(doing, [(b"EXISTS", name) for name in layout.sentinel_keys])
+            for is_other, is_own, other in zip(there, own, layout.other_sentinels, strict=True):
+                if is_other and not is_own:
+                    given, written = ("fields", "strings") if layout.plain else ("strings", "fields")
+                    raise ConfigError(
+                        f"{self._what} was written with layout={written!r} (there is {other.decode()!r}); "
+                        f"layout={given!r} would find none of its keys. Give layout={written!r}, or another prefix"
+                    )
         self._is_checked = True
 
     def _names(self) -> Iterator[list[bytes]]:
-        return self._wire.names(f"list the keys of {self._what}", self._layout.scan_pattern)
+        return self._wire.names(f"list the keys of {self._what}", self._layout.scan)
 
     def _groups(self, keys: Sequence[Key]) -> Iterator[KeyGroup]:
         """Group keys for calls. A commit writes the keys that it has read, so their names are made only once."""
@@ -313,7 +294,7 @@ class RedisBackingMap(BackingMap):
             return
         made: list[KeyGroup] = []
         remember = len(keys) <= _REMEMBERED and not self._read_only
-        for group in _grouped(self._layout, keys, self._options.max_keys_per_call):
+        for group in _key_groups(self._layout, keys, self._options.max_keys_per_call):
             if remember:
                 made.append(group)
             yield group
@@ -345,20 +326,20 @@ class RedisBackingMap(BackingMap):
 
     def _write(self, doing: str, commands: Iterator[tuple[int, Callable[[], Command]]]) -> None:
         refuse_read_only(self._read_only, doing, self._what)
-        written = self._fence.written
-        calls = (Call(bucket, command, partial(written, doing, bucket)) for bucket, command in commands)
+        acknowledge = self._fence.acknowledge
+        calls = (Call(bucket, command, partial(acknowledge, doing, bucket)) for bucket, command in commands)
         self._wire.run(f"{doing} of {self._what}", calls, self._fence.renewals)
 
     def _puts(self, keys: Sequence[Key], values: Sequence[Any]) -> Iterator[tuple[int, Callable[[], Command]]]:
         encode = _as_stored if self._values is None else self._values.encode
         for group in self._groups(keys):
             own, mine = group.of(keys), group.of(values)
-            for part, some in self._sized(group, encode(own, mine)):
+            for part, some in self._split_by_size(group, encode(own, mine)):
                 yield group.bucket, self._put(part, some)
             if self._changes is not None:
                 yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, own, mine))
 
-    def _sized(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
+    def _split_by_size(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
         """Split a group with too many bytes for one call."""
         count, room, plain = len(values), self._options.max_bytes_per_call, self._layout.plain
         parts = values if plain is None else list(itertools.chain.from_iterable(values))
@@ -391,7 +372,7 @@ def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
     return list(values)
 
 
-def _grouped(layout: RedisLayout, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
+def _key_groups(layout: RedisLayout, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
     """Group keys for calls of at most `size`, taking enough keys at a time to fill a call for each bucket.
 
     They are encoded as the calls are made.

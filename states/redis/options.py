@@ -56,10 +56,15 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
     max_keys_per_call: int = whole(1000, 1, MAX_KEYS_PER_CALL)
 
     def __post_init__(self) -> None:
-        """Check the URL and the names too."""
         RedisServer.__post_init__(self)
         super().__post_init__()
-        self._check_names()
+        prefix = self.prefix
+        if prefix is not None and (not prefix or any(char < " " for char in prefix)):
+            raise self.refused("prefix", "give a text without control characters")
+        if self.layout not in ("strings", "fields"):
+            raise self.refused("layout", "it is 'strings' or 'fields'")
+        if self.layout == "fields" and prefix is not None and ":" in prefix:
+            raise self.refused("prefix", "in layout='fields' a ':' ends the prefix; take another character")
         if self.clustered and self.database:
             raise self.refused("database", "a Redis cluster has database 0 only")
         if self.clustered and self.scheme == "unix":
@@ -74,12 +79,3 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
     def buckets(self) -> int | None:
         """The number of hash tags; None without a cluster, where keys have no tag."""
         return self.cluster_buckets if self.clustered else None
-
-    def _check_names(self) -> None:
-        prefix = self.prefix
-        if prefix is not None and (not prefix or any(char < " " for char in prefix)):
-            raise self.refused("prefix", "give a text without control characters")
-        if self.layout not in ("strings", "fields"):
-            raise self.refused("layout", "it is 'strings' or 'fields'")
-        if self.layout == "fields" and prefix is not None and ":" in prefix:
-            raise self.refused("prefix", "in layout='fields' a ':' ends the prefix; take another character")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from states.redis.layout import hashes_of
 from states.redis.map import RedisBackingMap
 from states.redis.options import RedisOptions
-from states.redis.plain_hashes import hashes_of
 from trident.state.interfaces import StateConf, StoreFacts
 from trident.storekit import StoreMapFactory, StoreState, called_as, kinds
 

@@ -123,7 +123,6 @@ class Link:
         return cls(connection, name_of(arguments), greet)
 
     def open(self) -> None:
-        """Connect, unless it is connected."""
         if not self._connected:
             self._connection.connect()
             self._connected = True
@@ -225,6 +224,15 @@ class Wire:
 
         self.persist(doing, attempt)
 
+    def ask(self, doing: str, commands: Iterable[Command], reads: bool = True) -> list[Any]:
+        """Run a command for each bucket, from the first one on; return the answers, in their order."""
+        answers = dict[int, Any]()
+        self.run(
+            doing,
+            [Call(at, command, partial(answers.__setitem__, at), reads) for at, command in enumerate(commands)],
+        )
+        return [answers[at] for at in range(len(answers))]
+
     def ask_each(self, doing: str, command: Command, buckets: int, among: Container[str]) -> dict[str, Any]:
         """Ask each server of so many buckets that is `among` these, all at once; return its answer, by its name."""
         answers, link = dict[str, Any](), self.servers.link
@@ -251,14 +259,14 @@ class Wire:
                 # A slot that is being moved, or a node that is replaced, takes longer than a broken connection.
                 patient = _is_moving(error) and waited_s < self._patience_s
                 if not transient or (failures > self._retries.retries and not patient):
-                    raise _refused(error, doing, self._at) from error
+                    raise _backend_error(error, doing, self._at) from error
             pause_s = self._retries.pause_s(failures)
             time.sleep(pause_s)
             waited_s += pause_s
         raise AssertionError("unreachable")
 
-    def names(self, doing: str, pattern: bytes) -> Iterator[list[bytes]]:
-        """Iterate over pages of the names that match; a name may occur twice, and names that do not match may occur too.
+    def names(self, doing: str, match: tuple[bytes, ...]) -> Iterator[list[bytes]]:
+        """Iterate over pages of the names that match, as SCAN is told; a name may occur twice, and others may occur too.
 
         A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So
         if a connection broke or a slot was moved meanwhile, everything is listed once more.
@@ -266,20 +274,20 @@ class Wire:
         for _ in range(_PASSES):
             before = self.persist(doing, self.servers.placement)
             for name in self.persist(doing, lambda: [link.name for link in self.servers.primaries()]):
-                yield from self._names_of(name, pattern, doing)
+                yield from self._names_of(name, match, doing)
             if self.persist(doing, self.servers.placement) == before:
                 return
         raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _names_of(self, server: str, pattern: bytes, doing: str) -> Iterator[list[bytes]]:
+    def _names_of(self, server: str, match: tuple[bytes, ...], doing: str) -> Iterator[list[bytes]]:
         cursor = _START
 
         def page() -> tuple[bytes, list[bytes]] | None:
             for link in self.servers.primaries():
                 if link.name == server:
-                    (answer,) = link.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _PAGE))
+                    (answer,) = link.ask((b"SCAN", cursor, *match, b"COUNT", _PAGE))
                     if isinstance(answer, Exception):
                         raise answer
                     return answer[0], answer[1]
@@ -358,7 +366,7 @@ def _is_moving(error: Exception) -> bool:
     return code_of(error) in _MOVING
 
 
-def _refused(error: Exception, doing: str, server: str) -> BackendError:
+def _backend_error(error: Exception, doing: str, server: str) -> BackendError:
     """Return the error of a call that failed for good. It names neither user nor password."""
     code = code_of(error)
     retryable = _is_transient(error) or code in _LATER

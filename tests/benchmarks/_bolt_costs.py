@@ -11,15 +11,13 @@ from statistics import quantiles
 from typing import Any
 
 from tests.benchmarks._bolt_words import WORDS, words
-from trident.storm.execution.executor import Executor, Launch
+from trident.storm.execution.executors import Executor, make_executor
+from trident.storm.execution.launch import Launch
 from trident.storm.execution.messages import Body, Delivery
-from trident.storm.execution.storm_worker import make_executor
 from trident.storm.spark.linked_mail import Decoder, Encoder
 from trident.storm.spark.worker_task import seldom_collected
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology, TaskLayout
-
-__all__ = ["costs"]
 
 _cpu_s = time.thread_time
 _AT_ONCE = 9  # deliveries of a step, as of `Inbox.take`

@@ -23,8 +23,6 @@ from trident.storm import (
     Tuple,
 )
 
-__all__ = ["WORDS", "words"]
-
 WORDS = 10  # of a sentence
 _NOTED = 1 << 8  # calls between two notes of the time
 _VOCABULARY = 5_000

@@ -15,8 +15,6 @@ import pyarrow as pa
 from trident.fields import Fields
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 
-__all__ = ["DrawnKeys"]
-
 _STRIDE = 2_654_435_761  # a prime, so that neighbouring rows have distant keys, and a cycle meets every key once
 
 
@@ -30,14 +28,9 @@ class _Part(NamedTuple):
 class DrawnKeys:
     """Batches of `rows` words out of `distinct`.
 
-    Attributes
-    ----------
-    batches
-        How many there are.
-    per_table
-        How many rows a part gives at once; parts are cut at multiples of it.
-    skew
-        Which share of the rows has the first key.
+    `batches`: how many there are.
+    `per_table`: how many rows a part gives at once; parts are cut at multiples of it.
+    `skew`: which share of the rows has the first key.
     """
 
     batches: int
@@ -48,7 +41,6 @@ class DrawnKeys:
     spout_type = SpoutType.TRANSACTIONAL
 
     def get_output_fields(self) -> Fields:
-        """One field, `word`."""
         return Fields("word: string")
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> DrawnKeys:
@@ -58,7 +50,6 @@ class DrawnKeys:
     get_emitter = get_coordinator
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Number the batches."""
         batch = 0 if previous is None else int(previous["batch"]) + 1
         return {"batch": batch} if batch < self.batches else None
 

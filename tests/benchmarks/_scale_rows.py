@@ -11,20 +11,6 @@ from typing import Any
 
 from tests.benchmarks._drivers import LOCAL_CLUSTER, on_redis, scale_run, wordcount
 
-__all__ = [
-    "NotAsked",
-    "Sizes",
-    "backlog",
-    "base",
-    "delta",
-    "distinct",
-    "driver",
-    "huge",
-    "persist",
-    "skewed",
-    "smallest",
-]
-
 Figures = dict[str, Any]
 
 
@@ -42,7 +28,6 @@ class Sizes:
     state: str = "redis"
 
     def __call__(self, number: int) -> int:
-        """Scale a number."""
         return max(1, round(number * self.size))
 
     @property

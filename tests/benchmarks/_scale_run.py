@@ -34,7 +34,6 @@ class Tally(BaseStateUpdater[Any]):
     """For `partition_persist`: writes how many tuples a partition got, under the word of the first one."""
 
     def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        """Write one value."""
         state.multi_update([(tuples[0][0],)], CombinerUpdates(max, [len(tuples)]))
 
 

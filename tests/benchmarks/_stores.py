@@ -9,21 +9,13 @@ from itertools import count
 from pathlib import Path
 
 from tests.benchmarks._raw_clients import RawClient, raw_cassandra, raw_memcached, raw_postgres, raw_redis
-from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
+from tests.harness.servers import Server, Stops, start_cassandra, start_memcached, start_postgres, start_redis
 from tests.states.redis.redis_cluster import cluster_in
 from trident.state import StateSpec
 
-__all__ = ["MEASURED", "MeasuredStore"]
 
-
-class RedisCluster:
-    """Three primaries.
-
-    Attributes
-    ----------
-    port
-        Of one of them.
-    """
+class RedisCluster(Stops):
+    """Three primaries; `port` is that of one of them."""
 
     def __init__(self, work: Path) -> None:
         self._ends = ExitStack()
@@ -32,7 +24,6 @@ class RedisCluster:
         self.port = cluster.nodes[0].port
 
     def stop(self) -> None:
-        """Stop all."""
         self._ends.close()
 
 
@@ -45,15 +36,9 @@ def _made(folder: Path) -> Path:
 class MeasuredStore:
     """One store.
 
-    Attributes
-    ----------
-    spec
-        `spec(port, work, cache)` makes an opaque state with so many cached entries.
-    server
-        Starts the server, or several: then the first one's port is told; None for a store inside the process.
-    raw
-        `raw(port, keys, value)`: the store's own client for those keys and that value; None where it is another kind of
-        store (Delta: see `_raw_delta`).
+    `spec`: `spec(port, work, cache)` makes an opaque state with so many cached entries.
+    `server`: starts the server, or several: then the first one's port is told; None for a store inside the process.
+    `raw`: `raw(port, keys, value)`: the client of the store itself, for those keys and that value; None where it has none.
     """
 
     spec: Callable[[int, Path, int], StateSpec]

@@ -25,13 +25,10 @@ from trident.state import (
     Winners,
 )
 
-__all__ = ["FIRST_ATTEMPT", "Writer", "keys_of", "milliseconds", "peak_rss_growth_mb", "status_mb", "stored_bytes"]
-
 FIRST_ATTEMPT = 1 << 20
 
 
 def keys_of(count: int) -> list[Key]:
-    """Return distinct words."""
     return [(f"word-{number:07}",) for number in range(count)]
 
 
@@ -68,7 +65,6 @@ class Writer:
         self._winners = self._winners.with_winner(int(txid), FIRST_ATTEMPT)
 
     def read(self) -> None:
-        """Read every key."""
         assert len(self.state.multi_get(self._keys)) == len(self._keys)
 
     def check(self, count: int) -> None:
@@ -76,7 +72,6 @@ class Writer:
         assert set(self.state.multi_get(self._keys)) == {count}
 
     def close(self) -> None:
-        """Close the state."""
         getattr(self.state, "close", lambda: None)()
 
 

@@ -45,9 +45,11 @@ def measure(name: str, way: str, spec: Any, keys: int, batches: int, folder: str
 
 
 def main(keys: int = 10_000, batches: int = 12, rounds: int = 3) -> None:
-    """Print the milliseconds of a batch, and the ratios."""
-    with tempfile.TemporaryDirectory(prefix="trident-bench-") as folder:
-        redis, postgres = start_redis(Path(tempfile.mkdtemp(dir=folder))), start_postgres(Path(folder))
+    with (
+        tempfile.TemporaryDirectory(prefix="trident-bench-") as folder,
+        start_redis(Path(tempfile.mkdtemp(dir=folder))) as redis,
+        start_postgres(Path(folder)) as postgres,
+    ):
         dsn = f"postgresql://trident@127.0.0.1:{postgres.port}/postgres"
         stores: dict[str, Callable[[str], Any]] = {
             "memory": lambda way: MemoryMapState(),
@@ -55,19 +57,15 @@ def main(keys: int = 10_000, batches: int = 12, rounds: int = 3) -> None:
             "Redis": lambda way: RedisState.opaque(f"redis://127.0.0.1:{redis.port}"),
             "PostgreSQL": lambda way: PostgresState.opaque(dsn, table=f"bench_{way}"),
         }
-        try:
-            for store, made in stores.items():
-                took: dict[str, list[float]] = {way: [] for way in WAYS}
-                for turn in range(rounds):
-                    for way in WAYS:
-                        took[way].append(
-                            measure(f"{way}-{store}-{turn}", way, made(f"{way}_{turn}"), keys, batches, folder)
-                        )
-                one, three = (statistics.median(took[way]) for way in WAYS)
-                print(f"{store}, {keys} keys: one {one:.1f} ms, three {three:.1f} ms, {three / one:.2f} times")
-        finally:
-            redis.stop()
-            postgres.stop()
+        for store, made in stores.items():
+            took: dict[str, list[float]] = {way: [] for way in WAYS}
+            for turn in range(rounds):
+                for way in WAYS:
+                    took[way].append(
+                        measure(f"{way}-{store}-{turn}", way, made(f"{way}_{turn}"), keys, batches, folder)
+                    )
+            one, three = (statistics.median(took[way]) for way in WAYS)
+            print(f"{store}, {keys} keys: one {one:.1f} ms, three {three:.1f} ms, {three / one:.2f} times")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Runs the benchmarks once and draws them: `python -m tests.benchmarks.benchmark_pictures [FIGURE …] [--quick]`.
 
-Each figure is a CSV with machine, versions and command in its head, and an SVG that is drawn from nothing but this file.
+Each figure is a CSV with machine, versions and command in its head, and an SVG that is drawn from nothing but this file: lines
+over axes by decades or from zero, a legend, and a caption.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import csv
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import subprocess
@@ -16,29 +18,120 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import scaling_costs, storms_own
-from tests.benchmarks._drivers import flat_run
-from tests.benchmarks.line_chart import Chart, Point, drawn
+from tests.benchmarks._flatness import flat_run
+from tests.harness.servers import ROOT
 
-__all__ = ["FIGURES", "from_csv", "main"]
-
-ROOT = Path(__file__).parents[2]
 OUT = ROOT / "docs" / "benchmarks"
+
+
+Point = tuple[str, float, float]
+
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BESIDE = 760, 380, 80, 50, 190
+_COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a", "#bf3989", "#0a3069")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What stands around the lines: `across` and `up` name the axes, those of `decades` ("x", "y", "xy") are logarithmic."""
+
+    title: str
+    across: str
+    up: str
+    decades: str = ""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    low: float
+    high: float
+    by_decade: bool
+
+    @classmethod
+    def of(cls, values: Sequence[float], by_decade: bool) -> _Axis:
+        if not by_decade:
+            return cls(0.0, _rounded_up(max(values) or 1.0), False)
+        low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+        return cls(low, max(high, low + 1), True)
+
+    def share(self, value: float) -> float:
+        at = math.log10(value) if self.by_decade else value
+        return (at - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        if self.by_decade:
+            return [10.0**exponent for exponent in range(int(self.low), int(self.high) + 1)]
+        return [self.high * fifth / 5 for fifth in range(6)]
+
+
+def _rounded_up(value: float) -> float:
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= value)
+
+
+def drawn(chart: Chart, points: Sequence[Point], caption: Sequence[str]) -> str:
+    """Return the SVG of points, a line for each series in the order in which they come first; below are lines of text."""
+    x = _Axis.of([point[1] for point in points], "x" in chart.decades)
+    y = _Axis.of([point[2] for point in points], "y" in chart.decades)
+    parts = [f'<text x="{_LEFT}" y="24" font-size="16" font-weight="bold">{escape(chart.title)}</text>']
+    for tick in x.ticks():
+        at = _across(x, tick)
+        parts.append(f'<path d="M{at:.1f},{_TOP}V{_HEIGHT - 70}" stroke="#e6e6e6"/>')
+        parts.append(f'<text x="{at:.1f}" y="{_HEIGHT - 52}" text-anchor="middle">{_short(tick)}</text>')
+    for tick in y.ticks():
+        at = _up(y, tick)
+        parts.append(f'<path d="M{_LEFT},{at:.1f}H{_WIDTH - _BESIDE}" stroke="#e6e6e6"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{_short(tick)}</text>')
+    parts.append(f'<text x="{_LEFT}" y="{_HEIGHT - 28}">{escape(chart.across)}</text>')
+    parts.append(f'<text x="{_LEFT}" y="{_TOP - 8}">{escape(chart.up)}</text>')
+    for at, series in enumerate(dict.fromkeys(point[0] for point in points)):
+        parts += _line(series, _COLOURS[at % len(_COLOURS)], at, [p for p in points if p[0] == series], (x, y))
+    for at, line in enumerate(caption):
+        parts.append(f'<text x="{_LEFT}" y="{_HEIGHT + 12 + at * 14}" font-size="10" fill="#777">{escape(line)}</text>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT + 40}" font-family="sans-serif" '
+        f'font-size="12" fill="#333"><rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def _line(series: str, colour: str, at: int, points: Sequence[Point], axes: tuple[_Axis, _Axis]) -> list[str]:
+    places = [(_across(axes[0], point[1]), _up(axes[1], point[2])) for point in sorted(points, key=lambda p: p[1])]
+    path = " ".join(f"{left:.1f},{top:.1f}" for left, top in places)
+    beside, top = _WIDTH - _BESIDE + 12, _TOP + 10 + at * 20
+    dots = [f'<circle cx="{left:.1f}" cy="{top:.1f}" r="2.5" fill="{colour}"/>' for left, top in places[:40]]
+    return [
+        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>',
+        *(dots if len(places) <= 40 else []),
+        f'<path d="M{beside},{top - 4}h16" stroke="{colour}" stroke-width="3"/>',
+        f'<text x="{beside + 22}" y="{top}">{escape(series)}</text>',
+    ]
+
+
+def _across(axis: _Axis, value: float) -> float:
+    return _LEFT + axis.share(value) * (_WIDTH - _BESIDE - _LEFT)
+
+
+def _up(axis: _Axis, value: float) -> float:
+    return _HEIGHT - 70 - axis.share(value) * (_HEIGHT - 70 - _TOP)
+
+
+def _short(value: float) -> str:
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:.3g}"
 
 
 @dataclass(frozen=True)
 class Figure:
     """One picture.
 
-    Attributes
-    ----------
-    measure
-        Yields its points; given True, of few and small runs.
-    command
-        What it runs, for a reader who wants one of its numbers.
+    `measure`: yields its points; given True, of few and small runs.
+    `command`: what it runs, for a reader who wants one of its numbers.
     """
 
     chart: Chart
@@ -91,7 +184,6 @@ def commits(quick: bool) -> Iterator[Point]:
 
 
 def bolts(quick: bool) -> Iterator[Point]:
-    """Complete latency by rate."""
     for rate in (100, 1_000) if quick else (100, 1_000, 5_000, 10_000, 20_000):
         given = ("latency", "--engine", "local", "--rate", str(rate), "--seconds", "2" if quick else "8", "--warm", "2")
         (line,) = _json_lines("tests.benchmarks.bolts", *given)
@@ -187,7 +279,6 @@ def from_csv(path: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, write and draw the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.benchmark_pictures", description=__doc__)
     parser.add_argument("figure", nargs="*", choices=[[], *FIGURES], help="which ones; all if none is named")
     parser.add_argument("--quick", action="store_true", help="few and small runs, to see that everything works")

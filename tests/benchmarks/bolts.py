@@ -27,11 +27,10 @@ from typing import Any
 from tests.benchmarks import storms_own
 from tests.benchmarks._bolt_costs import costs
 from tests.benchmarks._bolt_words import WORDS, words
+from tests.benchmarks._measuring import tell
 from trident.storm import LocalCluster
 from trident.storm.execution.acker import Acker
 from trident.storm.execution.messages import Tracking
-
-__all__ = ["ROWS", "main", "per_root"]
 
 _PENDING = 2_000  # of each spout
 
@@ -106,7 +105,6 @@ def _cpu_s(pids: set[int]) -> float:
 
 
 def tracked(run: Run) -> dict[str, Any]:
-    """Measure with full tracking."""
     found = _speed(run, max_spout_pending=_PENDING)
     speed = min(found["sentences_per_s"], found["acked_per_s"])
     return {
@@ -252,12 +250,7 @@ def main(argv: list[str] | None = None) -> int:
     for name in options.row or [name for name in ROWS if name != "storm" or storms_own.JARS.exists()]:
         figures = ROWS[name].measure(Run(options.engine, options.seconds, options.warm, options.rate))
         ok = ok and figures["ok"]
-        print(
-            json.dumps(
-                {"row": name, "engine": options.engine, "wanted": ROWS[name].wanted, **figures}, ensure_ascii=False
-            ),
-            flush=True,
-        )
+        tell(row=name, engine=options.engine, wanted=ROWS[name].wanted, **figures)
     return 0 if ok else 1
 
 

@@ -9,9 +9,7 @@ of the same worker.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +21,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
+from tests.benchmarks._measuring import tell
 from tests.harness.commands import until
 from trident.spark.session import spark_session, stop_session
 
@@ -76,7 +75,6 @@ def _measured(context: SparkContext, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run with one daemon, then with the other."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds, result = parser.parse_args().rounds, {}
@@ -86,7 +84,7 @@ def main() -> None:
         stop_session(spark)
     result["ratio"] = {key: result["pyspark"][key] / result["ours"][key] for key in result["ours"]}
     told = {name: {key: round(value, 4) for key, value in each.items()} for name, each in result.items()}
-    sys.stdout.write(json.dumps(told) + "\n")
+    tell(**told)
 
 
 if __name__ == "__main__":

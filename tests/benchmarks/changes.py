@@ -7,35 +7,29 @@ which take turns, their ratio (medians), and how many changes a second a feed re
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from states.postgres import PostgresState
 from states.redis import RedisState
+from tests.benchmarks._measuring import in_turns, medians, tell
 from tests.benchmarks._writers import Writer, keys_of, milliseconds
 from tests.harness.servers import start_postgres, start_redis
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--keys", type=int, default=10_000)
     options.add_argument("--rounds", type=int, default=15)
     given = options.parse_args(argv)
     for store in ("postgres", "redis", "redis fields"):
-        with tempfile.TemporaryDirectory(prefix="trident-bench-") as work:
-            server = (start_postgres if store == "postgres" else start_redis)(Path(work))
-            try:
-                found = _measure(store, server.port, given.keys, given.rounds)
-            finally:
-                server.stop()
-        sys.stdout.write(json.dumps({"store": store, **found}) + "\n")
-        sys.stdout.flush()
+        start = start_postgres if store == "postgres" else start_redis
+        with tempfile.TemporaryDirectory(prefix="trident-bench-") as work, start(Path(work)) as server:
+            tell(store=store, **_measure(store, server.port, given.keys, given.rounds))
     return 0
 
 
@@ -49,13 +43,8 @@ def _measure(store: str, port: int, keys: int, rounds: int) -> dict[str, Any]:
         return Writer(spec, name, keys_of(keys))
 
     without, kept = writer("without"), writer("kept", changes="7d")
-    ms: dict[str, list[float]] = {"without": [], "kept": []}
-    for at in range(rounds + 3):
-        for name, each in (("without", without), ("kept", kept)):
-            took = milliseconds(each.commit)
-            if at >= 3:  # warm
-                ms[name].append(took)
-    medians = {name: statistics.median(each) for name, each in ms.items()}
+    ways = {name: partial(milliseconds, each.commit) for name, each in (("without", without), ("kept", kept))}
+    ms = medians(in_turns(ways, rounds, 3))
     started = time.perf_counter()
     changes = sum(len(pairs) for _, pairs in kept.state.kept_changes.read(0, kept.txid))
     seconds = time.perf_counter() - started
@@ -64,9 +53,9 @@ def _measure(store: str, port: int, keys: int, rounds: int) -> dict[str, Any]:
         each.close()
     return {
         "keys": keys,
-        "commit_ms": round(medians["without"], 1),
-        "commit_with_changes_ms": round(medians["kept"], 1),
-        "ratio": round(medians["kept"] / medians["without"], 2),
+        "commit_ms": round(ms["without"], 1),
+        "commit_with_changes_ms": round(ms["kept"], 1),
+        "ratio": round(ms["kept"] / ms["without"], 2),
         "changes_per_s": round(changes / seconds),
     }
 

@@ -14,7 +14,6 @@ killed topology, which shows that it keeps up. Embedded, and on a ZooKeeper.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import sys
@@ -26,14 +25,30 @@ from pathlib import Path
 
 import psutil
 
-from tests.benchmarks._cluster_beats import beat_all, beat_bytes, killed_topology, write_topologies
+from tests.benchmarks._measuring import tell
 from tests.harness.cluster_machines import Machine, MachineCluster
+from tests.harness.cluster_states import set_assignment
 from tests.harness.commands import until
 from tests.harness.zookeeper_servers import start_zookeeper
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    NodePort,
+    StormBase,
+    SupervisorInfo,
+    WantedStatus,
+    WorkerHeartbeat,
+)
+from trident.cluster.state.storm_cluster_state import StormClusterState
+
+_START, _SLOTS = 1000.0, 100
+_STATISTICS = {
+    "rates": {f"operation-{number}": [number * 1.5, number * 2.5, number * 3.5] for number in range(56)},
+    "components": [{"id": f"step-{number}", "emitted": 10**6, "executeLatency": "1.234"} for number in range(38)],
+}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = _options(argv)
     if "deaths" in options.what:
         for engine in ("in_process", "spark"):
@@ -54,11 +69,6 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _say(**values: object) -> None:
-    sys.stdout.write(json.dumps(values) + "\n")
-    sys.stdout.flush()
-
-
 @contextmanager
 def _cluster(state: str, timeout_s: float) -> Iterator[MachineCluster]:
     with tempfile.TemporaryDirectory() as work:
@@ -67,12 +77,11 @@ def _cluster(state: str, timeout_s: float) -> Iterator[MachineCluster]:
             with MachineCluster(folder, str(folder / "cluster"), timeout_s) as made:
                 yield made
             return
-        ensemble = start_zookeeper(folder / "zookeeper")
-        try:
-            with MachineCluster(folder, f"zookeeper://{ensemble.hosts}/measured", timeout_s) as made:
-                yield made
-        finally:
-            ensemble.stop()
+        with (
+            start_zookeeper(folder / "zookeeper") as ensemble,
+            MachineCluster(folder, f"zookeeper://{ensemble.hosts}/measured", timeout_s) as made,
+        ):
+            yield made
 
 
 def _deaths(engine: str, options: argparse.Namespace) -> None:
@@ -80,9 +89,9 @@ def _deaths(engine: str, options: argparse.Namespace) -> None:
         cluster.up(machines=2)
         storm_id = cluster.submit(engine=engine, **({"master": "local[1]"} if engine == "spark" else {}))
         restarted = [_got_over(cluster, storm_id, _kill_driver) for _ in range(options.times)]
-        _say(what="driver killed", engine=engine, **_figures(restarted))
+        tell(what="driver killed", engine=engine, **_figures(restarted))
         moved = [_got_over(cluster, storm_id, _lose_machine) for _ in range(options.times)]
-        _say(what="machine lost", engine=engine, driver_timeout_s=options.timeout, **_figures(moved))
+        tell(what="machine lost", engine=engine, driver_timeout_s=options.timeout, **_figures(moved))
         cluster.client.kill(storm_id, 5)
         until(lambda: not cluster.state.active_storms(), "it is forgotten")
 
@@ -143,9 +152,9 @@ def _heartbeats(state: str, options: argparse.Namespace) -> None:
             each.start()
         until(lambda: sum(map(len, cluster.state.all_heartbeats().values())) >= options.workers, "all of them beat")
         _share(nimbus, 3.0)  # warm
-        first = _newest(cluster)
+        first = newest(cluster.state)
         share = _share(nimbus, options.seconds)
-        written = (_newest(cluster) - first) / options.seconds
+        written = (newest(cluster.state) - first) / options.seconds
         began = time.monotonic()
         cluster.state.activate_storm("gone-1", killed_topology("gone"))
         until(lambda: cluster.state.storm_base("gone-1") is None, "a killed topology is forgotten")
@@ -153,15 +162,15 @@ def _heartbeats(state: str, options: argparse.Namespace) -> None:
         for each in beating:
             each.terminate()
             each.join()
-        _say(
+        tell(
             what="heartbeats", state=state, workers=options.workers, bytes=beat_bytes(), idle_percent=idle,
             nimbus_percent=share, beats_each_per_s=round(written, 2), forgets_after_s=answered,
         )  # fmt: skip
 
 
-def _newest(cluster: MachineCluster) -> float:
+def newest(cluster: StormClusterState) -> float:
     """Return the mean of how often each driver has beaten."""
-    beats = cluster.state.all_heartbeats()
+    beats = cluster.all_heartbeats()
     return statistics.fmean(beat.uptime_secs for each in beats.values() for beat in each.values())
 
 
@@ -171,6 +180,75 @@ def _share(process: psutil.Process, seconds: float) -> float:
     time.sleep(seconds)
     after, took = process.cpu_times(), time.monotonic() - began
     return round(100 * (after.user + after.system - before.user - before.system) / took, 1)
+
+
+# ---- drivers that only have heartbeats ------------------------------------------------------------------------------------
+
+
+def write_topologies(cluster: StormClusterState, count: int) -> None:
+    """Write the records of topologies that run, each in a slot of its own, and of their supervisors."""
+    for number in range(count // _SLOTS):
+        ports = list(range(_SLOTS))
+        info = SupervisorInfo(time.time(), "127.0.0.1", "measured", ports, ports, {}, 1.0)
+        cluster.supervisor_heartbeat(f"supervisor-{number}", info)
+    for number in range(count):
+        name, slot = name_of(number), slot_of(number)
+        base = _base(name, WantedStatus("active", _START))
+        driver = Assignment.DRIVER
+        given = Assignment("code", {slot.node: "127.0.0.1"}, {driver: slot}, {driver: _START}, "0" * 64, 1)
+        cluster.setup_heartbeats(name)
+        set_assignment(cluster, name, given)
+        cluster.activate_storm(name, base)
+
+
+def beat_all(address: str, numbers: range) -> None:
+    """Write a heartbeat of each of these topologies' drivers every second, until this process is ended."""
+    cluster = StormClusterState(open_cluster_state(address))
+    beats, ends = 0, time.monotonic()
+    while True:
+        beats, ends = beats + 1, ends + 1.0
+        for number in numbers:
+            slot = slot_of(number)
+            cluster.worker_heartbeat(name_of(number), slot.node, slot.port, _beat(number, beats))
+        time.sleep(max(0.0, ends - time.monotonic()))
+
+
+def beat_bytes() -> int:
+    """Return how large a heartbeat is."""
+    return len(_beat(1, 1).to_bytes())
+
+
+def killed_topology(name: str) -> StormBase:
+    """Return the record of a topology that was killed and has no driver."""
+    return _base(name, WantedStatus("killed", _START))
+
+
+def _base(name: str, status: WantedStatus) -> StormBase:
+    return StormBase(name, _START, status, 1, {}, "trident", "m:t", "0" * 64)
+
+
+def _beat(number: int, beats: int) -> WorkerHeartbeat:
+    """Return a heartbeat; its uptime is the number of those before it."""
+    return WorkerHeartbeat(
+        time.time(),
+        float(beats),
+        name_of(number),
+        "127.0.0.1",
+        1,
+        1,
+        _START,
+        "active",
+        "http://127.0.0.1:1",
+        _STATISTICS,
+    )
+
+
+def name_of(number: int) -> str:
+    return f"measured-{number}-1"
+
+
+def slot_of(number: int) -> NodePort:
+    return NodePort(f"supervisor-{number // _SLOTS}", number % _SLOTS)
 
 
 if __name__ == "__main__":

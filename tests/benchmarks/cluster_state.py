@@ -2,7 +2,7 @@
 
 Prints one JSON line for each kind. Operations of one session, one after the other: `set_s`, `get_s`, `cas_s`, each a number a
 second. `watch_ms`: from the change of another process's session to the event here, the median. `idle_share`: what an open
-session costs, as a share of a core. Then another process writes `--beats` heartbeats of `--bytes` bytes each second, while this
+session costs, as a share of a core. Then another process writes `--beats` heartbeats of `bytes` bytes each second, while this
 one reads all of them every five seconds: `beats_share` is what that costs here, as a share of a core, over `--seconds`;
 `read_ms` is the processor time of one reading by slots, without statistics, as Nimbus does it; `all_ms` that of one of all
 heartbeats with their statistics; `written_s` how many were written in a second.
@@ -11,19 +11,20 @@ heartbeats with their statistics; `written_s` how many were written in a second.
 from __future__ import annotations
 
 import argparse
-import json
+import multiprocessing
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
+from tests.benchmarks._measuring import tell
+from tests.benchmarks.cluster import beat_all, beat_bytes, name_of, newest, slot_of
+from tests.harness.commands import until
 from tests.harness.zookeeper_servers import start_zookeeper
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import NodePort, WorkerHeartbeat
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.servers.nodes import NodeEvent
@@ -32,22 +33,13 @@ _EVERY_S = 5.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = _options(argv)
-    if options.write:
-        _write_beats(options)
-        return 0
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.kind or ("sqlite", "zookeeper"):
-            server = start_zookeeper(Path(folder)) if kind == "zookeeper" else None
-            address = f"zookeeper://{server.hosts}/storm" if server is not None else f"{folder}/cluster"
-            try:
-                figures = {"kind": kind, "beats": options.beats, "bytes": options.bytes, **_measure(address, options)}
-            finally:
-                if server is not None:
-                    server.stop()
-            sys.stdout.write(json.dumps(figures) + "\n")
-            sys.stdout.flush()
+            with start_zookeeper(Path(folder)) if kind == "zookeeper" else nullcontext() as server:
+                address = f"{folder}/cluster" if server is None else f"zookeeper://{server.hosts}/storm"
+                figures = {"kind": kind, "beats": options.beats, "bytes": beat_bytes(), **_measure(address, options)}
+            tell(**figures)
     return 0
 
 
@@ -56,9 +48,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--kind", action="append", choices=("sqlite", "zookeeper"), help="repeatable; both by default")
     parser.add_argument("--operations", type=int, default=1000)
     parser.add_argument("--beats", type=int, default=1000)
-    parser.add_argument("--bytes", type=int, default=4000)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--write", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 
@@ -98,7 +88,7 @@ def _watch_ms(state: ClusterState, address: str) -> float:
         times.append(time.monotonic() - float(state.get_data("/watched") or b"0"))
         told.set()
 
-    registered = state.register(tell)
+    state.register(tell)
     other = open_cluster_state(address)
     other.set_data("/watched", b"0")
     for number in range(100):
@@ -108,7 +98,6 @@ def _watch_ms(state: ClusterState, address: str) -> float:
         other.set_data("/watched", str(time.monotonic()).encode())
         told.wait()
     other.close()
-    state.unregister(registered)
     return round(statistics.median(times) * 1000, 1)
 
 
@@ -121,74 +110,39 @@ def _share(act: Callable[[], object]) -> float:
 
 def _beats(state: ClusterState, address: str, options: argparse.Namespace) -> dict[str, float | bool]:
     cluster = StormClusterState(state)
-    words = ["--write", address, "--beats", str(options.beats), "--bytes", str(options.bytes)]
-    command = [sys.executable, "-m", "tests.benchmarks.cluster_state", *words]
-    slots = {f"storm-{number}": NodePort(f"node-{number % 50}", 6700) for number in range(options.beats)}
+    slots = {name_of(number): slot_of(number) for number in range(options.beats)}
     readings: list[float] = []
     found = 0
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        writer.stdout.readline()  # each was written once
 
-        def as_nimbus_does() -> None:
-            nonlocal found
-            end = time.monotonic() + options.seconds
-            cluster.assignments(watch=True)
-            while time.monotonic() < end:
-                begin = time.process_time()
-                found = len(cluster.heartbeats_at(slots))
-                readings.append(time.process_time() - begin)
-                time.sleep(min(_EVERY_S, max(0.0, end - time.monotonic())))
+    def as_nimbus_does() -> None:
+        nonlocal found
+        end = time.monotonic() + options.seconds
+        cluster.assignments(watch=True)
+        while time.monotonic() < end:
+            begin = time.process_time()
+            found = len(cluster.heartbeats_at(slots))
+            readings.append(time.process_time() - begin)
+            time.sleep(min(_EVERY_S, max(0.0, end - time.monotonic())))
 
-        share = _share(as_nimbus_does)
-        begin = time.process_time()
-        complete = sum(map(len, cluster.all_heartbeats().values()))
-        all_s = time.process_time() - begin
-        written, _ = writer.communicate("")
+    spawned = multiprocessing.get_context("spawn")
+    writer = spawned.Process(target=beat_all, args=(address, range(options.beats)), daemon=True)
+    writer.start()
+    until(lambda: len(cluster.heartbeats_at(slots)) == options.beats, "each was written once")
+    before, began = newest(cluster), time.monotonic()
+    share = _share(as_nimbus_does)
+    written = (newest(cluster) - before) * options.beats / (time.monotonic() - began)
+    begin = time.process_time()
+    complete = sum(map(len, cluster.all_heartbeats().values()))
+    all_s = time.process_time() - begin
+    writer.terminate()
+    writer.join()
     return {
         "beats_share": share,
         "read_ms": round(statistics.median(readings) * 1000, 1),
         "all_ms": round(all_s * 1000, 1),
-        "written_s": round(float(written)),
+        "written_s": round(written),
         "all_read": found == complete == options.beats,
     }
-
-
-def _write_beats(options: argparse.Namespace) -> None:
-    """Write all heartbeats once a second, until standard input ends; say how many a second there were."""
-    state = open_cluster_state(options.write)
-    cluster = StormClusterState(state)
-    beat = WorkerHeartbeat(
-        time.time(),
-        1.0,
-        "storm-0",
-        "host",
-        1,
-        1,
-        1.0,
-        "active",
-        "",
-        {f"figure-{n}": 0.5 for n in range(options.bytes // 18)},
-    )
-    ended = threading.Event()
-
-    def await_end() -> None:
-        sys.stdin.read()
-        ended.set()
-
-    threading.Thread(target=await_end, daemon=True).start()
-    begin, written = time.monotonic(), 0
-    while not ended.is_set():
-        for number in range(options.beats):
-            cluster.worker_heartbeat(f"storm-{number}", f"node-{number % 50}", 6700, beat)
-        if not written:
-            sys.stdout.write("written\n")
-            sys.stdout.flush()
-            begin = time.monotonic()
-        written += options.beats
-        ended.wait(max(0.0, begin + written / options.beats - time.monotonic()))
-    sys.stdout.write(f"{(written - options.beats) / (time.monotonic() - begin)}\n")
-    state.close()
 
 
 if __name__ == "__main__":

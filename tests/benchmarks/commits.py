@@ -12,32 +12,31 @@ Delta commits into a state of `--table-keys` keys, beside a MERGE of the same ro
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks._measuring import apart, in_turns, tell
+from tests.benchmarks._raw_clients import rust_merge, spark_merge
 from tests.benchmarks._stores import MEASURED
-from tests.benchmarks._writers import Writer, keys_of, milliseconds, stored_bytes
+from tests.benchmarks._writers import Writer, keys_of, milliseconds, peak_rss_growth_mb, stored_bytes
 
-ROOT = Path(__file__).parent.parent.parent
 GROWTH = (1_000, 10_000, 100_000, 1_000_000)
 WARM_UP = 2
+_COMMITS = {1_000: 9, 10_000: 7, 100_000: 3}  # by the keys of each
 COMPARED = [name for name, store in MEASURED.items() if store.raw is not None or name == "delta"]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = _options(argv)
     for store in options.store or COMPARED:
         with tempfile.TemporaryDirectory(prefix="trident-bench-") as work:
             measure = _measure_delta if store == "delta" else _measure_server
-            sys.stdout.write(json.dumps(measure(store, options, Path(work))) + "\n")
-            sys.stdout.flush()
+            tell(**measure(store, options, Path(work)))
     return 0
 
 
@@ -45,8 +44,7 @@ def _measure_server(store: str, options: argparse.Namespace, work: Path) -> dict
     measured, keys = MEASURED[store], keys_of(options.keys)
     assert measured.server is not None
     assert measured.raw is not None
-    server = measured.server(work)
-    try:
+    with measured.server(work) as server:
         writer = Writer(measured.spec(server.port, work, options.cache), "side_by_side", keys)
         with measured.raw(server.port, [key[0] for key in keys], stored_bytes()) as raw:
 
@@ -54,21 +52,14 @@ def _measure_server(store: str, options: argparse.Namespace, work: Path) -> dict
                 raw.read_for_commit()
                 raw.write()
 
-            times = _interleaved(
-                options.rounds,
-                {
-                    "commit_ms": writer.commit,
-                    "raw_commit_ms": raw_commit,
-                    "raw_write_ms": raw.write,
-                    "read_ms": writer.read,
-                    "raw_read_ms": raw.read,
-                },
-            )
+            actions = {
+                "commit_ms": writer.commit, "raw_commit_ms": raw_commit, "raw_write_ms": raw.write, "read_ms": writer.read,
+                "raw_read_ms": raw.read,
+            }  # fmt: skip
+            times = _timed(options.rounds, actions)
         writer.check(writer.txid)
         writer.close()
-        growth = [_grow(store, server.port, work, size) for size in options.growth]
-    finally:
-        server.stop()
+        growth = _growth(store, server.port, work, options)
     return {
         "store": store,
         **{name: value for name, value in vars(options).items() if name in ("keys", "rounds", "cache")},
@@ -81,8 +72,6 @@ def _measure_server(store: str, options: argparse.Namespace, work: Path) -> dict
 
 
 def _measure_delta(store: str, options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    from tests.benchmarks._raw_delta import rust_merge, spark_merge
-
     all_keys = keys_of(options.table_keys)
     keys = all_keys[:: max(1, len(all_keys) // options.keys)][: options.keys]
     writer = Writer(MEASURED[store].spec(0, work, options.cache), "side_by_side", all_keys)
@@ -94,9 +83,9 @@ def _measure_delta(store: str, options: argparse.Namespace, work: Path) -> dict[
     }  # fmt: skip
     if options.spark:
         with spark_merge(work / "spark", all_keys, keys) as spark:
-            times = _interleaved(options.delta_rounds, {**actions, "spark_merge_ms": spark.commit})
+            times = _timed(options.delta_rounds, {**actions, "spark_merge_ms": spark.commit})
     else:
-        times = _interleaved(options.delta_rounds, actions)
+        times = _timed(options.delta_rounds, actions)
     writer.check(writer.txid)
     writer.close()
     commit = times["commit_ms"]
@@ -110,29 +99,34 @@ def _measure_delta(store: str, options: argparse.Namespace, work: Path) -> dict[
         "time_by_rust_merge": _ratio(commit, times["rust_merge_ms"]),
         **({"time_by_spark_merge": _ratio(commit, times["spark_merge_ms"])} if options.spark else {}),
         "read_ratio": _ratio(times["raw_read_ms"], times["read_ms"]),
-        "growth": [_grow(store, 0, work, size) for size in options.growth],
+        "growth": _growth(store, 0, work, options),
     }
 
 
-def _interleaved(rounds: int, actions: dict[str, Callable[[], None]]) -> dict[str, list[float]]:
-    """Time each action once a round, in turn, so that what else the machine does hits all alike."""
-    times: dict[str, list[float]] = {name: [] for name in actions}
-    for number in range(WARM_UP + rounds):
-        for name, action in actions.items():
-            taken = milliseconds(action)
-            if number >= WARM_UP:
-                times[name].append(taken)
-    return times
+def _timed(rounds: int, actions: dict[str, Callable[[], None]]) -> dict[str, list[float]]:
+    return in_turns({name: partial(milliseconds, action) for name, action in actions.items()}, rounds, WARM_UP)
 
 
-def _grow(store: str, port: int, work: Path, keys: int) -> dict[str, Any]:
-    task = json.dumps({"store": store, "port": port, "work": str(work / "growth"), "keys": keys})
-    argv = [sys.executable, "-m", "tests.benchmarks._growth", task]
-    ended = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
-    if ended.returncode:
-        raise RuntimeError(f"commits of {keys} keys to {store} failed:\n{ended.stderr}")
-    figures: dict[str, Any] = json.loads(ended.stdout)
-    return figures
+def _growth(store: str, port: int, work: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    return [apart(grow, store=store, port=port, work=str(work / "growth"), keys=size) for size in options.growth]
+
+
+def grow(store: str, port: int, work: str, keys: int) -> dict[str, Any]:
+    """Commit the same keys a few times: the first time they are new, then they are read, changed and written."""
+    writer = Writer(MEASURED[store].spec(port, Path(work, str(keys)), 0), f"growth{keys}", keys_of(keys))
+    commits = _COMMITS.get(keys, 2)
+    with peak_rss_growth_mb() as growth:
+        first = milliseconds(writer.commit)
+        times = [milliseconds(writer.commit) for _ in range(commits)]
+    writer.check(1 + commits)
+    writer.close()
+    return {
+        "keys": keys,
+        "new_ms_per_1k": round(first / keys * 1000, 3),
+        "ms_per_1k": round(statistics.median(times) / keys * 1000, 3),
+        "peak_rss_growth_mb": round(growth[0], 1),
+        "rss_growth_bytes_per_key": round(growth[0] * (1 << 20) / keys),
+    }
 
 
 def _figures(times: Sequence[float]) -> dict[str, float]:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["WORDS_PER_SENTENCE", "Corpus"]
-
 WORDS_PER_SENTENCE = 10
 _SMALLEST_FILE = 1_000  # sentences: a folder with a file for each batch of one sentence would measure the listing
 
@@ -20,14 +18,9 @@ _SMALLEST_FILE = 1_000  # sentences: a folder with a file for each batch of one 
 class Corpus:
     """Batches on disk and what they must count to.
 
-    Attributes
-    ----------
-    files
-        In order, each of whole batches; every line is a sentence of the same length in bytes.
-    bytes_per_batch
-        Size of a full batch.
-    counts
-        Occurrences of each word, counted when the sentences were made.
+    `files`: in order, each of whole batches; every line is a sentence of the same length in bytes.
+    `bytes_per_batch`: size of a full batch.
+    `counts`: occurrences of each word, counted when the sentences were made.
     """
 
     folder: Path

@@ -16,21 +16,20 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
+from tests.benchmarks._measuring import seconds_of, tell
 from tests.harness.drpc_functions import words
+from tests.harness.servers import ROOT
 from trident import TridentTopology
 from trident.drpc import DRPCClient, DRPCServer
 from trident.operations import Count, Split
 
-ROOT = Path(__file__).parent.parent.parent
-
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = _options(argv)
     if options.serve:
         _serve(options)
@@ -43,9 +42,8 @@ def main(argv: list[str] | None = None) -> int:
         told = json.loads(server.stdout.readline())
         for clients in options.clients or (1, 32):
             _ask(told["url"], 8, options, options.requests // 4)  # warm
-            measured = {"clients": clients, **_ask(told["url"], clients, options, options.requests)}
-            sys.stdout.write(json.dumps({**measured, "in_process_ms": told["in_process_ms"]}) + "\n")
-            sys.stdout.flush()
+            measured = _ask(told["url"], clients, options, options.requests)
+            tell(clients=clients, **measured, in_process_ms=told["in_process_ms"])
         server.stdin.close()
     return 0
 
@@ -73,15 +71,10 @@ def _serve(options: argparse.Namespace) -> None:
     words(topology.new_drpc_stream("words"), each.persistent_aggregate(MemoryMapState(), Count(), "count"))
     with topology.start(engine="in_process") as running:
         running.process_all_available()
-        function, times = running.drpc("words"), []
-        for _ in range(min(options.requests, 500)):
-            begin = time.perf_counter()
-            function.execute("w1 w2 w3 w4")
-            times.append(time.perf_counter() - begin)
+        asked = partial(running.drpc("words").execute, "w1 w2 w3 w4")
+        times = [seconds_of(asked) for _ in range(min(options.requests, 500))]
         with DRPCServer(running.local_drpc(), port=0) as server:
-            told = {"url": server.url, "in_process_ms": round(statistics.median(times) * 1000, 2)}
-            sys.stdout.write(json.dumps(told) + "\n")
-            sys.stdout.flush()
+            tell(url=server.url, in_process_ms=round(statistics.median(times) * 1000, 2))
             sys.stdin.read()
 
 

@@ -26,6 +26,7 @@ from pyspark.sql import functions as fn
 
 from spouts import OpaqueTridentKafkaSpout
 from states.memory import MemoryMapState
+from tests.benchmarks._measuring import in_turns
 from tests.harness.kafka_servers import KafkaCluster, start_kafka
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import ROOT
@@ -146,22 +147,17 @@ def _loop(
 
 
 def main() -> None:
-    """Read the options, fill the topic, and print what each way costs, and the ratios."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--records", type=int, default=4_000_000)
     options.add_argument("--rounds", type=int, default=3)
     given = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="trident-bench-kafka-") as folder:
-        cluster = start_kafka(Path(folder))
-        try:
-            topics = Topics(cluster.bootstrap)
-            topic = topics.create(PARTITIONS)
-            filling = (Record(VALUE, partition=number % PARTITIONS) for number in range(given.records))
-            topics.produce(topic, filling, linger_ms=50, batch_num_messages=10_000)
-            with spark_session():
-                _measure(cluster, topic, given.records, given.rounds)
-        finally:
-            cluster.stop()
+    with tempfile.TemporaryDirectory(prefix="trident-bench-kafka-") as folder, start_kafka(Path(folder)) as cluster:
+        topics = Topics(cluster.bootstrap)
+        topic = topics.create(PARTITIONS)
+        filling = (Record(VALUE, partition=number % PARTITIONS) for number in range(given.records))
+        topics.produce(topic, filling, linger_ms=50, batch_num_messages=10_000)
+        with spark_session():
+            _measure(cluster, topic, given.records, given.rounds)
 
 
 def _measure(cluster: KafkaCluster, topic: str, records: int, rounds: int) -> None:
@@ -171,13 +167,13 @@ def _measure(cluster: KafkaCluster, topic: str, records: int, rounds: int) -> No
         "loops, librdkafka's defaults": partial(loops, settings={}),
         "loops, tuned as the spout is": partial(loops, settings=_TUNED),
     }
-    costs: dict[str, list[Cost]] = {name: [] for name in ways}
-    for number in range(rounds + 1):  # the first round warms up
-        for name, run in ways.items():
-            meter = Meter([broker.pid for broker in cluster.brokers])
-            run(cluster.bootstrap, topic, records, meter)
-            if number:
-                costs[name].append(meter.cost)
+
+    def cost_of(run: Callable[..., None]) -> Cost:
+        meter = Meter([broker.pid for broker in cluster.brokers])
+        run(cluster.bootstrap, topic, records, meter)
+        return meter.cost
+
+    costs = in_turns({name: partial(cost_of, run) for name, run in ways.items()}, rounds)
     of = {name: Cost(*map(statistics.median, zip(*each, strict=True))) for name, each in costs.items()}
     print(f"{records} records of {len(VALUE)} bytes in {PARTITIONS} partitions, {CORES} processes, median of {rounds}")
     for name, cost in of.items():

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
-import statistics
 import tempfile
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spouts.kafka import TransactionalTridentKafkaSpout
 from states.redis import RedisState
+from tests.benchmarks._measuring import in_turns, medians
 from tests.benchmarks.kafka_reading import spark_session
 from tests.harness.kafka_servers import start_kafka
 from tests.harness.kafka_topics import Record, Topics
@@ -97,22 +97,20 @@ def _fill(topics: Topics, batches: int) -> tuple[str, Counter[str]]:
 
 
 def main() -> None:
-    """Read the options, fill the topic, and print the milliseconds of a batch of each way and the ratios."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--batches", type=int, default=40)
     options.add_argument("--rounds", type=int, default=2)
     given = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="trident-bench-kafka-") as folder:
-        cluster, store = start_kafka(Path(folder)), start_redis(Path(folder))
-        try:
-            job = Job(cluster.bootstrap, f"redis://{store.address}/0", *_fill(Topics(cluster.bootstrap), given.batches))
-            with spark_session():
-                spark = SparkSession.active()
-                spark.conf.set("spark.sql.shuffle.partitions", 2)  # Spark's 200 would be slower
-                _measure(job, given.rounds, spark)
-        finally:
-            store.stop()
-            cluster.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="trident-bench-kafka-") as folder,
+        start_kafka(Path(folder)) as cluster,
+        start_redis(Path(folder)) as store,
+        spark_session(),
+    ):
+        job = Job(cluster.bootstrap, f"redis://{store.address}/0", *_fill(Topics(cluster.bootstrap), given.batches))
+        spark = SparkSession.active()
+        spark.conf.set("spark.sql.shuffle.partitions", 2)  # Spark's 200 would be slower
+        _measure(job, given.rounds, spark)
 
 
 def _measure(job: Job, rounds: int, spark: SparkSession) -> None:
@@ -121,15 +119,10 @@ def _measure(job: Job, rounds: int, spark: SparkSession) -> None:
         "Trident, engine=spark": lambda: job.topology("spark"),
         "Trident, engine=auto": lambda: job.topology("auto"),
     }
-    took: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, run in ways.items():
-            took[name].append(run())
-    medians = {name: statistics.median(each) for name, each in took.items()}
-    for name, seconds in medians.items():
-        print(
-            f"{name:24} {seconds * 1000:7.0f} ms a batch of {BATCH:,}   {medians['foreachBatch'] / seconds:.2f} times as fast"
-        )
+    took = medians(in_turns(ways, rounds, 0))
+    for name, seconds in took.items():
+        times = took["foreachBatch"] / seconds
+        print(f"{name:24} {seconds * 1000:7.0f} ms a batch of {BATCH:,}   {times:.2f} times as fast")
 
 
 if __name__ == "__main__":

@@ -13,14 +13,13 @@ requests, to open a log of `--batches` batches.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from unittest import mock
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
+from tests.benchmarks._measuring import in_turns, medians, tell
 from tests.harness.servers import start_postgres, start_s3
 from tests.harness.zookeeper_servers import start_zookeeper
 from trident import TridentTopology
@@ -73,7 +73,6 @@ class _Log:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=40, help="turns of each log")
     options.add_argument("--records", type=int, default=25, help="records a turn")
@@ -81,20 +80,17 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--batches", type=int, default=100_000, help="batches of the log that is opened")
     given = options.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="trident-bench-") as work:
-        found = _measure(Path(work), given)
-    sys.stdout.write(json.dumps(found) + "\n")
+        tell(**_measure(Path(work), given))
     return 0
 
 
 def _measure(work: Path, given: argparse.Namespace) -> dict[str, Any]:
     with ExitStack() as stack:
-        zookeeper = start_zookeeper(work / "zookeeper", given.members)
-        stack.callback(zookeeper.stop)
+        zookeeper = stack.enter_context(start_zookeeper(work / "zookeeper", given.members))
         servers = {}
         for name, start in {"postgres": start_postgres, "s3": start_s3}.items():
             (work / name).mkdir()
-            servers[name] = start(work / name)
-            stack.callback(servers[name].stop)
+            servers[name] = stack.enter_context(start(work / name))
         os.environ |= {"AWS_ENDPOINT_URL": f"http://{servers['s3'].address}", "AWS_REGION": "us-east-1"}
         os.environ |= {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret"}
         logs = {
@@ -110,11 +106,8 @@ def _measure(work: Path, given: argparse.Namespace) -> dict[str, Any]:
         for what in ("append", "batch"):
             acts = {name: getattr(log, what) for name, log in logs.items()}
             found[what] = _in_turn(acts, given.rounds, given.records)
-        seconds: dict[str, list[float]] = {name: [] for name in logs}
-        for _ in range(max(3, given.rounds // 8)):
-            for name, log in logs.items():
-                seconds[name].append(log.topology(4 * given.records))
-        found["topology"] = _compared({name: statistics.median(each) for name, each in seconds.items()})
+        whole = {name: partial(log.topology, 4 * given.records) for name, log in logs.items()}
+        found["topology"] = _compared(medians(in_turns(whole, max(3, given.rounds // 8), 0)))
         closing_all.close()
         return {**found, "start": {name: _start(log, given.batches) for name, log in logs.items()}}
 
@@ -127,7 +120,7 @@ def _start(log: _Log, batches: int) -> dict[str, Any]:
             txid = state.txid + 1
             state.fold(CommitRecord(txid, epoch << 20 | txid // 100, {"lines": _DEFINITION}, {"counts": [0]}, {}, 0))
         if isinstance(writer, StoredLog):
-            writer._segments.begin(state)
+            writer._begin_segment()
         elif isinstance(writer, FileLog):
             writer._segments.begin(state, None)
         while state.txid < batches:
@@ -147,24 +140,21 @@ def _start(log: _Log, batches: int) -> dict[str, Any]:
 
 
 def _in_turn(acts: dict[str, Callable[[], None]], rounds: int, records: int) -> dict[str, Any]:
-    wall: dict[str, list[float]] = {name: [] for name in acts}
-    cpu: dict[str, list[float]] = {name: [] for name in acts}
-    for at in range(rounds + 1):
-        for name, act in acts.items():
-            since, used = time.perf_counter(), time.process_time()
-            for _ in range(records):
-                act()
-            if at:  # the first turn warms up
-                wall[name].append((time.perf_counter() - since) / records)
-                cpu[name].append((time.process_time() - used) / records)
-    medians = {name: statistics.median(each) for name, each in wall.items()}
-    used_ms = {name: round(1000 * statistics.median(each), 3) for name, each in cpu.items()}
-    return {**_compared(medians), "cpu_ms": used_ms}
+    def cost(act: Callable[[], None]) -> tuple[float, float]:
+        since, used = time.perf_counter(), time.process_time()
+        for _ in range(records):
+            act()
+        return (time.perf_counter() - since) / records, (time.process_time() - used) / records
+
+    costs = in_turns({name: partial(cost, act) for name, act in acts.items()}, rounds)
+    wall, cpu = ({name: [pair[at] for pair in each] for name, each in costs.items()} for at in (0, 1))
+    used_ms = {name: round(1000 * each, 3) for name, each in medians(cpu).items()}
+    return {**_compared(medians(wall)), "cpu_ms": used_ms}
 
 
-def _compared(medians: dict[str, float]) -> dict[str, Any]:
-    ms = {name: round(1000 * seconds, 3) for name, seconds in medians.items()}
-    return {"ms": ms, "ratio": {name: round(each / medians["files"], 2) for name, each in medians.items()}}
+def _compared(middle: dict[str, float]) -> dict[str, Any]:
+    ms = {name: round(1000 * seconds, 3) for name, seconds in middle.items()}
+    return {"ms": ms, "ratio": {name: round(each / middle["files"], 2) for name, each in middle.items()}}
 
 
 if __name__ == "__main__":

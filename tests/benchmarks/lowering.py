@@ -11,13 +11,11 @@ line: the median of milliseconds per batch over interleaved rounds, and the rati
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,43 +25,39 @@ from pyspark.sql import SparkSession
 
 from spouts import TextFileSpout
 from states.memory import MemoryMapState
+from tests.benchmarks._measuring import in_turns, medians, seconds_of, tell
 from tests.benchmarks.corpus import Corpus
-from tests.benchmarks.side_by_side import counted
+from tests.benchmarks.wordcount import counted
 from trident import TridentTopology
 from trident.operations import Count, Split
 from trident.planner import make_plan
-from trident.runtime.engine.runners import Part
 from trident.runtime.engine.spark_runner import SparkRunner
-from trident.runtime.engine.worker import Order, Program, WorkerProgram, run_part
+from trident.runtime.engine.worker import Order, Part, Program, WorkerProgram, run_part
 from trident.spark.session import spark_session
 from trident.spout.interfaces import TransactionAttempt
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print one JSON line."""
     options = _options(argv)
     with tempfile.TemporaryDirectory(prefix="trident-bench-") as folder:
         corpus = Corpus.make(Path(folder), options.batch * options.batches, options.batch, options.vocab)
         spark = spark_session("trident-bench", options.master)
         try:
-            medians = _measure(_ways(spark, corpus), options)
+            found = _measure(_ways(spark, corpus), options)
         finally:
             spark.stop()
-    ratios = {f"{way}_to_rdd": round(ms / medians["rdd"], 3) for way, ms in medians.items() if way != "rdd"}
-    sys.stdout.write(json.dumps({**vars(options), "ms_per_batch": medians, **ratios}) + "\n")
+    ratios = {f"{way}_to_rdd": round(ms / found["rdd"], 3) for way, ms in found.items() if way != "rdd"}
+    tell(**vars(options), ms_per_batch=found, **ratios)
     return 0
 
 
 def _measure(ways: dict[str, Callable[[int], Any]], options: argparse.Namespace) -> dict[str, float]:
-    found: dict[str, list[float]] = {way: [] for way in ways}
-    for turn in range(options.rounds + 2):
-        for way, count in ways.items():
-            started = time.monotonic()
-            with ThreadPoolExecutor(options.pending) as pool:
-                list(pool.map(count, range(options.batches)))
-            if turn >= 2:  # the first two warm up
-                found[way].append((time.monotonic() - started) / options.batches * 1000)
-    return {way: round(statistics.median(times), 2) for way, times in found.items()}
+    def batch_ms(count: Callable[[int], Any]) -> float:
+        with ThreadPoolExecutor(options.pending) as pool:
+            took = seconds_of(lambda: list(pool.map(count, range(options.batches))))
+        return float(took / options.batches * 1000)
+
+    return medians(in_turns({way: partial(batch_ms, count) for way, count in ways.items()}, options.rounds, 2), 2)
 
 
 def _ways(spark: SparkSession, corpus: Corpus) -> dict[str, Callable[[int], Any]]:

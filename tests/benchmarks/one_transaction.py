@@ -9,15 +9,15 @@ server otherwise. `files`: the log is in files. They take turns on one machine; 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 import tempfile
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 from spouts import FixedBatchSpout
 from states.postgres import PostgresState
+from tests.benchmarks._measuring import in_turns, medians, tell
 from tests.harness.servers import start_postgres
 from trident import TridentTopology
 from trident.operations import Count
@@ -26,7 +26,6 @@ _numbers = count(1)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=9)
     options.add_argument("--batches", type=int, default=300, help="batches a turn")
@@ -35,8 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     given = options.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="trident-bench-") as work:
         slower = ("-c", f"commit_delay={given.flush_us}", "-c", "commit_siblings=0") if given.flush_us else ()
-        server = start_postgres(Path(work), *slower)
-        try:
+        with start_postgres(Path(work), *slower) as server:
             url = f"postgresql://trident@127.0.0.1:{server.port}/postgres"
             logs = {
                 "together": f"{url}?topology=",
@@ -44,20 +42,13 @@ def main(argv: list[str] | None = None) -> int:
                 "files": f"{work}/",
             }
             found = {str(size): _measure(url, logs, size, given.batches, given.rounds) for size in given.sizes}
-        finally:
-            server.stop()
-    sys.stdout.write(json.dumps(found) + "\n")
+    tell(**found)
     return 0
 
 
 def _measure(url: str, logs: dict[str, str], size: int, batches: int, rounds: int) -> dict[str, float]:
-    ms: dict[str, list[float]] = {name: [] for name in logs}
-    for at in range(rounds + 1):
-        for name, log in logs.items():
-            took = _batch_ms(url, log, size, batches)
-            if at:  # the first turn warms up
-                ms[name].append(took)
-    found = {name: round(statistics.median(each), 2) for name, each in ms.items()}
+    ways = {name: partial(_batch_ms, url, log, size, batches) for name, log in logs.items()}
+    found = medians(in_turns(ways, rounds), 2)
     return {**found, "ratio": round(found["together"] / found["apart"], 2)}
 
 

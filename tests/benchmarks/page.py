@@ -65,7 +65,6 @@ def updating(page: Page, seconds: float) -> tuple[float, float, float]:
 
 
 def main(seconds: float) -> None:
-    """Measure, and print."""
     with open_browser() as browser, UIServer(LargeCluster(TOPOLOGIES, COMPONENTS), port=0) as server:
         print(f"{browser.browser_type.name} {browser.version} ({CHROMIUM}), server in the process of the benchmark")
         for name, path, condition in (

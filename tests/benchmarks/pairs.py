@@ -20,10 +20,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.benchmarks._stores import MEASURED
+from tests.harness.servers import ROOT as HERE
 
-__all__ = ["main"]
-
-HERE = Path(__file__).parents[2]
 WARM_UP = 2
 ENGINES = ("in_process", "jobs", "resident", "default")
 SIZES = {1: 20, 1_000: 10, 10_000: 4, 100_000: 1}
@@ -106,7 +104,7 @@ def _rows(base: Path, work: Path, ends: ExitStack) -> dict[str, tuple[Pair, int]
             folder = work / f"server-{store}"
             folder.mkdir()
             started = server(folder)
-            ends.callback(started.stop)
+            ends.enter_context(started)
             ports[store] = started.port
         return ports.get(store, 0)
 

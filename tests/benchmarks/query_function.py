@@ -10,14 +10,16 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from states.postgres import PostgresState
+from tests.benchmarks._measuring import in_turns, seconds_of
 from tests.harness.servers import start_postgres
 from trident import exactly_once
 from trident.operations import Count, Sum
@@ -49,15 +51,12 @@ def by_hand(dsn: str) -> Callable[[DataFrame, int], None]:
     return add
 
 
-def in_turns(other: Callable[[int], None], ours: Callable[[int], None], times: int) -> Times:
-    """Return what each call takes, when it is warm; both meet the same load of the machine."""
-    took: tuple[list[float], list[float]] = ([], [])
-    for turn in range(times + _WARM):
-        for call, seconds in zip((other, ours), took, strict=True):
-            begun = time.perf_counter()
-            call(turn)
-            seconds.append(time.perf_counter() - begun)
-    return took[0][_WARM:], took[1][_WARM:]
+def both(other: Callable[[int], None], ours: Callable[[int], None], times: int) -> Times:
+    """Return what each call takes, when it is warm."""
+    turns = count(), count()
+    calls = [lambda call=call, turn=turn: call(next(turn)) for call, turn in zip((other, ours), turns, strict=True)]
+    took = in_turns({str(at): partial(seconds_of, call) for at, call in enumerate(calls)}, times, _WARM)
+    return took["0"], took["1"]
 
 
 def tell(what: str, names: tuple[str, str], took: Times) -> None:
@@ -78,7 +77,7 @@ def batches(spark: SparkSession, dsn: str, folder: str, keys: int, times: int) -
     with exactly_once(
         "ours", state, group_by="key", aggregate=Sum(), of="euros", value="total", log_dir=f"{folder}/log"
     ) as function:
-        took = in_turns(lambda batch: add(rows, batch), lambda batch: function(rows, batch), times)
+        took = both(lambda batch: add(rows, batch), lambda batch: function(rows, batch), times)
         found = function.state().multi_get(range(keys))
     with psycopg.connect(dsn) as db:
         assert found == [total for (total,) in db.execute("SELECT total FROM totals ORDER BY key")]
@@ -105,20 +104,15 @@ def runs(spark: SparkSession, dsn: str, folder: Path, times: int) -> None:
         ) as function:
             run("ours", function)
 
-    tell("a run with availableNow", ("with an empty function", "exactly_once"), in_turns(empty, ours, times))
+    tell("a run with availableNow", ("with an empty function", "exactly_once"), both(empty, ours, times))
 
 
 def main(keys: int = 10_000, times: int = 10, runs_: int = 20) -> None:
-    """Print what a batch takes, and what a run of a small query takes."""
     spark = spark_session("query-function", "local[2]")
-    with tempfile.TemporaryDirectory(prefix="trident-bench-") as folder:
-        server = start_postgres(Path(folder))
+    with tempfile.TemporaryDirectory(prefix="trident-bench-") as folder, start_postgres(Path(folder)) as server:
         dsn = f"postgresql://trident@127.0.0.1:{server.port}/postgres"
-        try:
-            batches(spark, dsn, folder, keys, times)
-            runs(spark, dsn, Path(folder), runs_)
-        finally:
-            server.stop()
+        batches(spark, dsn, folder, keys, times)
+        runs(spark, dsn, Path(folder), runs_)
     spark.stop()
 
 

@@ -8,7 +8,6 @@ of the time with 0.01 to that without: as measured, and as it follows from a hun
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
+from tests.benchmarks._measuring import in_turns, medians, tell
 from trident import Stream, TridentTopology
 from trident.operations import Count, Split, Sum
 
@@ -57,12 +57,11 @@ KINDS: dict[str, tuple[Callable[[Stream], None], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=30)
     options = parser.parse_args(argv)
     for kind, (declare, rows) in KINDS.items():
-        print(json.dumps({"batch": kind, **measured(declare, rows, options.turns)}))
+        tell(batch=kind, **measured(declare, rows, options.turns))
     return 0
 
 
@@ -70,40 +69,32 @@ def measured(declare: Callable[[Stream], None], rows: int, turns: int) -> dict[s
     """Return the figures of one kind of batch."""
     pick = random.Random(1)
     data = [[" ".join(f"word{pick.randrange(5000)}" for _ in range(10))] for _ in range(rows)]
-    took: dict[float, list[float]] = {share: [] for share in SHARES}
     with ExitStack() as stack:
-        running = {share: stack.enter_context(_started(declare, share)) for share in SHARES}
-        for turn in range(turns + 1):
-            for share, (feeder, topology) in running.items():
+
+        def way(share: float) -> Callable[[], float]:
+            feeder, topology = FeederBatchSpout("line: string"), TridentTopology(f"share-{share}")
+            declare(topology.new_stream("lines", feeder))
+            running = stack.enter_context(topology.start(engine="in_process", verify_replays=share))
+
+            def turn() -> float:
                 began = time.process_time()
                 for _ in range(_TURN):
                     feeder.feed_nowait(data)
-                topology.process_all_available()
-                if turn:  # warm
-                    took[share].append((time.process_time() - began) / _TURN)
-    none, some, all_ = (statistics.mean(sorted(took[share])[: max(1, turns // 10)]) for share in SHARES)
+                running.process_all_available()
+                return (time.process_time() - began) / _TURN
+
+            return turn
+
+        took = in_turns({str(share): way(share) for share in SHARES}, turns)
+    none, some, all_ = (statistics.mean(sorted(each)[: max(1, turns // 10)]) for each in took.values())
+    middle = medians(took)
     return {
         "ms_per_batch": round(none * 1000, 3),
-        "ratio": round(statistics.median(took[0.01]) / statistics.median(took[0.0]), 4),
+        "ratio": round(middle["0.01"] / middle["0.0"], 4),
         "ratio_expected": round(1 + (all_ / none - 1) / 100, 4),
         "ms_of_a_check": round((all_ - none) * 1000, 3),
         "ms_per_batch_with": round(some * 1000, 3),
     }
-
-
-class _started:  # noqa: N801 - used as a function
-    """A running topology with its feeder."""
-
-    def __init__(self, declare: Callable[[Stream], None], share: float) -> None:
-        self._feeder, topology = FeederBatchSpout("line: string"), TridentTopology(f"share-{share}")
-        declare(topology.new_stream("lines", self._feeder))
-        self._running = topology.start(engine="in_process", verify_replays=share)
-
-    def __enter__(self) -> tuple[FeederBatchSpout, Any]:
-        return self._feeder, self._running
-
-    def __exit__(self, *raised: object) -> None:
-        self._running.stop()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ One JSON line for each; the log is on disk.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from states.redis import RedisState
+from tests.benchmarks._measuring import tell
 from tests.harness.servers import start_redis
 from trident import TridentTopology
 from trident.operations import Count, Split
@@ -32,7 +32,6 @@ WORKERS = ("jobs", "resident")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--sizes", type=int, nargs="*", default=[1, 1_000, 10_000])
@@ -46,19 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if asked.redis:
             work = Path(folder, "redis")
             work.mkdir()
-            server = start_redis(work)
-            ends.callback(server.stop)
-            port = server.port
+            port = ends.enter_context(start_redis(work)).port
         for size in asked.sizes:
             for workers in WORKERS:
                 for placement in ("driver", "executors") if port else ("driver",):
                     spec = _state(port if placement == "executors" else 0, f"{workers}{size}")
                     figures = run(size, asked.batches, workers, placement, spec, Path(folder))
-                    sys.stdout.write(
-                        json.dumps({"sentences": size, "workers": workers, "commits": placement, **figures})
-                    )
-                    sys.stdout.write("\n")
-                    sys.stdout.flush()
+                    tell(sentences=size, workers=workers, commits=placement, **figures)
     return 0
 
 

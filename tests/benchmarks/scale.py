@@ -8,7 +8,6 @@ figures, and whether they are as wanted. Compare ratios; they are taken in one r
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -19,22 +18,13 @@ from typing import Any
 from tests.benchmarks import _scale_rows as rows
 from tests.benchmarks._drivers import DriverFailed
 from tests.benchmarks._flatness import flat, flat_resident
+from tests.benchmarks._measuring import tell
 from tests.benchmarks._stores import MEASURED
-
-__all__ = ["ROWS", "Row", "main"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row.
-
-    Attributes
-    ----------
-    wanted
-        The bounds, in words.
-    measure
-        Gives the figures; `ok` among them says whether they are within the bounds.
-    """
+    """One row: the bounds in words, and what gives the figures; `ok` among them says whether they are within the bounds."""
 
     wanted: str
     measure: Callable[[rows.Sizes], dict[str, Any]]
@@ -72,8 +62,8 @@ def main(argv: list[str] | None = None) -> int:
         except (DriverFailed, rows.NotAsked) as error:
             figures = {"ok": False, "error": str(error)}
         ok = ok and figures["ok"]
-        line = {"row": name, "wanted": ROWS[name].wanted, "size": options.size, **figures}
-        print(json.dumps({**line, "took_s": round(time.monotonic() - started)}, ensure_ascii=False), flush=True)
+        took_s = round(time.monotonic() - started)
+        tell(row=name, wanted=ROWS[name].wanted, size=options.size, **figures, took_s=took_s)
     return 0 if ok else 1
 
 

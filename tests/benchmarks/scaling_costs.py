@@ -7,7 +7,6 @@ batch do nearly nothing, so what is measured is the driver's part: `docs/interna
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -22,10 +21,9 @@ import numpy as np
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.benchmarks._drawn import DrawnKeys
+from tests.benchmarks._measuring import tell
 from trident import TridentTopology
 from trident.operations import Count
-
-__all__ = ["ROWS", "Measured", "fitted", "main"]
 
 SIZES = (1, 10, 100, 1_000)
 
@@ -94,7 +92,6 @@ def fitted(measured: Measured) -> tuple[float, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a JSON line for each row."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scaling_costs", description=__doc__)
     parser.add_argument("row", nargs="*", choices=[[], *ROWS], help="which rows; all if none is named")
     parser.add_argument("--batches", type=int, default=30)
@@ -103,14 +100,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         measured = ROWS[name](options.batches)
         fixed, each = fitted(measured[:-1])
         most, last = measured[-1]
-        found = {
-            "ms": {str(number): round(ms, 2) for number, ms in measured},
-            "fixed_ms": round(fixed, 3),
-            "each_ms": round(each, 4),
-            "predicted": round(fixed + each * most, 1),
-            "measured": round(last, 1),
-        }
-        print(json.dumps({"row": name, **found}), flush=True)
+        tell(
+            row=name, ms={str(number): round(ms, 2) for number, ms in measured}, fixed_ms=round(fixed, 3),
+            each_ms=round(each, 4), predicted=round(fixed + each * most, 1), measured=round(last, 1),
+        )  # fmt: skip
     return 0
 
 

@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 
 from tests.harness.servers import start_redis
 
-__all__ = ["JARS", "WARM", "Settings", "tracked", "words_per_s"]
-
 JARS = Path(__file__).parents[2] / "build" / "services" / "storm"
 """Where `make build/services/storm` puts Storm's jars."""
 
@@ -79,7 +77,6 @@ _Run = Callable[[int, Settings], float]  # batches -> words per second of the se
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print a line for each row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(_ROWS)}; all of them by default")
     parser.add_argument("--turns", type=int, default=3)

@@ -12,12 +12,12 @@ rounds, and the ratios to `generator`.
 from __future__ import annotations
 
 import argparse
-import json
 import random
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
+from tests.benchmarks._measuring import in_turns, medians, tell
 from trident import Stream, TridentTopology
 from trident.operations import Count, Split, arrow_function, col
 from trident.planner import make_plan
@@ -40,7 +41,6 @@ def words(line: str) -> Iterator[str]:
 
 @arrow_function("word: string", flat=True)
 def arrow_words(line: pa.Array) -> pa.Array:
-    """Split all lines."""
     return pc.split_pattern(line, " ")
 
 
@@ -59,12 +59,10 @@ class Lines:
         self.table = pa.table({"line": pa.array(lines, pa.string())})
 
     def emit(self, part: Any) -> Iterator[pa.Table]:
-        """Give them."""
         yield self.table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print one JSON line."""
     parser = argparse.ArgumentParser(description="Compare ways to split and count.")
     parser.add_argument("--batch", type=int, default=20_000, help="lines per batch, of ten words each")
     parser.add_argument("--rounds", type=int, default=9)
@@ -72,21 +70,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     pick = random.Random(1)
     lines = [" ".join(f"word{pick.randrange(10_000)}" for _ in range(10)) for _ in range(options.batch)]
     runners = {name: _runner(way, lines) for name, way in WAYS.items()}
-    times: dict[str, list[float]] = {name: [] for name in WAYS}
-    counts = set()
-    for turn in range(options.rounds + 1):
-        for name, runner in runners.items():
-            started = time.perf_counter()
-            output = runner.process([("lines", None)], Order(TransactionAttempt(turn + 1, 0)))
-            if turn:  # the first one warms up
-                times[name].append((time.perf_counter() - started) * 1000)
-            counts.add(
-                sum(sum(table.column("count").to_pylist()) for tables in output.sinks.values() for table in tables)
-            )
-    assert counts == {options.batch * 10}, counts
-    medians = {name: round(statistics.median(found), 2) for name, found in times.items()}
-    ratios = {f"{name}_to_generator": round(ms / medians["generator"], 3) for name, ms in medians.items()}
-    sys.stdout.write(json.dumps({**vars(options), "ms_per_batch": medians, **ratios}) + "\n")
+    txids = count(1)
+
+    def batch_ms(runner: InProcessRunner) -> float:
+        started = time.perf_counter()
+        output = runner.process([("lines", None)], Order(TransactionAttempt(next(txids), 0)))
+        took = (time.perf_counter() - started) * 1000
+        counts = [sum(table.column("count").to_pylist()) for tables in output.sinks.values() for table in tables]
+        assert sum(counts) == options.batch * 10, counts
+        return took
+
+    found = medians(in_turns({name: partial(batch_ms, each) for name, each in runners.items()}, options.rounds), 2)
+    ratios = {f"{name}_to_generator": round(ms / found["generator"], 3) for name, ms in found.items()}
+    tell(**vars(options), ms_per_batch=found, **ratios)
     return 0
 
 

@@ -15,17 +15,17 @@ interleaved rounds, and the ratios to `persistent`.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spouts import TextFileSpout
 from states.memory import MemoryMapState
+from tests.benchmarks._measuring import in_turns, medians, tell
 from tests.benchmarks.corpus import Corpus
 from trident import Stream, TridentTopology, TridentTuple
 from trident.operations import Count, ReducerAggregator, SlidingDurationWindow, Split, Sum, TumblingDurationWindow, lit
@@ -37,11 +37,9 @@ class Words(ReducerAggregator[int]):
     """Counts words one by one."""
 
     def init(self) -> int:
-        """Begin with none."""
         return 0
 
     def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        """Count one more."""
         return curr + 1
 
 
@@ -87,7 +85,6 @@ def measure(way: str, corpus: Corpus) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure all ways in turn, several times; print one JSON line."""
     parser = argparse.ArgumentParser(description="Measure windows beside a persistent aggregate.")
     parser.add_argument("--sentences", type=int, default=400_000, help="of ten words each")
     parser.add_argument("--batch", type=int, default=10_000, help="sentences per batch")
@@ -95,17 +92,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", nargs="*", choices=tuple(WAYS), default=list(WAYS))
     options = parser.parse_args(argv)
-    found: dict[str, list[float]] = {way: [] for way in options.ways}
     with tempfile.TemporaryDirectory(prefix="trident-bench-") as folder:
         corpus = Corpus.make(Path(folder), options.sentences, options.batch, options.vocab, 7)
-        for _ in range(options.rounds):
-            for way in options.ways:
-                found[way].append(measure(way, corpus))
-    medians = {way: statistics.median(figures) for way, figures in found.items()}
-    base = medians.get("persistent")
-    ratios = {way: round(median / base, 3) for way, median in medians.items()} if base else {}
-    rounded = {way: round(median) for way, median in medians.items()}
-    sys.stdout.write(json.dumps({**vars(options), "words_per_s": rounded, "ratio_to_persistent": ratios}) + "\n")
+        found = medians(in_turns({way: partial(measure, way, corpus) for way in options.ways}, options.rounds, 0))
+    base = found.get("persistent")
+    ratios = {way: round(median / base, 3) for way, median in found.items()} if base else {}
+    rounded = {way: round(median) for way, median in found.items()}
+    tell(**vars(options), words_per_s=rounded, ratio_to_persistent=ratios)
     return 0
 
 

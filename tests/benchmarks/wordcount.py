@@ -11,26 +11,31 @@ state and through `foreachBatch`, in the same process, and the ratios are printe
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spouts import TextFileSpout
-from tests.benchmarks._processes import processor_seconds
+from tests.benchmarks._drivers import processor_seconds
+from tests.benchmarks._measuring import tell
 from tests.benchmarks._stores import MEASURED
-from tests.benchmarks.corpus import Corpus
+from tests.benchmarks.corpus import WORDS_PER_SENTENCE, Corpus
 from tests.benchmarks.vectorised import words
 from trident import TridentTopology
 from trident.operations import Count, Split
 from trident.state import StateSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 SPLITS: dict[str, Callable[[], Any]] = {"builtin": Split, "generator": lambda: words}
 STATES = ("memory-opaque", "memory-transactional", *(f"{store}-opaque" for store in MEASURED))
@@ -49,10 +54,8 @@ def main(argv: list[str] | None = None) -> int:
         )
         result = {**vars(options), "texts": texts, **run(corpus, options, Path(folder))}
         if options.side_by_side:
-            from tests.benchmarks.side_by_side import bare_spark, foreach_batch
-
             result.update(_ratios(result, bare_spark(corpus, options.pending), foreach_batch(corpus)))
-    sys.stdout.write(json.dumps(result) + "\n")
+    tell(**result)
     return 0 if result["exact"] else 1
 
 
@@ -152,12 +155,8 @@ def _state(options: argparse.Namespace, folder: Path) -> Iterator[StateSpec]:
     work = folder / "store"
     work.mkdir()
     measured = MEASURED[store]
-    server = measured.server(work) if measured.server is not None else None
-    try:
+    with nullcontext() if measured.server is None else measured.server(work) as server:
         yield measured.spec(0 if server is None else server.port, work, options.cache)
-    finally:
-        if server is not None:
-            server.stop()
 
 
 @contextmanager
@@ -176,6 +175,66 @@ def _spark(options: argparse.Namespace) -> Iterator[None]:
         yield
     finally:
         spark.stop()
+
+
+# ---- the same batches without Trident: as bare Spark jobs that keep no state, and through foreachBatch ---------------------
+
+
+def bare_spark(corpus: Corpus, overlapping: int) -> dict[str, float]:
+    """Count each batch's words in native Spark and collect them, `overlapping` batches at a time; no state."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.active()
+
+    def count(path: Path) -> float:
+        assert counted(spark.read.text(str(path))).toArrow().num_rows > 0
+        return time.monotonic()
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(overlapping) as pool:
+        ended = sorted(pool.map(count, corpus.files))
+    return _warm(corpus, started, ended)
+
+
+def foreach_batch(corpus: Corpus) -> dict[str, float]:
+    """Count each batch's words in foreachBatch, one file a batch, and add them to a dict (which is not exactly-once)."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.active()
+    totals: Counter[str] = Counter()
+    ended: list[float] = []
+
+    def add(batch: DataFrame, _: int) -> None:
+        for row in counted(batch).toArrow().to_pylist():
+            totals[row["word"]] += row["count"]
+        ended.append(time.monotonic())
+
+    with tempfile.TemporaryDirectory(prefix="trident-bench-checkpoint-") as checkpoint:
+        started = time.monotonic()
+        lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(corpus.folder))
+        query: Any = lines.writeStream.foreachBatch(add).option("checkpointLocation", checkpoint)
+        query = query.trigger(availableNow=True).start()
+        query.awaitTermination()
+    assert totals == corpus.counts, "foreachBatch did not count every word once"
+    return _warm(corpus, started, ended)
+
+
+def counted(lines: DataFrame) -> DataFrame:
+    """Return the words of lines and how often each occurs, by native expressions."""
+    from pyspark.sql import functions as fn
+
+    words = lines.select(fn.explode(fn.split("value", " ")).alias("word")).where("word != ''")
+    return words.groupBy("word").count()
+
+
+def _warm(corpus: Corpus, started: float, ended: list[float]) -> dict[str, float]:
+    """Figures of the second half of the run."""
+    half = len(ended) // 2
+    seconds = ended[-1] - (ended[half - 1] if half else started)
+    per_batch = corpus.words / len(corpus.files)
+    batches = len(ended) - half
+    assert per_batch >= WORDS_PER_SENTENCE
+    return {"warm_words_per_s": batches * per_batch / seconds, "warm_ms_per_batch": seconds / batches * 1000}
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:

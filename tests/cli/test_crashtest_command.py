@@ -14,7 +14,7 @@ from tests.crashtest.stub_spark import COUNTS, JOBS, write_job
 from tests.harness.commands import environment, started, trident, until
 from trident.cli.crashtest_command import verdict
 from trident.crashtest import CrashReport, KillMoment, Trial, TrialOutcome
-from trident.crashtest.kill_points import KillPoint
+from trident.crashtest.job_run import KillPoint
 
 pytestmark = [pytest.mark.slow]
 

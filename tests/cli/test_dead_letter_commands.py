@@ -182,6 +182,11 @@ def test_a_line_that_is_wrong_is_named_and_nothing_is_put_back(folder: Path) -> 
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert "edited.jsonl, line 2: " in refused.stderr
         assert said in " ".join(refused.stderr.replace("│", " ").split()), refused.stderr
+    Path("edited.jsonl").write_bytes(b'{"id": "caf\xe9"}\n')  # an editor has saved it in another encoding
+    for file in ("edited.jsonl", "."):
+        refused = invoke("replay", LOG, "--from", file)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert f"{file} cannot be read: " in " ".join(refused.stderr.replace("│", " ").split())
     assert not (folder / LOG / "dead_letters" / "replay").exists()
 
 

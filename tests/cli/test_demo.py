@@ -178,7 +178,7 @@ def test_the_whole_session_of_a_job_is_killed(tmp_path: Path) -> None:
         until(lambda: output.exists() and output.read_text(encoding="utf-8").strip(), "the job has a child")
         child_pid = int(output.read_text(encoding="utf-8"))
         assert os.getsid(child_pid) == job.pid
-        assert not job.ended()
+        assert not job.has_ended()
     assert not psutil.pid_exists(job.pid)
     assert not psutil.pid_exists(child_pid) or psutil.Process(child_pid).status() == psutil.STATUS_ZOMBIE
 
@@ -191,7 +191,7 @@ def test_what_a_failed_job_said_is_passed_on(tmp_path: Path) -> None:
         DemoJob(folder, "in_process", tmp_path) as job,
         pytest.raises(TridentError, match="exit code 1.*\n.*no such luck"),
     ):
-        until(job.ended, "the job ends")
+        until(job.has_ended, "the job ends")
 
 
 @pytest.mark.parametrize(

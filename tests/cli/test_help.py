@@ -71,6 +71,19 @@ def test_an_address_is_no_folder(words: list[str], tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("demo --crashes 3", "--crashes says nothing without --crash; add that"),
+        ("run words.py:topology --ui-port 0", "--ui-port says nothing without --ui; add that"),
+        ("run words.py:topology --drpc-host db", "--drpc-host says nothing without --drpc-port; add that"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_wrong_usage(words: str, said: str) -> None:
+    result = CliRunner().invoke(app, words.split(), env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+    assert (result.exit_code, said in result.output) == (2, True)
+
+
 def test_the_help_says_how_a_run_ends() -> None:
     assert "130 ended by Ctrl-C, 143 ended by SIGTERM" in " ".join(help_of("run").split())
 

@@ -19,7 +19,7 @@ from trident import open_state
 from trident.cli.app import app
 from trident.cli.target import load_topology
 from trident.drpc import LocalDRPC
-from trident.errors import AlreadyRunningError, ForeignLogError, LogError
+from trident.errors import AlreadyRunningError, LogError
 from trident.runtime.reading.data_source import TridentDataSource
 from trident.storm import TopologyBuilder
 from trident.storm.state_lookup import StateLookupBolt
@@ -168,13 +168,3 @@ def test_the_driver_of_tests_takes_a_log_on_a_server(target: str, address: str) 
             assert result is not None
             assert result.committed
             assert driver.state("count").multi_get(["the", "cow"]) == expected
-
-
-def test_the_log_of_another_topology_is_refused(target: str, address: str, tmp_path: Path) -> None:
-    run(target, address)
-    other = tmp_path / "other.py"
-    other.write_text(textwrap.dedent(MODULE).replace('"counts"', '"others"').replace('"table"', '"more"'), "utf-8")
-    with pytest.raises(ForeignLogError, match="[a-z0-9]+://.* belongs to topology 'counts', not to topology 'others'"):
-        run("other.py:topology", address)
-    with pytest.raises(ForeignLogError, match="belongs to topology 'counts'"):
-        open_state(load_topology("other.py:topology"), "count", log_dir=address)

@@ -1,4 +1,4 @@
-"""The pages of a cluster: what its state says, and what a driver says while it answers."""
+"""What the pages of a cluster say, from its state and from its drivers; and what the commands for clusters print."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import TridentTopology
+from trident.cli.cluster_commands import print_list, print_topology
 from trident.cluster.machine.machine_folder import MachineFolder
 from trident.cluster.machine.machine_supervisor import MachinePages
 from trident.cluster.nimbus.nimbus import Leadership
@@ -34,6 +35,7 @@ from trident.cluster.state.cluster_records import (
     machine_names,
 )
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster.topology_overviews import TopologyOverview
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.operations import Count
 from trident.ui.cluster_pages import OneTopology
@@ -251,13 +253,6 @@ def test_what_is_not_of_the_topology_is_not_shown_after_it_has_ended(cluster: St
         pages.topology()
 
 
-def test_a_base_changes_only_as_a_whole(cluster: StormClusterState) -> None:
-    storm_id = submitted(cluster)
-    changed = cluster.update_storm(storm_id, lambda base: replace(base, generation=base.generation + 1))
-    assert changed is not None
-    assert ClusterOverview(cluster, TOKEN).of_topology(storm_id).topology()["generation"] == 2
-
-
 # ---- what an operator sees first -------------------------------------------------------------------------------------
 
 
@@ -339,3 +334,24 @@ def test_figures_over_time_are_those_of_the_driver(cluster: StormClusterState) -
     assert (series["id"], series["window"], series["spanSeconds"]) == (storm_id, "600", 5)
     assert sum(series["tuplesPerSecond"]) > 0
     assert sum(series["failed"]) == 0
+
+
+def waiting(number: int, why: str) -> TopologyOverview:
+    base = StormBase(f"t{number}", 0.0, WantedStatus("active", 0.0), 1, {}, "trident", "m:t", "0" * 64)
+    return TopologyOverview(f"t{number}-{number}-0", base, None, None, why)
+
+
+def test_a_reason_that_many_topologies_have_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    print_list([*(waiting(number, "no free slot") for number in range(200)), waiting(200, "no supervisor is there")])
+    printed = capsys.readouterr().out
+    assert printed.count("no free slot") == 1
+    assert "t0, t1, t2, t3, t4 and 195 more: no free slot\n" in printed
+    assert printed.endswith("t200: no supervisor is there\n")
+
+
+def test_a_topology_is_shown_with_the_address_of_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = replace(waiting(1, "no free slot"), page="http://one:8080/#/topology/t1-1-0")
+    print_topology(shown)
+    assert "page       http://one:8080/#/topology/t1-1-0\n" in capsys.readouterr().out
+    print_topology(waiting(1, "no free slot"))
+    assert "page " not in capsys.readouterr().out

@@ -204,7 +204,10 @@ class StoredAway:
             self.vanish(server)
             try:
                 result = thread.submit(log.append, commit(2))
-                until(lambda: f"no answer from {log.server}" in caplog.text, "it is said that the log waits")
+                until(
+                    lambda: f"no answer from {log._store.patience.server}" in caplog.text,
+                    "it is said that the log waits",
+                )
                 assert not result.done()
             finally:
                 self.appear(server)
@@ -212,7 +215,7 @@ class StoredAway:
             log.check_owner()
             log.append(commit(3))
             assert reader.refresh() == log.state
-            assert f"{log.server} answers again" in caplog.text
+            assert f"{log._store.patience.server} answers again" in caplog.text
             assert reader.holder() is not None
             with pytest.raises(LogHeldError):
                 home.open()
@@ -233,10 +236,14 @@ class StoredAway:
         self.vanish(server)
         try:
             result = thread.submit(log.append, commit(2))
-            until(lambda: f"no answer from {log.server}" in caplog.text, "it is said that the log waits")
+            until(
+                lambda: f"no answer from {log._store.patience.server}" in caplog.text, "it is said that the log waits"
+            )
             since = time.monotonic()
             log.stop_waiting()
-            with pytest.raises(LogError, match=f"no answer from {log.server} .* Batch 1 is the last one known to be"):
+            with pytest.raises(
+                LogError, match=f"no answer from {log._store.patience.server} .* Batch 1 is the last one known to be"
+            ):
                 result.result(WAIT_S)
             assert time.monotonic() - since < WAIT_S / 2
             with pytest.raises(LogError, match="known to be committed"):

@@ -7,10 +7,10 @@ from itertools import count
 
 import pytest
 
-from tests.coordination.log_contract import LogContract, OwnerContract
 from tests.coordination.log_homes import ObjectHome
 from tests.coordination.log_processes import ProcessContract
 from tests.coordination.stored_faults import StoredAway
+from tests.coordination.test_log_contract import LogContract, OwnerContract
 from tests.harness.servers import AZURE_ACCOUNT, Server, start_azurite
 from trident.coordination import object_records
 

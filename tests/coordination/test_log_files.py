@@ -1,20 +1,24 @@
-"""The log in a directory: a life without trouble, compaction, a reader beside the writer."""
+"""The log in files: their names and their space, who owns them, and disks that fail."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tests.coordination.log_samples import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
-from trident.coordination.log_reader import LogReader
+from trident.coordination.log_reader import LogReader, exists
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import FileLog
-from trident.errors import LogError
+from trident.coordination.transaction_log import FileLog, LogFile
+from trident.errors import FencedError, LogError
 
 # ---- a life without trouble ------------------------------------------------------------------------------------------
 
@@ -161,3 +165,253 @@ def test_a_reader_that_never_catches_up_says_so(path: Path, monkeypatch: pytest.
     monkeypatch.setattr("trident.coordination.log_reader.list_log", lambda directory: gone)
     with pytest.raises(LogError, match="its segments were replaced 20 times while they were read"):
         LogReader(path).refresh()
+
+
+def test_closing_frees_the_log_though_a_process_that_is_being_started_still_has_the_file(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    inherited = os.dup(log._claim._fd)
+    log.close()
+    try:
+        assert reopened(path).epoch == 2
+    finally:
+        os.close(inherited)
+
+
+class TakenOverWhileWriting(FileLog):
+    """Another driver takes over in the middle of an append, before or after the record has reached the file."""
+
+    class file_type(LogFile):  # noqa: N801  # takes the place of an attribute
+        armed: ClassVar[str] = ""
+        path: ClassVar[Path]
+        second: ClassVar[list[FileLog]] = []
+
+        def write(self, data: bytes) -> None:
+            if self.armed == "before":
+                self.take_over()
+            super().write(data)
+            if self.armed == "after":
+                self.take_over()
+
+        @classmethod
+        def take_over(cls) -> None:
+            cls.armed = ""
+            cls.second.append(FileLog.open(cls.path, TOPOLOGY, takeover=True))
+
+
+@pytest.mark.parametrize(("moment", "seen"), [("before", 1), ("after", 2)])
+def test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported(
+    path: Path, moment: str, seen: int
+) -> None:
+    first = TakenOverWhileWriting.open(path, TOPOLOGY)
+    first.append(commit(1))
+    reader = LogReader(path)
+    reader.refresh()
+    seam = TakenOverWhileWriting.file_type
+    seam.path, seam.armed = path, moment
+    with pytest.raises(FencedError):
+        first.append(commit(2))
+    second = seam.second.pop()
+    assert (first.state.txid, second.state.txid, reader.refresh().txid) == (1, seen, seen)
+    second.append(commit(seen + 1, 2 << 20))
+    second.close()
+    assert reopened(path).winners.winner(seen + 1) == 2 << 20
+
+
+def test_a_reader_passes_over_a_record_that_a_claim_may_have_fenced(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    reader = LogReader(path)
+    assert reader.refresh().txid == 1
+    log.append(commit(2))
+    log.append(commit(3))
+    claim = lock.Claim.take(path, True, lambda: 0.0)  # of a driver that has not yet begun a segment
+    assert reader.refresh().txid == 2
+    assert LogReader(path).refresh().txid == 2
+    claim.release()  # it ended before it did: whoever opens the log next finds the record
+    assert LogReader(path).refresh().txid == 3
+    assert reopened(path).txid == 3
+    assert reader.refresh().txid == 3
+    log.close()
+
+
+def test_a_writer_whose_directory_was_restored_from_a_copy_stops(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    shutil.copytree(path, path.parent / "copy")
+    log.append(commit(2))
+    shutil.rmtree(path)
+    (path.parent / "copy").rename(path)
+    for _ in range(2):
+        with pytest.raises(
+            FencedError, match=r"the claim epoch-00000001 is a different file now \(is log_dir a copy\?\)"
+        ):
+            log.append(commit(3))
+    log.close()
+    assert reopened(path).txid == 1
+
+
+def test_a_writer_whose_segment_was_restored_from_a_copy_stops(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    segment = newest(path)
+    copy = shutil.copy(segment, path.parent / "copy")
+    log.append(commit(2))
+    Path(copy).rename(segment)  # as rsync restores: only what differs, and in one step
+    for _ in range(2):
+        with pytest.raises(LogError, match=r"its newest segment was removed or replaced .* The record is not valid"):
+            log.append(commit(3))
+    log.close()
+    assert reopened(path).txid == 1
+
+
+def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for path in (file, file / "log"):
+        with pytest.raises(LogError, match=f"cannot keep a transaction log in {path}: it is not a directory"):
+            FileLog.open(path, TOPOLOGY)
+        assert not exists(path)
+        with pytest.raises(LogError, match="cannot read the transaction log .*: Not a directory"):
+            LogReader(path).refresh()
+
+
+class FailingFile(LogFile):
+    """A file on which one kind of call fails, leaving half of the data behind."""
+
+    armed: ClassVar[dict[str, int]] = {}
+
+    def write(self, data: bytes) -> None:
+        if "write" in self.armed:
+            super().write(data[: len(data) // 2])
+        self._fail("write")
+        super().write(data)
+
+    def sync(self) -> None:
+        self._fail("sync")
+        super().sync()
+
+    def cut(self, size: int) -> None:
+        self._fail("cut")
+        super().cut(size)
+
+    def _fail(self, call: str) -> None:
+        if call in self.armed:
+            raise OSError(self.armed[call], os.strerror(self.armed[call]), "/somewhere")
+
+
+class FailingLog(FileLog):
+    file_type = FailingFile
+
+
+@pytest.fixture
+def armed() -> Iterator[dict[str, int]]:
+    yield FailingFile.armed
+    FailingFile.armed.clear()
+
+
+def whole_records(path: Path) -> dict[str, bytes]:
+    return {name: data.rstrip(b"\0") for name, data in files(path).items()}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"write": errno.ENOSPC},
+        {"sync": errno.EIO},
+        {"write": errno.EROFS, "cut": errno.EROFS},
+        {"sync": errno.EIO, "cut": errno.EIO},
+    ],
+)
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 1], ids=["in a segment", "at a switch"])
+def test_a_record_that_cannot_be_made_durable_does_not_count(
+    path: Path, armed: dict[str, int], faults: dict[str, int], segment_bytes: int
+) -> None:
+    log = FailingLog.open(path, TOPOLOGY, segment_bytes=segment_bytes)
+    log.append(commit(1, payload="x" * 1000))
+    before = whole_records(path)
+    armed.update(faults)
+    text = os.strerror(next(iter(faults.values())))
+    with pytest.raises(LogError, match=f"cannot append to .*{text}. The record is not valid, batch 1 is the last"):
+        log.append(commit(2))
+    assert "cut" in faults or whole_records(path) == before
+    armed.clear()
+    with pytest.raises(LogError, match="batch 1 is the last one committed"):
+        log.append(commit(2))
+    assert log.state.txid == 1
+    log.close()
+    # A whole record that could be neither synced nor cut is found again; it is complete, so that does no harm.
+    whole = set(faults) == {"sync", "cut"} and segment_bytes > 1
+    assert reopened(path).txid == (2 if whole else 1)
+
+
+def test_a_log_that_cannot_be_begun_leaves_the_old_one_as_it_was(
+    path: Path, three: list[LogState], armed: dict[str, int]
+) -> None:
+    armed["sync"] = errno.ENOSPC
+    with pytest.raises(LogError, match="cannot open the transaction log .*: No space left on device. log_dir must be"):
+        FailingLog.open(path, TOPOLOGY)
+    assert not list(path.glob("*.tmp"))
+    armed.clear()
+    assert without_epoch(reopened(path)) == without_epoch(three[3])
+
+
+def test_a_failure_that_a_takeover_caused_is_told_as_one(path: Path, armed: dict[str, int]) -> None:
+    class TakenOver(FailingFile):
+        def _fail(self, call: str) -> None:
+            if call in self.armed:
+                (path / "epoch-00000002").write_text("{}")
+            super()._fail(call)
+
+    class Log(FileLog):
+        file_type = TakenOver
+
+    log = Log.open(path, TOPOLOGY)
+    armed["write"] = errno.EIO
+    for _ in range(2):
+        with pytest.raises(FencedError, match="an unknown process .epoch 2. has taken over"):
+            log.append(commit(1))
+    log.close()
+
+
+def append_many(log: FileLog, count: int) -> None:
+    for txid in range(1, count + 1):
+        log.append(commit(txid, payload="x" * 500))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small file system needs more rights")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_full_disk_stops_the_log_and_space_lets_it_go_on(small_disk: Path) -> None:
+    path = small_disk / "log"
+    log = FileLog.open(path, TOPOLOGY)
+    with pytest.raises(LogError, match=r"No space left on device. The record is not valid") as caught:
+        append_many(log, 1000)
+    assert log.state.txid > 20
+    assert f"batch {log.state.txid} is the last one committed" in str(caught.value)
+    log.close()
+    assert LogReader(path).refresh() == log.state
+    with pytest.raises(LogError, match="cannot open the transaction log .*No space left on device"):
+        FileLog.open(path, TOPOLOGY)
+    assert LogReader(path).refresh() == log.state
+    subprocess.run(["mount", "-o", "remount,size=1m", str(small_disk)], check=True)
+    assert without_epoch(reopened(path)) == without_epoch(log.state)
+
+
+def test_a_read_only_disk_is_named_and_can_be_read(small_disk: Path) -> None:
+    path = small_disk / "log"
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    log.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(LogError, match="cannot open the transaction log .*: Read-only file system. log_dir must be"):
+        FileLog.open(path, TOPOLOGY)
+    assert LogReader(path).refresh() == log.state

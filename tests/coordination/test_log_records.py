@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trident.coordination.framing import decode, encode
+from trident.coordination.log_interface import MemoryLog
 from trident.coordination.log_state import HISTORY, LogState
-from trident.coordination.memory_log import MemoryLog
 from trident.coordination.records import (
     AdoptRecord,
     CommitRecord,
@@ -125,11 +125,11 @@ def test_a_definition_never_changes() -> None:
 
 def test_the_sentinel_of_a_partition_is_that_of_its_last_touch() -> None:
     state = folded(commit(1, A, touched={"s": [0, 1]}), commit(2, B, touched={"s": [1], "t": [0]}))
-    assert state.expected("s", 0) == Sentinel("abc", 1, A)
-    assert state.expected("s", 1) == Sentinel("abc", 2, B)
-    assert state.expected("t", 0) == Sentinel("abc", 2, B)
-    assert state.expected("s", 2) is None
-    assert state.expected("u", 0) is None
+    assert state.expected_sentinel("s", 0) == Sentinel("abc", 1, A)
+    assert state.expected_sentinel("s", 1) == Sentinel("abc", 2, B)
+    assert state.expected_sentinel("t", 0) == Sentinel("abc", 2, B)
+    assert state.expected_sentinel("s", 2) is None
+    assert state.expected_sentinel("u", 0) is None
 
 
 def test_winners_grow_with_failures_only() -> None:
@@ -168,7 +168,7 @@ def test_adopting_an_older_store_of_this_log_keeps_txid_and_winners() -> None:
     before = folded(commit(1), commit(2, B))
     state = folded(commit(1), commit(2, B), AdoptRecord("s", 1, False, {0: (2, B)}))
     assert (state.txid, state.winners) == (2, before.winners)
-    assert state.expected("s", 0) == Sentinel("abc", 2, B)
+    assert state.expected_sentinel("s", 0) == Sentinel("abc", 2, B)
 
 
 def test_batches_beyond_the_end_of_the_log_have_no_known_winner_whoever_wrote_them() -> None:
@@ -184,8 +184,9 @@ def test_a_spout_that_had_nothing_in_an_adopted_batch_stays_where_it_was() -> No
 def test_a_state_with_another_name_is_known_by_it_alone() -> None:
     declared = TopologyRecord({"s": {"kind": "opaque"}}, {})
     state = folded(LayoutRecord("s", 1, "opaque", A), declared, commit(1, touched={"s": [0]}), RenameRecord("s", "t"))
-    assert state.expected("t", 0) == Sentinel("abc", 1, A)
-    assert (list(state.layouts), list(state.declared["states"]), state.expected("s", 0)) == (["t"], ["t"], None)
+    assert state.expected_sentinel("t", 0) == Sentinel("abc", 1, A)
+    assert (list(state.layouts), list(state.declared["states"])) == (["t"], ["t"])
+    assert state.expected_sentinel("s", 0) is None
     assert [dict(each.touched) for each in state.history] == [{"t": (0,)}]
     assert LogState.from_data(decode(encode(state.to_data()))) == state
     with pytest.raises(ValueError, match="state 's' cannot be called 't': the log has \\['t'\\]"):
@@ -232,7 +233,7 @@ def test_a_closed_memory_log_refuses_records() -> None:
 def test_a_memory_log_that_was_reopened_fences_its_earlier_writer() -> None:
     first = MemoryLog("topology")
     first.append(commit(1))
-    second = first.reopened()
+    second = first.reopen()
     with pytest.raises(FencedError, match="in memory: this writer is epoch 1, but epoch 2 has taken over"):
         first.append(commit(2))
     second.append(commit(2))

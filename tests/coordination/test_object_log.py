@@ -14,11 +14,11 @@ from urllib.request import Request, urlopen
 import obstore
 import pytest
 
-from tests.coordination.log_contract import LogContract, OwnerContract
 from tests.coordination.log_homes import ObjectHome, read, reopened
 from tests.coordination.log_processes import ProcessContract
 from tests.coordination.log_samples import commit
 from tests.coordination.stored_faults import StoredAway, StoredFaults
+from tests.coordination.test_log_contract import LogContract, OwnerContract
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from trident.coordination import object_records
@@ -113,7 +113,7 @@ def test_the_start_on_a_long_log_takes_few_requests(home: ObjectHome, monkeypatc
     log = home.open()
     for txid in range(1, 2001):
         log.append(commit(txid, payload="x" * 200), durable=txid % 100 == 0)
-    while log._segments._size < 500_000:  # the worst moment: just before a new segment begins
+    while log._size < 500_000:  # the worst moment: just before a new segment begins
         log.append(commit(log.state.txid + 1, payload="x" * 20_000))
     log.close()
     made: list[str] = []

@@ -9,18 +9,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from tests.coordination.log_contract import LogContract, OwnerContract
 from tests.coordination.log_homes import PostgresHome, read, reopened
 from tests.coordination.log_processes import ProcessContract
 from tests.coordination.log_samples import TOPOLOGY, commit
 from tests.coordination.stored_faults import StoredAway, StoredFaults
+from tests.coordination.test_log_contract import LogContract, OwnerContract
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from trident.coordination import postgres_records
 from trident.errors import ConfigError, EnvironmentProblem, LogError, LogHeldError
-from trident.servers.log_addresses import PostgresAddress
+from trident.servers.log_addresses import PostgresAddress, log_address_of
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ class TestPostgresThatIsKilled(PostgresAway):
 
 
 def connection_of(log: Any) -> Any:
-    return log._store._opened()
+    return log._store._open_connection()
 
 
 def test_a_server_that_does_not_wait_for_its_disk_is_told_to(home: PostgresHome) -> None:
@@ -141,6 +142,33 @@ def test_an_address_that_was_taken_for_a_path_is_still_one() -> None:
     assert PostgresAddress.of(str(Path(address))) == PostgresAddress.of(address)
     assert PostgresAddress.of(address) == PostgresAddress("postgresql://me@one,two:5433/db?sslmode=require", "a")
     assert PostgresAddress.of(str(PostgresAddress.of(address))) == PostgresAddress.of(address)
+
+
+@pytest.mark.parametrize("rest", ["/db?host=%2Frun%2Fpg&topology=a", "?topology=a", "/db?topology=a%23b&port=5433"])
+def test_an_address_without_a_host_stays_one_of_libpq(rest: str) -> None:
+    address = PostgresAddress.of(f"postgresql://{rest}")
+    assert "host" not in psycopg.conninfo.conninfo_to_dict(address.url) or "host=" in rest
+    assert PostgresAddress.of(str(address)) == address
+
+
+def test_a_name_with_a_hash_is_whole() -> None:
+    assert PostgresAddress.of("postgresql://h/db?topology=a#b") == PostgresAddress("postgresql://h/db", "a#b")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("postgresql://[::1/db?topology=a", "Invalid IPv6 URL; give an address as postgresql://USER"),
+        ("postgresql://me:p4ss/w@h/db?topology=a", "must have no password"),
+        ("postgresql://me:p4ss?w@h/db?topology=a", "name the log"),
+        ("zookeeper://me:x/p4ss@h:2181/a", "is not a server"),
+        ("s3://b/a#p4ss", "neither credentials nor options"),
+    ],
+)
+def test_what_is_no_address_is_refused_without_its_secrets(address: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        log_address_of(address)
+    assert "p4ss" not in str(raised.value)
 
 
 def test_what_libpq_cannot_read_is_said() -> None:

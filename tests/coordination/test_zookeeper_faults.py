@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import logging
 import os
 import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -25,6 +23,7 @@ from tests.coordination.log_homes import ZooKeeperHome, read, reopened
 from tests.coordination.log_processes import Driver
 from tests.coordination.log_samples import TOPOLOGY, commit
 from tests.coordination.stored_faults import StoredAway, StoredFaults
+from tests.harness.commands import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
@@ -34,7 +33,7 @@ from trident.coordination.log_address import open_log, open_reader
 from trident.coordination.records import DefineRecord
 from trident.coordination.stored_log import StoredLog, held_here
 from trident.coordination.zookeeper_records import ZooKeeperRecords
-from trident.errors import CorruptLogError, EnvironmentProblem, FencedError, LogError, LogHeldError
+from trident.errors import CorruptLogError, FencedError, LogError, LogHeldError
 from trident.servers.log_addresses import ZooKeeperAddress
 from trident.servers.zookeeper_nodes import ZooKeeperNodes
 
@@ -114,15 +113,6 @@ def waits(caplog: pytest.LogCaptureFixture) -> bool:
     return any("no answer from ZooKeeper for zookeeper://" in text for text in caplog.messages)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    seconds = threading.Event()
-    for _ in range(10 * WAIT_S):
-        if condition():
-            return
-        seconds.wait(0.1)  # between two looks
-    raise AssertionError("it did not happen")
-
-
 def appended(thread: ThreadPoolExecutor, log: Any, txid: int) -> Future[None]:
     return thread.submit(log.append, commit(txid))
 
@@ -162,29 +152,6 @@ def test_an_ensemble_loses_a_member_then_its_majority_and_no_record(
         again.close()
     finally:
         zookeeper.stop()
-
-
-@pytest.fixture
-def gone() -> Iterator[str]:
-    """A server of a machine that is gone: a connection is neither accepted nor refused."""
-    with ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(4):  # more than it keeps waiting
-            link = stack.enter_context(socket.socket())
-            link.setblocking(False)
-            link.connect_ex(listener.getsockname())
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-def test_a_machine_of_the_ensemble_that_is_gone_does_not_keep_the_log_from_being_opened(
-    home: ZooKeeperHome, gone: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(zookeeper_records, "SESSION_S", 2.0)
-    hosts = home.address.removeprefix("zookeeper://").removesuffix(home.path)
-    for txid in range(1, 7):  # which one is asked first is drawn
-        with closing(open_log(f"zookeeper://{gone},{hosts}{home.path}", TOPOLOGY)) as log:
-            log.append(commit(txid))
-    assert reopened(home).txid == 6
 
 
 def test_a_server_that_takes_a_connection_and_never_answers_is_asked_again_soon(
@@ -351,13 +318,6 @@ def test_an_append_is_one_request(home: ZooKeeperHome, monkeypatch: pytest.Monke
         assert read(home) == log.state
 
 
-def test_the_log_of_a_former_layout_is_refused_by_name(home: ZooKeeperHome) -> None:
-    home.client.create(f"{home.path}/segments", b"00000001-0001", makepath=True)
-    for open_it in (home.open, lambda: read(home)):
-        with pytest.raises(LogError, match=f"{home.path} is of another format version; use the version that wrote"):
-            open_it()
-
-
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("at", [0, 5, 11, 20, -1])
 @pytest.mark.parametrize("which", ["head", "chunk"])
@@ -454,21 +414,6 @@ def test_without_a_server_the_start_ends_soon_and_says_what_to_do(monkeypatch: p
         with pytest.raises(LogError, match=r"no ZooKeeper answers at 127.0.0.1:1 \(waited 0.3 seconds .* Start it, or"):
             open_it("zookeeper://127.0.0.1:1/log")
     assert connections() == before
-
-
-def test_without_kazoo_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("kazoo"):
-            raise ModuleNotFoundError("No module named 'kazoo'", name="kazoo")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(
-        EnvironmentProblem, match=r"needs the package kazoo .* pip install 'trident-spark\[zookeeper\]'"
-    ):
-        open_log("zookeeper://host/log", TOPOLOGY)
 
 
 def test_nodes_that_this_user_may_not_touch_are_refused_and_the_right_user_goes_on(

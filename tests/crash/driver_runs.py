@@ -34,8 +34,8 @@ from tests.crash.driver import observer
 from tests.crash.fuse import OPENING, RECONCILING, Arm, Died, Fuse
 from tests.crash.fused_wrappers import crashing_log
 from trident.coordination.log_address import open_reader
+from trident.coordination.log_interface import MemoryLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import MemoryLog
 from trident.errors import FencedError
 from trident.runtime.running import RunningTopology, start
 from trident.servers.log_addresses import ZooKeeperAddress

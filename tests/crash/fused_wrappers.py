@@ -12,16 +12,16 @@ from unittest import mock
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
 from trident.coordination import log_address, postgres_records
 from trident.coordination.framing import HEAD_BYTES, decode
-from trident.coordination.log_state import LogState
 from trident.coordination.object_records import ObjectRecords
 from trident.coordination.postgres_records import PostgresRecords
-from trident.coordination.stored_log import StoredLog, StoredSegments
+from trident.coordination.record_store import LogEnd
+from trident.coordination.stored_log import StoredLog
 from trident.coordination.transaction_log import FileLog, LogFile
 from trident.coordination.zookeeper_records import ZooKeeperRecords
 from trident.state import IBackingMap, Key, MapState, OpaqueMap, Sentinel, Snapshot, SnapshottableMap, Txid
+from trident.state.forwarding import MapWrapper
 from trident.state.kinds import LaterWrite
 from trident.state.winners import EVERYTHING_WON
-from trident.state.wrappers.forwarding import MapWrapper
 
 
 class Chunks(MapWrapper):
@@ -147,8 +147,8 @@ class CrashingFile(LogFile):
                 self.fuse.reach("P13")
 
 
-class CrashingStored(StoredSegments):
-    """Segments in a `RecordStore` that reach P11 and P13 where the head is about to be changed, or the statement to be sent.
+class CrashingStored(StoredLog):
+    """A log in a `RecordStore` that reach P11 and P13 where the head is about to be changed, or the statement to be sent.
 
     What goes into the head otherwise is a chunk of its own here, in ZooKeeper of several nodes, so P11 has half of an append.
     """
@@ -156,18 +156,18 @@ class CrashingStored(StoredSegments):
     fuse: ClassVar[Fuse] = Fuse()
     ahead: ClassVar[list[tuple[str, int]]] = []
 
-    def begin(self, state: LogState) -> None:
+    def _begin_segment(self) -> None:
         if self._at.segment.epoch != self._claim.epoch:
             self.ahead.append((OPENING, 0))
-        elif state.txid:  # not before there is a batch to lose
+        elif self.state.txid:  # not before there is a batch to lose
             self.ahead.append(("P13", 0))
-        super().begin(state)
+        super()._begin_segment()
 
-    def append(self, payloads: Sequence[bytes], *rest: Any) -> None:
+    def _write(self, after: LogEnd, payloads: Sequence[bytes], *rest: Any) -> None:
         content = decode(payloads[-1])
         if content.get("record") == "commit":
             self.ahead.append(("P11", content["txid"]))
-        super().append(payloads, *rest)
+        super()._write(after, payloads, *rest)
 
     @classmethod
     def reach(cls) -> None:
@@ -208,14 +208,11 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
     class Stored(CrashingStored):
         ahead: ClassVar[list[tuple[str, int]]] = []
 
-    Stored.fuse = fuse
-
-    class InStore(StoredLog):
-        segments_type = Stored
-
         @classmethod
-        def open(cls, *args: Any, **kwargs: Any) -> InStore:
+        def open(cls, *args: Any, **kwargs: Any) -> Stored:
             return super().open(*args, segment_bytes=segment_bytes, **kwargs)
+
+    Stored.fuse = fuse
 
     class InPostgres(PostgresRecords):
         def _ask(self, query: str, given: Mapping[str, Any] | None = None) -> list[Any]:
@@ -244,7 +241,7 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
     with (
         mock.patch.object(log_address, "PostgresRecords", InPostgres),
         mock.patch.object(log_address, "ObjectRecords", InObjects),
-        mock.patch.object(log_address, "StoredLog", InStore),
+        mock.patch.object(log_address, "StoredLog", Stored),
         mock.patch.object(log_address, "FileLog", Log),
         mock.patch.object(log_address, "ZooKeeperRecords", InZooKeeper),
     ):

@@ -15,7 +15,7 @@ from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
 from tests.crash.case import Case, Pairing
 from tests.crash.driver_runs import run_here
 from trident.config import Config
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.errors import BackendError, FencedError, LogHeldError
 from trident.operations import Count, ReducerAggregator
 from trident.runtime.running import start
@@ -125,16 +125,16 @@ def test_an_update_that_quits_the_program_ends_the_topology() -> None:
 
 def test_a_memory_log_goes_on_in_the_next_epoch_and_fences_who_had_it() -> None:
     first = MemoryLog("crash")
-    second = first.reopened()
+    second = first.reopen()
     assert (second.epoch, second.state.incarnation) == (first.epoch + 1, first.state.incarnation)
     with pytest.raises(FencedError, match="this writer is epoch 1, but epoch 2 has taken over"):
         first.check_owner()
     with pytest.raises(LogHeldError, match="in memory is held by epoch 2, which is this very process"):
-        second.reopened()
-    third = second.reopened(takeover=True)
+        second.reopen()
+    third = second.reopen(takeover=True)
     third.check_owner()
     third.close()
-    third.reopened().check_owner()
+    third.reopen().check_owner()
 
 
 def test_a_driver_that_finds_later_batches_in_the_store_says_that_it_was_replaced(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class Job:
     Parameters
     ----------
     what
-        What it does, as the table of the page says it.
+        What it does.
     code
         The text behind what all jobs have.
     table, key, ignored

@@ -126,6 +126,21 @@ JOBS = {
 
         run(add)
     """,
+    # Writes a file a batch, piece by piece, and leaves one that is there as it is.
+    "torn": """
+        def add(batch, batch_id):
+            file = Path(f"out/{batch_id}.jsonl")
+            if file.exists():
+                return
+            file.parent.mkdir(exist_ok=True)
+            with file.open("w") as out:
+                for word in words(batch):
+                    out.write('{"word": ')
+                    out.flush()
+                    out.write(f'"{word}"}}\\n')
+
+        run(add)
+    """,
     # As `guarded`, and a function that takes long.
     "slow": """
         def add(batch, batch_id):

@@ -80,6 +80,15 @@ def test_a_job_that_does_not_start_again_is_not_exact(tmp_path: Path) -> None:
     assert not report.is_exact
 
 
+def test_a_table_that_a_kill_has_left_unreadable_is_wrong(tmp_path: Path) -> None:
+    write_job(tmp_path, JOBS["torn"])
+    report = crashed(tmp_path, "out", "", moments=[KillMoment.line], kills=7)
+    torn = [each.found for trial in report.trials for each in trial.differences if each.key == "the whole table"]
+    assert torn
+    assert all("table out cannot be read: JSONDecodeError" in found for found in torn)
+    assert not report.is_exact
+
+
 @pytest.mark.long
 def test_a_function_that_takes_long_is_killed_at_a_time(tmp_path: Path) -> None:
     write_job(tmp_path, JOBS["slow"])

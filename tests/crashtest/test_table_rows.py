@@ -77,11 +77,20 @@ def test_csv_has_a_header_only_if_it_is_said(tmp_path: Path) -> None:
     assert table_named("one.csv").read(tmp_path) == [{"_c0": "word", "_c1": "n"}, {"_c0": "cow", "_c1": "1"}]
 
 
+def test_a_line_of_csv_with_more_values_than_the_header_is_another_row(tmp_path: Path) -> None:
+    (tmp_path / "cut.csv").write_text("word,n\ncow,moon,2\n")  # `cow,` was cut by a kill
+    rows = table_named("cut.csv?header=true").read(tmp_path)
+    (cow,) = Comparison(["word"]).differences([{"word": "cow", "n": "1"}], rows)
+    assert (cow.expected, cow.found) == ("n=1", 'beyond the header=["2"], n=moon')
+
+
 def test_a_list_has_its_rows(tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text(json.dumps(ROWS, indent=1))
     (tmp_path / "pairs.json").write_text(json.dumps([["cow", 1], 7]))
     assert table_named("all.json").read(tmp_path) == ROWS
     assert table_named("pairs.json").read(tmp_path) == [{"_c0": "cow", "_c1": 1}, {"_c0": 7}]
+    (tmp_path / "total.json").write_text("9")
+    assert table_named("total.json").read(tmp_path) == [{"_c0": 9}]
 
 
 def test_an_object_has_a_row_for_each_key(tmp_path: Path) -> None:
@@ -132,9 +141,17 @@ def test_a_table_that_is_not_there_yet_has_no_rows(name: str, tmp_path: Path) ->
     assert table_named(name).read(tmp_path) == []
 
 
-@pytest.mark.parametrize(("name", "text"), [("part.orc", "O"), ("part.json", "{"), ("part.parquet", "P")])
+def test_a_table_of_delta_whose_first_commit_was_not_made_has_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "words" / "_delta_log").mkdir(parents=True)
+    assert table_named("words").read(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("part.orc", "O"), ("part.json", "{"), ("part.parquet", "P"), (f"_delta_log/{0:020}.json", '{"protocol":')],
+)
 def test_a_file_that_cannot_be_read_is_told_by_name(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / name).parent.mkdir(parents=True)
     (tmp_path / "words" / name).write_text(text)
     with pytest.raises(TridentError, match="table words "):
         table_named("words").read(tmp_path)
@@ -209,8 +226,12 @@ def test_columns_that_differ_from_run_to_run_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(0.1 + 0.2, 0.3), (2, 2.0), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ([1], (1,))]
-)
+    ("one", "other"),
+    [
+        (0.1 + 0.2, 0.3), (2, 2.0), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ([1], (1,)),
+        (-0.0, 0.0), ([0.1 + 0.2, {"a": -0.0}], [0.3, {"a": 0.0}]),
+    ],
+)  # fmt: skip
 def test_equal_values_of_another_form_are_equal(one: Any, other: Any) -> None:
     assert Comparison().differences([{"v": one}], [{"v": other}]) == []
 

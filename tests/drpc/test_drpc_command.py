@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from pathlib import Path
@@ -36,12 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 def address(background: Background) -> str:
     """Read where a server says that it is."""
-    assert background.process.stdout is not None
-    for line in background.process.stdout:
-        found = re.search(r"serving words at (http://\S+)", line)
-        if found:
-            return found[1]
-    raise AssertionError(background.end()[2])
+    return background.says(r"(?<=serving words at )http://\S+")
 
 
 @pytest.mark.sample(1)

@@ -1,4 +1,4 @@
-"""DRPC over HTTP: the answers, and what is refused with which status."""
+"""DRPC over HTTP: the answers, and what is refused with which status; how many connections, how long they wait for a body."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -18,11 +18,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.drpc.test_local import failing, occupied
+from tests.harness.commands import until
 from tests.harness.drpc_functions import echo, word_counts
 from tests.harness.topology_runs import GATES, start
 from trident import TridentTopology
+from trident.cli.changes import ChangeServer
 from trident.drpc import DRPCClient, DRPCServer, LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, EnvironmentProblem
+from trident.observe.open_metrics import Metrics, MetricsServer
+from trident.ui.cluster_pages import HttpTopologyPages
+from trident.ui.ui_server import UIServer
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 
@@ -155,6 +160,28 @@ def test_a_request_that_is_too_long_is_refused(chunked: bool) -> None:
         assert ask(server, "POST", "/drpc/echo", b"a" * 100)[:2] == (200, [["a" * 100]])
 
 
+@pytest.mark.parametrize("token", ["schlüssel ключ", "мех", "voilà"])
+def test_a_token_may_be_any_text(token: str) -> None:
+    with served(echo(), token=token) as (_, server), DRPCClient(server.url, token) as client:
+        assert client.execute("echo", "a") == [["a"]]
+
+
+@pytest.mark.parametrize("token", ["hush\n", " hush", "hu\nsh", "hush\udce9", " "])
+def test_a_token_that_no_request_can_have_is_refused_and_not_said(token: str) -> None:
+    opened: Any = None
+    with LocalDRPC(echo()) as drpc:
+        for use in (
+            lambda: DRPCServer(drpc, port=0, token=token),
+            lambda: UIServer(opened, port=0, token=token),
+            lambda: ChangeServer(opened, token=token),
+            lambda: DRPCClient("http://localhost:1", token),
+            lambda: HttpTopologyPages("http://localhost:1", token, "t"),
+        ):
+            with pytest.raises(ConfigError, match="a token must be one line of text") as refused:
+                use()
+            assert "hu" not in str(refused.value)
+
+
 def test_only_who_has_the_token_may_ask() -> None:
     with served(echo(), token="geheim") as (_, server):
         assert DRPCClient(server.url, token="geheim").execute("echo", "a") == [["a"]]
@@ -196,7 +223,7 @@ def test_a_page_of_another_site_cannot_run_a_function(who: str, token: str | Non
     [
         ("POST", "/drpc/nothing", "a", "text/plain", 404, "has the functions ['echo']"),
         ("POST", "/drpc/echo", "{", "application/json", 400, "expected a JSON object"),
-        ("POST", "/drpc/echo", "[1]", "application/json", 400, "expected a JSON object"),
+        ("POST", "/drpc/echo", "[1]", "Application/JSON", 400, "expected a JSON object"),
         ("POST", "/drpc/echo", '{"args": 1}', "application/json; charset=utf-8", 400, "expected a JSON object"),
         ("POST", "/drpc/echo", '{"arg": "a"}', "application/json", 400, "expected a JSON object"),
         ("POST", "/drpc/echo", "[" * 100_000, "application/json", 400, "expected a JSON object"),
@@ -266,6 +293,17 @@ def test_an_address_in_use_is_refused() -> None:
             DRPCServer(drpc, port=port)
 
 
+@pytest.mark.parametrize(
+    ("host", "port", "cause"),
+    [("127.0.0.1", 65_536 + 4464, "a port is a number"), ("127.0.0.1", -1, "a port is a number"), ("a..b", 0, "idna")],
+)
+def test_an_address_that_cannot_be_one_is_refused(host: str, port: int, cause: str) -> None:
+    with LocalDRPC(failing()) as drpc, pytest.raises(ConfigError, match=f"cannot listen on {host}:{port}: .*{cause}"):
+        DRPCServer(drpc, host, port)
+    with pytest.raises(ConfigError, match=f"metrics cannot be served at {host}:{port}: .*{cause}"):
+        MetricsServer("t", Metrics("t"), host, port)
+
+
 LIMITS = [
     *({name: 0} for name in ("timeout_s", "max_request_bytes", "max_concurrency", "max_connections")),
     {"token": ""},
@@ -284,7 +322,9 @@ def test_without_its_packages_the_server_says_what_to_install(monkeypatch: pytes
         DRPCServer(drpc, port=0)
 
 
-@pytest.mark.parametrize("url", ["localhost:3774", "ftp://x", "http://"])
+@pytest.mark.parametrize(
+    "url", ["localhost:3774", "ftp://x", "http://", "http://x:65536", "http://x:http", "http://[::1"]
+)
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a DRPC server"):
         DRPCClient(url)
@@ -305,3 +345,94 @@ def test_an_answer_that_is_none_of_ours_is_named() -> None:
         with client, pytest.raises(DRPCExecutionException, match="answered 502, but not as a DRPC server does.*sorry"):
             client.execute("f", "a")
         thread.join()
+
+
+# ---- connections -----------------------------------------------------------------------------------------------------
+
+HEAD = b"POST /drpc/echo HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def connected(server: DRPCServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection; it fails where that takes 20 seconds."""
+    received = b""
+    try:
+        while data := connection.recv(1 << 16):
+            received += data
+    except ConnectionError:
+        pass
+    return received
+
+
+def test_a_body_that_does_not_come_in_time_ends_the_connection() -> None:
+    with served(echo(), timeout_s=0.3) as (_, server), connected(server) as connection:
+        connection.sendall(HEAD + b"Content-Length: 10\r\n\r\nab")
+        assert rest_of(connection).startswith(b"HTTP/1.1 504 ")
+
+
+def test_a_head_that_does_not_end_is_refused() -> None:
+    with served(echo()) as (_, server), connected(server) as connection:
+        connection.sendall(HEAD + b"X-Long: " + b"a" * (17 << 10))
+        assert rest_of(connection).startswith(b"HTTP/1.1 400 ")
+        assert ask(server, "POST", "/drpc/echo", b"a")[0] == 200
+
+
+def test_a_body_may_come_in_many_small_pieces() -> None:
+    with served(echo()) as (_, server):
+        pieces = [b"word "] * 10_000
+        status, answer, _ = ask(server, "POST", "/drpc/echo", iter(pieces))
+        assert (status, answer) == (200, [["word " * 10_000]])
+
+
+def test_the_token_is_looked_at_before_a_body() -> None:
+    with served(echo(), token="t") as (_, server), connected(server) as connection:
+        connection.sendall(HEAD + b"Content-Length: 1000000\r\n\r\n")
+        received = rest_of(connection)
+        assert received.startswith(b"HTTP/1.1 401 ")
+        assert b"\r\nconnection: close\r\n" in received
+
+
+def test_requests_that_wait_for_one_another_are_answered_in_order() -> None:
+    with served(echo()) as (_, server), connected(server) as connection:
+        requests = [HEAD + b"Content-Length: 1\r\n\r\n%d" % number for number in range(5)]
+        connection.sendall(b"".join(requests) + b"GET /drpc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answers = [part for part in rest_of(connection).split(b"HTTP/1.1 200 OK") if part]
+        assert [part[-7:-1] for part in answers[:5]] == [b'[["%d"]' % number for number in range(5)]
+        assert answers[5].endswith(b'"functions":["echo"]}')
+
+
+def test_while_too_many_connections_are_open_requests_are_refused() -> None:
+    with served(echo(), max_connections=3) as (_, server), DRPCClient(server.url) as client:
+        with ExitStack() as stack:
+            held = [stack.enter_context(connected(server)) for _ in range(3)]
+            until(lambda: len(server.server.server_state.connections) == 3, "all are taken")
+            with pytest.raises(DRPCExecutionException, match="answered 503") as error:
+                client.execute("echo", "a")
+            assert error.value.reason == "overloaded"
+            until(lambda: len(server.server.server_state.connections) == 3, "the one that was refused is gone")
+            held[0].sendall(HEAD + b"Content-Length: 1\r\n\r\na")
+            assert held[0].recv(1000).startswith(b"HTTP/1.1 200 ")
+        until(lambda: not server.server.server_state.connections, "all have gone")
+        assert client.execute("echo", "a") == [["a"]]
+
+
+def test_many_half_sent_requests_keep_nobody_from_an_answer() -> None:
+    with served(echo()) as (_, server), DRPCClient(server.url) as client, ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(connected(server)).sendall(HEAD)
+        until(lambda: len(server.server.server_state.connections) == 300, "all are taken")
+        assert client.execute("echo", "a") == [["a"]]
+
+
+def test_a_lone_surrogate_is_no_text() -> None:
+    with served(echo()) as (drpc, server), DRPCClient(server.url) as client:
+        status, answer, _ = ask(server, "POST", "/drpc/echo", rb'{"args": "\ud800"}', Content_Type="application/json")
+        assert (status, answer["error"]["reason"]) == (400, "invalid")
+        for asked in (client, drpc):
+            with pytest.raises(DRPCExecutionException, match="UTF-8") as error:
+                asked.execute("echo", "\ud800")
+            assert error.value.reason == "invalid"
+        assert client.execute("echo", "\U0001f600") == [["\U0001f600"]]

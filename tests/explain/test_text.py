@@ -1,7 +1,12 @@
-"""What `explain` says of whole topologies. `python -m tests.explain.test_text` writes the texts anew: read them then."""
+"""What `explain` says of whole topologies, and `describe` of states.
+
+`python -m tests.explain.test_text` writes the texts anew: read them then.
+"""
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 import subprocess
 import sys
@@ -10,12 +15,22 @@ from pathlib import Path
 
 import pytest
 
+from spouts import FixedBatchSpout
+from states.cassandra import CassandraState
+from states.memcached import MemcachedState
+from states.memory import MemoryMapState
+from states.redis import RedisState
 from tests.explain.topologies import everything, rows, stock, word_count
+from tests.harness.crashing_stores import WithoutAttempts
+from tests.harness.topology_runs import dict_state
 from trident import TopologyError, TridentTopology
+from trident.errors import InexactPairingError
 from trident.explain import Explanation
 from trident.operations import Count, Split
 from trident.operations.names import MergedCombiner
 from trident.runtime.steps.applying import step_runs
+from trident.spout import SpoutType
+from trident.state import StateSpec, StateType
 
 GOLDEN = Path(__file__).parent / "golden"
 TOPOLOGIES: list[Callable[[], TridentTopology]] = [word_count, stock, everything]
@@ -113,13 +128,97 @@ def test_declaring_loads_no_engine_and_explaining_no_spark() -> None:
     assert (done.stdout.split(), done.stderr) == (["False", "True", "False"], "")
 
 
-if __name__ == "__main__":
-    for each in TOPOLOGIES:
-        (GOLDEN / f"{each.__name__}.txt").write_text(each().explain(), encoding="utf-8")
-
-
 def test_a_state_that_executors_commit_is_a_stage_of_its_own() -> None:
     text = TOPOLOGIES[0]().explain({"count": "executors"})
     assert "\nstage 2, in the workers: commit\n" in text
     assert "commit, in the driver" not in text
     assert "      committed by the executors; the driver publishes what their tasks wrote\n" in text  # it is in Delta
+
+
+# ---- what describe says of states ------------------------------------------------------------------------------------
+
+
+def test_a_state_is_described() -> None:
+    (count,) = word_count().describe()
+    why = "a replay is applied to the value from before the batch"
+    cell = "(transactional spout, opaque state)"
+    pairing = {"spout": "transactional", "cell": cell, "exact": True, "guarantee": "exact", "why": why}
+    assert count == {
+        "state": "count",
+        "kind": "opaque",
+        "store": "DeltaState",
+        "partitions": 1,
+        "static": False,
+        "key": ["word: string"],
+        "value": ["count: bigint"],
+        "streams": {"lines": pairing},
+    }
+
+
+def test_a_state_names_all_streams_that_reach_it() -> None:
+    assert {state["state"]: list(state["streams"]) for state in stock().describe()} == {
+        "stock": ["came", "went"],
+        "moved": ["came", "went"],
+    }
+
+
+def test_static_states_and_states_of_ones_own() -> None:
+    towns, mine, loose = everything().describe()
+    assert (towns["static"], towns["partitions"], towns["streams"]) == (True, 2, {})
+    assert (mine["kind"], mine["store"]) == (None, "RowsState")
+    assert (mine["streams"]["in"]["exact"], mine["streams"]["in"]["guarantee"]) == (None, "unknown")
+    assert loose["streams"]["in"]["guarantee"] == "not exact"
+
+
+def test_a_map_of_ones_own_is_named() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("in", FixedBatchSpout("n: bigint", 1, [1]))
+    stream.persistent_aggregate(dict_state({}), Count(), "c").parallelism_hint(3)
+    (state,) = topology.describe()
+    assert (state["store"], state["partitions"]) == ("<lambda>", 3)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        RedisState.opaque("redis://localhost", serializer=WithoutAttempts()),
+        CassandraState.opaque("localhost", keyspace="k", serializer=WithoutAttempts()),
+        MemcachedState.opaque(serializer=WithoutAttempts()),
+        MemcachedState.cache_for(RedisState.opaque("redis://localhost", serializer=WithoutAttempts())),
+    ],
+)
+def test_a_layout_without_attempts_is_not_exact_with_an_opaque_spout(spec: StateSpec) -> None:
+    for promise, exact in ((SpoutType.OPAQUE, False), (SpoutType.TRANSACTIONAL, True)):
+        topology = TridentTopology("t")
+        spout = FixedBatchSpout("n: bigint", 1, [1])
+        spout.spout_type = promise
+        topology.new_stream("in", spout).persistent_aggregate(spec, Count(), "c")
+        pairing = topology.describe()[0]["streams"]["in"]
+        assert (pairing["exact"], pairing["cell"]) == (exact, f"({promise.value} spout, opaque state without attempts)")
+        assert ("what a failed attempt wrote stays" in pairing["why"]) is not exact
+
+
+def test_a_description_is_plain_data() -> None:
+    for made in (word_count, stock, everything):
+        assert json.loads(json.dumps(made().describe())) == made().describe()
+
+
+@pytest.mark.parametrize(("promise", "kind"), list(itertools.product(SpoutType, StateType)))
+def test_what_is_called_exact_is_what_is_let_start(promise: SpoutType, kind: StateType) -> None:
+    topology = TridentTopology("t")
+    spout = FixedBatchSpout("n: bigint", 1, [1])
+    spout.spout_type = promise
+    topology.new_stream("in", spout).persistent_aggregate(MemoryMapState(kind=kind), Count(), "c")
+    (state,) = topology.describe()
+    try:
+        topology.start(engine="in_process").stop()
+        accepted = True
+    except InexactPairingError:
+        accepted = False
+    assert state["streams"]["in"]["exact"] is accepted
+    assert state["streams"]["in"]["cell"] == f"({promise.value} spout, {kind.value} state)"
+
+
+if __name__ == "__main__":
+    for each in TOPOLOGIES:
+        (GOLDEN / f"{each.__name__}.txt").write_text(each().explain(), encoding="utf-8")

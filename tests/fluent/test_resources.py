@@ -18,7 +18,7 @@ from states.memory import MemoryMapState
 from trident import Stream, TopologyError, TridentTopology
 from trident.operations import Count
 from trident.planner import make_plan
-from trident.planner.placing import commit_loads, stage_memory
+from trident.planner.plan import commit_loads, stage_memory
 from trident.spark.spark_resources import cores_of_executors, memory_settings, undone_memory
 
 
@@ -131,7 +131,7 @@ from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.operations import Count
 from tests.harness.quick_java import QUICK_JVM
-from trident.spark.spark_resources import _registered
+from trident.spark.spark_resources import _registered_cores
 
 logging.basicConfig(format="%(message)s")
 t = TridentTopology("placed")
@@ -141,7 +141,7 @@ quick = {"spark.executor.extraJavaOptions": QUICK_JVM}
 with t.start(master="local-cluster[1,2,1024]", spark_conf=quick) as running:
     running.process_all_available()
     print(running.state(count).get())
-    print(_registered(SparkContext._active_spark_context))  # as on a standalone cluster, where no setting tells
+    print(_registered_cores(SparkContext._active_spark_context))  # as on a standalone cluster, where no setting tells
 """
 
 
@@ -177,11 +177,3 @@ def test_a_cluster_tells_its_cores_and_that_it_sets_no_memory_aside(tmp_path: Pa
 def test_a_load_is_a_number(call: Callable[[Stream], Any], error: str) -> None:
     with pytest.raises(TopologyError, match=error):
         call(stream_of(TridentTopology("t")))
-
-
-def test_storms_spelling_is_told() -> None:
-    stream: Any = stream_of(TridentTopology("t"))
-    with pytest.raises(
-        AttributeError, match="'Stream' has no attribute 'setMemoryLoad'; it is called 'set_memory_load' "
-    ):
-        stream.setMemoryLoad(1)

@@ -6,24 +6,23 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from tests.harness.commands import environment, interruptible, until, write_module
-from tests.harness.freezing import freeze
 from trident.cluster.client import ClusterClient
 from trident.cluster.cluster_log import log_of
 from trident.cluster.code.topology_package import make_package
 from trident.cluster.machine.machine_folder import DriverOrder
-from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_address import folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import WorkerHeartbeat
+from trident.cluster.state.sqlite_nodes import writers_of
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.coordination.log_address import open_reader
-from trident.coordination.memory_log import TransactionLogReader
-
-__all__ = ["COUNTING", "DaemonProcess", "Machine", "MachineCluster"]
+from trident.coordination.log_interface import TransactionLogReader
 
 TOKEN = "a-token-of-tests"
 MOVED_AFTER_S = 4.0
@@ -62,7 +61,6 @@ class DaemonProcess:
         self.start()
 
     def start(self) -> None:
-        """Start it, again too."""
         with interruptible(), self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "trident.cli", *self.words],
@@ -80,7 +78,6 @@ class DaemonProcess:
         self.process.wait()
 
     def signal(self, signum: int) -> None:
-        """Send it a signal."""
         self.process.send_signal(signum)
 
     def end(self) -> int:
@@ -91,7 +88,6 @@ class DaemonProcess:
 
     @property
     def said(self) -> str:
-        """What it has printed."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
@@ -154,14 +150,9 @@ class Machine(DaemonProcess):
 class MachineCluster:
     """A cluster on one address. A context manager: leaving it kills every process of it.
 
-    Parameters
-    ----------
-    address
-        Of the cluster's state.
-    driver_timeout_s
-        After which a silent driver is moved.
-    variables
-        More of the environment of all processes.
+    `address`: of the cluster's state.
+    `driver_timeout_s`: after which a silent driver is moved.
+    `variables`: more of the environment of all processes.
     """
 
     def __init__(
@@ -178,7 +169,6 @@ class MachineCluster:
         write_module(folder, "counting", COUNTING)
 
     def nimbus(self) -> DaemonProcess:
-        """Start another Nimbus."""
         number = len(self.nimbuses) + 1
         words = ["nimbus", "--cluster", self.address, "--port", "0", "--code", str(self.folder / "code")]
         words += [
@@ -286,3 +276,29 @@ def _lives(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def freeze(processes: Sequence[psutil.Process], address: str) -> None:
+    """Stop processes with SIGSTOP, and not in the middle of a write to the embedded state of a cluster, which is at `address`.
+
+    One that is stopped there holds SQLite's lock until it goes on: every other one waits. On machines of their own, which have
+    a ZooKeeper, there is no such file.
+    """
+    while True:
+        for each in processes:
+            each.suspend()
+        for each in processes:
+            _await_stop(each)
+        if not is_embedded(address) or not writers_of(folder_of(address) / "cluster.db") & {
+            each.pid for each in processes
+        }:
+            return
+        for each in processes:
+            each.resume()
+        time.sleep(0.01)  # so that the write may end
+
+
+def _await_stop(process: psutil.Process) -> None:
+    deadline = time.monotonic() + 10
+    while process.status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
+        time.sleep(0.001)

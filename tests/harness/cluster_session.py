@@ -12,8 +12,6 @@ from typing import Any, Self
 
 from tests.harness.commands import environment
 
-__all__ = ["SessionProcess"]
-
 
 class SessionProcess:
     """Evaluates expressions over `state`, a `ClusterState`, and `events`, what it has told, and returns their values."""
@@ -29,7 +27,6 @@ class SessionProcess:
         )
 
     def begin(self, expression: str) -> None:
-        """Have an expression evaluated."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{expression}\n")
         self.process.stdin.flush()
@@ -57,7 +54,6 @@ class SessionProcess:
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
-        """Let it go on."""
         os.kill(self.process.pid, signal.SIGCONT)
 
     def end(self) -> str:

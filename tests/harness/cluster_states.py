@@ -12,8 +12,6 @@ from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.servers.nodes import NodeEvent
 
-__all__ = ["Opened", "Opening"]
-
 _LIMIT_S = 60.0
 
 
@@ -42,7 +40,6 @@ class Opened:
         return taken[:-1]
 
     def until(self, holds: Callable[[list[NodeEvent]], bool], limit_s: float = _LIMIT_S) -> None:
-        """Wait for events."""
         with self._more:
             assert self._more.wait_for(lambda: holds(self.events), limit_s), f"told in {limit_s} s: {self.events}"
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
 from tests.harness.crashing_stores import tuples_at
+from trident.errors import StaleTransactionError
 from trident.operations import Max, Min, Sum
-from trident.state import CombinerUpdates, OpaqueMap, Sentinel, Snapshot, Txid, Winners
-
-__all__ = ["NUMBERS", "commits_by_columns", "number_keys", "update_numbers"]
+from trident.state import CombinerUpdates, OpaqueMap, OpaqueValue, Sentinel, Snapshot, Txid, Winners
 
 NUMBERS: dict[str, list[Any]] = {"bigint": [0, 1, -7, 1 << 40], "double": [0.0, -0.0, 1.5, math.inf, math.nan]}
 _COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
@@ -93,3 +93,39 @@ def update_numbers(state: Any, what: str, batch: dict[Any, Any], width: int) -> 
     if new is not None:
         return new.tolist(), True
     return state.multi_update(keys, CombinerUpdates(_COMBINE[what], list(batch.values()))), False
+
+
+def sum_by_columns(state: Any, txid: int, **counts: int) -> list[int] | None:
+    """Commit a batch of sums; return the new ones, None if they went by rows."""
+    state.begin_commit(txid)
+    new = state.multi_combine([list(counts)], np.array(list(counts.values())), "sum")
+    state.commit(txid)
+    return None if new is None else [int(each) for each in new]
+
+
+class ColumnPromises:
+    """What any store keeps that takes columns. A subclass has the fixture `again`, which opens the same state of a type."""
+
+    def test_an_update_after_columns_in_the_same_commit_counts(self, again: Callable[[str], Any]) -> None:
+        state = again("bigint")
+        state.begin_commit(1)
+        assert state.multi_combine([["a", "b"]], np.array([1, 2]), "sum") is not None
+        assert state.multi_combine([["a"]], np.array([1]), "sum") is None
+        assert state.multi_update([("a",)], CombinerUpdates(Sum().combine, [5])) == [6]
+        state.commit(1)
+        stored = again("bigint").map_state.backing.multi_get([("a",), ("b",)])
+        assert stored == [OpaqueValue(1, 0, None, 6), OpaqueValue(1, 0, None, 2)]
+
+    def test_a_later_batch_is_named_and_nothing_is_written(self, again: Callable[[str], Any]) -> None:
+        state = again("bigint")
+        sum_by_columns(state, 5, a=1)
+        state.begin_commit(3)
+        with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('a',\)"):
+            state.multi_combine([["b", "a"]], np.array([1, 1]), "sum")
+        state.close()
+        assert again("bigint").multi_get([("a",), ("b",)]) == [1, None]
+
+    @pytest.mark.parametrize("value_type", ["int", "decimal(9,2)", "string"])
+    def test_other_values_are_committed_by_rows(self, again: Callable[[str], Any], value_type: str) -> None:
+        state = again(value_type)
+        assert sum_by_columns(state, 1, a=1) is None

@@ -18,19 +18,6 @@ import psutil
 from tests.harness.forked import run_python
 from trident.coordination.log_reader import LogReader, exists
 
-__all__ = [
-    "COUNTS",
-    "Background",
-    "complaints",
-    "environment",
-    "interruptible",
-    "last_txid",
-    "started",
-    "trident",
-    "until",
-    "write_module",
-]
-
 _TIMEOUT_S = 90.0
 _TRIDENT = (sys.executable, "-m", "trident.cli")
 # As a user calls it. A Python that was given `-m` ends by SIGINT, not with 130, if Ctrl-C came while it made a dataclass.
@@ -166,7 +153,7 @@ def last_txid(log_dir: Path) -> int:
     return LogReader(log_dir).refresh().txid if exists(log_dir) else 0
 
 
-def until(true: Callable[[], object], what: str) -> None:
+def until(true: Callable[[], object], what: str = "what is waited for") -> None:
     """Look again and again until something is so; fail if it never is."""
     deadline = time.monotonic() + _TIMEOUT_S
     while not true():

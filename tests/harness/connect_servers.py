@@ -5,26 +5,22 @@ Its Python processes import Trident from this project, as those of a server wher
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pyspark
 from pyspark.errors import PySparkException
 
 from tests.harness.quick_java import QUICK_JVM
-from tests.harness.servers import ROOT, Server, free_ports, program
+from tests.harness.servers import ROOT, Server, free_ports
+from tests.harness.spark_cluster import spark_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = ["ConnectServer", "start_connect", "started"]
 
 _WITHOUT = """
 import sys
@@ -39,6 +35,7 @@ class ConnectServer(Server):
     """The server; what its Python processes print is in `server.log` too."""
 
     _sessions: list[Any]
+    _kills_below = True  # a Python process would look for its server for a while
 
     def start(self) -> None:
         self._sessions = []
@@ -62,27 +59,18 @@ class ConnectServer(Server):
         return session  # type: ignore[return-value]
 
     def kill(self) -> None:
-        children = psutil.Process(self.pid).children(recursive=True) if self.runs else []
         for session in self._sessions if self.runs else ():
             session.release_session_on_close = False  # a process would not end while its client asks a dead server
             session.stop()
         super().kill()
-        for child in children:  # a Python process would look for its server for a while
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
 
 
 def start_connect(work: Path, python_path: Path | None = ROOT, **conf: str) -> ConnectServer:
     """Start a server with two cores; takes about five seconds.
 
-    Parameters
-    ----------
-    work
-        Its folder, where its processes run too.
-    python_path
-        Where its Python processes find what is not installed; None: they find nothing of this project.
-    conf
-        Settings of Spark, with `__` for each dot.
+    `work`: its folder, where its processes run too.
+    `python_path`: where its Python processes find what is not installed; None: they find nothing of this project.
+    `conf`: settings of Spark, with `__` for each dot.
     """
     (port,) = free_ports(1)
     home = Path(pyspark.__file__).parent
@@ -96,20 +84,12 @@ def start_connect(work: Path, python_path: Path | None = ROOT, **conf: str) -> C
         **{name.replace("__", "."): value for name, value in conf.items()},
     }
     work.mkdir(parents=True, exist_ok=True)
-    kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "LANG", "TMPDIR") if name in os.environ}
-    variables = {
-        **kept,
-        "PATH": f"{Path(program('java')).parent}{os.pathsep}{os.defpath}",
-        "PYSPARK_PYTHON": _python(work, python_path),
-        "SPARK_HOME": home,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": QUICK_JVM,
-    }
-    # By `env`, so that nothing else is handed on; both it and the script end in the program that they start.
-    bare = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items())]
+    bare = spark_class(
+        home, PYSPARK_PYTHON=_python(work, python_path), SPARK_LOCAL_IP="127.0.0.1", SPARK_SUBMIT_OPTS=QUICK_JVM
+    )
     words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    submit = [home / "bin" / "spark-class", "org.apache.spark.deploy.SparkSubmit", "--master", "local[2]"]
-    argv = [*bare, *submit, *words, "--class", _MAIN, "spark-internal"]
+    submit = [*bare, "org.apache.spark.deploy.SparkSubmit", "--master", "local[2]"]
+    argv = [*submit, *words, "--class", _MAIN, "spark-internal"]
     return ConnectServer("Spark Connect", argv, port, work, _answers, grace=10.0)
 
 

@@ -17,8 +17,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-__all__ = ["Environment", "build_wheel", "needed", "unpack"]
-
 _ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 200.0
 
@@ -26,12 +24,8 @@ _TIMEOUT_S = 200.0
 class Environment:
     """A virtual environment.
 
-    Parameters
-    ----------
-    home
-        Its folder, which it makes.
-    variables
-        The environment variables of its commands, but for `PYTHONPATH` and what names its Python.
+    `home`: its folder, which it makes.
+    `variables`: the environment variables of its commands, but for `PYTHONPATH` and what names its Python.
     """
 
     def __init__(self, home: Path, variables: Mapping[str, str], with_pip: bool = False) -> None:

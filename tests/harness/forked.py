@@ -21,8 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["run_python"]
-
 _NEEDED = (
     "deltalake",
     "pandas",

@@ -17,21 +17,6 @@ from typing import Literal
 
 from tests.harness.kafka_servers import KafkaCluster
 
-__all__ = [
-    "COMMIT",
-    "COORDINATOR",
-    "EPOCH_END",
-    "FETCH",
-    "LIST_OFFSETS",
-    "METADATA",
-    "OFFSETS_OF_GROUP",
-    "SETTINGS",
-    "How",
-    "KafkaProxy",
-    "Rule",
-    "asks_for_time",
-]
-
 FETCH, LIST_OFFSETS, METADATA, COMMIT, OFFSETS_OF_GROUP, COORDINATOR, EPOCH_END, SETTINGS = 1, 2, 3, 8, 9, 10, 23, 32
 """The API keys of requests."""
 
@@ -108,7 +93,6 @@ class KafkaProxy:
         rule.lifted.set()
 
     def close(self) -> None:
-        """End all connections."""
         for each in [*self._listeners, *self._sockets]:
             _end(each)
 

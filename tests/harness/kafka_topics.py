@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-__all__ = ["Record", "Topics"]
-
 _LIMIT_S = 60.0
 _MARKED_S = 2.0
 _ELECTING = (KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
@@ -33,10 +31,7 @@ class Record(NamedTuple):
 class Topics:
     """Does to the topics of a Kafka what a test needs, and waits until it is done.
 
-    Parameters
-    ----------
-    bootstrap
-        Addresses of brokers, as in `bootstrap.servers`.
+    `bootstrap`: addresses of brokers, as in `bootstrap.servers`.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -56,7 +51,6 @@ class Topics:
         return name
 
     def delete(self, name: str) -> None:
-        """Delete a topic."""
         self._done(self.admin.delete_topics([name]))
         self._wait(name, lambda found: not found)
 

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["note", "watch"]
-
 _NAME = "TESTS_STARTED_BY"
 """The processes of tests that a process was started by, each as `/<pid>-<time of its start>`, outermost first."""
 

@@ -12,8 +12,6 @@ from trident import Config, TridentTopology
 from trident.runtime.running import start
 from trident.spout import TransactionAttempt
 
-__all__ = ["live"]
-
 
 def live(topology_in: Callable[[Path], TridentTopology]) -> None:
     """Run a topology as the arguments of the program say: `FOLDER [POINT TXID]`; its log is in the folder.

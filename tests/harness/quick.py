@@ -1,4 +1,10 @@
-"""Which tests are quick: those that start neither a JVM nor a server, and are not slow. `make quick` runs them.
+"""Which tests are long, and which are quick.
+
+A test that works for seconds, needs luck, or shows again, with other values, what others show, is long. It has the mark `long`,
+or `sample(n)`: then all of its cases but n have it. The n are chosen so that as many values of its parameters as possible occur
+among them. `make full` runs the long tests too.
+
+Quick are those that start neither a JVM nor a server, and are not slow. `make quick` runs them.
 
 The marks `spark` and `server` follow from the fixtures of a test. A test that starts one in another way has the mark in
 its source, and so has a slow one, which starts other processes, tries cases by the hundred, or works for a second or more.
@@ -11,13 +17,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
-
-__all__ = ["Watch", "mark", "refuse_in_quick_tests"]
 
 _OTHERS = ("spark", "server", "slow", "long", "soak")
 _NAME = "TRIDENT_QUICK_TEST"
@@ -28,7 +33,39 @@ exit 1
 """
 
 
-def mark(items: list[pytest.Item]) -> None:
+def mark_long(items: list[pytest.Item]) -> None:
+    """Mark as long the cases of each test with `sample(n)` that are not among its n."""
+    cases: defaultdict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sample"):
+            if not hasattr(item, "callspec"):
+                raise pytest.UsageError(f"{item.nodeid} is one case, of which there is no sample")
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for same in cases.values():
+        sample = same[0].get_closest_marker("sample")
+        assert sample is not None
+        first = chosen([_values(item) for item in same], *sample.args)
+        for number, item in enumerate(same):
+            if number not in first:
+                item.add_marker("long")
+
+
+def _values(item: pytest.Function) -> dict[str, int]:
+    """Return which value each parameter has; where several are combined, cases share the objects, not pytest's numbers."""
+    return {name: id(value) for name, value in item.callspec.params.items()}
+
+
+def chosen(cases: list[dict[str, int]], n: int) -> set[int]:
+    """Return the numbers of n cases, each of which adds as many values of parameters as it can."""
+    seen: set[tuple[str, int]] = set()
+    left = dict(enumerate(cases))
+    while left and len(cases) - len(left) < n:
+        best = max(left, key=lambda number: len(left[number].items() - seen))
+        seen |= left.pop(best).items()
+    return set(range(len(cases))) - set(left)
+
+
+def mark_quick(items: list[pytest.Item]) -> None:
     """Mark tests by their fixtures; those without a mark that says otherwise are quick."""
     for item in items:
         used = getattr(item, "fixturenames", ())

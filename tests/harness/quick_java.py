@@ -10,8 +10,6 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["QUICK_JVM"]
-
 _ARCHIVE = Path(__file__).parents[2] / "build" / "spark.jsa"
 _SIMPLE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 from urllib.request import Request, urlopen
 
 import psutil
@@ -32,52 +32,45 @@ import psutil
 from tests.harness import leftovers
 from tests.harness.quick import refuse_in_quick_tests
 
-__all__ = [
-    "CONFIGURATION",
-    "JARS",
-    "Server",
-    "free_ports",
-    "program",
-    "start_azurite",
-    "start_cassandra",
-    "start_memcached",
-    "start_postgres",
-    "start_redis",
-    "start_s3",
-]
-
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "tests" / "services"
 JARS = ROOT / "build" / "services"
-CASSANDRA_JARS = JARS / "cassandra"
 _LAST_JAVA_OF_CASSANDRA = 21
 _GET = b"GET / HTTP/1.0\r\n\r\n"
 _draw = random.Random()  # of its own: tests seed the shared one
 _reserved: list[BinaryIO] = []  # a lock lasts as long as its file is open
 
 
-class Server:
+QUICK_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-XX:-UsePerfData")
+
+
+class Stops:
+    """What `stop` ends. A context manager: leaving it stops it."""
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
+
+
+class Server(Stops):
     """One server process.
 
-    Parameters
-    ----------
-    name
-        For messages.
-    argv
-        The command line.
-    port
-        Where it answers, on 127.0.0.1.
-    work
-        Its folder: data, and `server.log` with what it prints.
-    ready
-        Whether it answers yet; an `OSError` means not yet.
-    grace, limit
-        Seconds that it may take to stop, and to start.
-    user
-        Who runs it; None: who runs the tests.
+    `name`: for messages.
+    `port`: where it answers, on 127.0.0.1.
+    `work`: its folder: data, and `server.log` with what it prints.
+    `ready`: whether it answers yet; an `OSError` means not yet. Or what it says in its log when it does, where its port may
+    answer before it serves.
+    `grace`, `limit`: seconds that it may take to stop, and to start.
+    `user`: who runs it; None: who runs the tests.
     """
 
     _ends_by = signal.SIGTERM
+    _kills_below = False
 
     def __init__(
         self,
@@ -85,7 +78,7 @@ class Server:
         argv: Sequence[object],
         port: int,
         work: Path,
-        ready: Callable[[int], bool],
+        ready: Callable[[int], bool] | bytes,
         grace: float = 5.0,
         limit: float = 120.0,
         user: str | None = None,
@@ -118,6 +111,7 @@ class Server:
         refuse_in_quick_tests(self.name)
         log = self.work / "server.log"
         with log.open("ab") as out:
+            logged = out.tell()
             # A session of its own: Ctrl-C at the tests reaches the fixture, which stops it; `leftovers` if that cannot.
             process = subprocess.Popen(
                 self.argv, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.work,
@@ -128,7 +122,7 @@ class Server:
         deadline = time.monotonic() + self._limit
         while True:
             with contextlib.suppress(OSError):
-                if self._ready(self.port):
+                if self._is_ready(log, logged):
                     return
             if process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
@@ -136,13 +130,20 @@ class Server:
                 raise RuntimeError(f"{self.name} did not start: {' '.join(self.argv)[:300]}\n{tail}")
             time.sleep(0.02)  # between two questions whether it is ready
 
+    def _is_ready(self, log: Path, logged: int) -> bool:
+        return self._ready in log.read_bytes()[logged:] if isinstance(self._ready, bytes) else self._ready(self.port)
+
     def kill(self) -> None:
-        """End it as a crash does: SIGKILL."""
+        """End it as a crash does: SIGKILL; with what it has started, where that would look for it for a while."""
         with self._lock:
-            if self._process is not None:
-                self._process.kill()
-                self._process.wait()
-                self._process = None
+            if self._process is None:
+                return
+            kills_below = self._kills_below and self._process.poll() is None
+            below = psutil.Process(self.pid).children(recursive=True) if kills_below else []
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        each_of(below, psutil.Process.kill)
 
     def stop(self) -> None:
         """End it in order, by force if that takes too long."""
@@ -179,7 +180,7 @@ class _Postgres(Server):
             self.pause()  # or it starts another process meanwhile
             children = self._children()
             super().kill()
-        self._each(children, psutil.Process.kill)
+        each_of(children, psutil.Process.kill)
         # A new server does not start while one of them has the memory of the old one.
         while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):
             pass
@@ -191,20 +192,47 @@ class _Postgres(Server):
 
     def pause(self) -> None:
         super().pause()
-        self._each(self._children(), psutil.Process.suspend)
+        each_of(self._children(), psutil.Process.suspend)
 
     def resume(self) -> None:
-        self._each(self._children(), psutil.Process.resume)
+        each_of(self._children(), psutil.Process.resume)
         super().resume()
 
     def _children(self) -> list[psutil.Process]:
         return psutil.Process(self.pid).children()
 
-    @staticmethod
-    def _each(children: list[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
-        for child in children:
-            with contextlib.suppress(psutil.NoSuchProcess):  # a connection may have ended by itself
-                act(child)
+
+class Servers(Stops):
+    """Several servers of one kind, in the order of their numbers 1, 2, …; each may be killed, paused and started again.
+
+    `others`: what they need, and no test kills.
+    """
+
+    def __init__(self, members: Sequence[Server], others: Sequence[Server] = ()) -> None:
+        self.members, self._others = list(members), others
+
+    @property
+    def addresses(self) -> str:
+        """What a client is given: every member."""
+        return ",".join(member.address for member in self.members)
+
+    def restart(self) -> None:
+        """Start every member again that was killed."""
+        for member in self.members:
+            if not member.runs:
+                member.start()
+
+    def stop(self) -> None:
+        """End all; in order it would take seconds, for data that are thrown away."""
+        for each in (*self.members, *self._others):
+            each.kill()
+
+
+def each_of(processes: list[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
+    """Do something to each process that has not ended by itself."""
+    for each in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            act(each)
 
 
 def free_ports(count: int) -> list[int]:
@@ -251,9 +279,7 @@ def start_memcached(work: Path, *arguments: object) -> Server:
 
 def start_s3(work: Path) -> Server:
     """Start an S3 server with a bucket `logs`; it keeps nothing over a restart."""
-    program = JARS / "s3" / "bin" / "python"
-    if not program.exists():
-        raise RuntimeError(f"there is no {program}; run: make servers")
+    program = made_by("make servers", JARS / "s3" / "bin" / "python")
     (port,) = free_ports(1)
     argv = [program, CONFIGURATION / "s3_server.py", port]
     server = Server("s3", argv, port, work, lambda port: bool(_ask(port, _GET, b"200 OK")))
@@ -270,9 +296,7 @@ AZURE_ACCOUNT = {
 
 def start_azurite(work: Path) -> Server:
     """Start a server of Azure's blobs with a container `logs`, which it keeps over a restart."""
-    program = JARS / "azurite" / "node_modules" / ".bin" / "azurite-blob"
-    if not program.exists():
-        raise RuntimeError(f"there is no {program}; run: make build/services/azurite")
+    program = made_by("make build/services/azurite", JARS / "azurite" / "node_modules" / ".bin" / "azurite-blob")
     (port,) = free_ports(1)
     argv = [program, "--blobPort", port, "--location", work, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
     server = Server("azurite", argv, port, work, lambda port: b"HTTP/1.1" in _ask(port, _GET, b"HTTP/1.1"))
@@ -323,31 +347,18 @@ def _as_user(user: str | None) -> dict[str, Any]:
 def start_cassandra(work: Path, durable: bool = True) -> Server:
     """Start a Cassandra; takes 5 to 25 seconds.
 
-    Parameters
-    ----------
-    work
-        Its folder.
-    durable
-        Have each write on disk before it is answered; else some time later, as servers are set up by default.
+    `durable`: have each write on disk before it is answered; else some time later, as servers are set up by default.
     """
-    jars = sorted(CASSANDRA_JARS.glob("*.jar"))
-    if not jars:
-        raise RuntimeError(f"no jars of Cassandra in {CASSANDRA_JARS}; run: make servers")
-    java = _java()
+    java = [*_java_of_cassandra(), *(f"-javaagent:{jar}" for jar in sorted((JARS / "cassandra").glob("jamm-*.jar")))]
     cql, storage, jmx = free_ports(3)
-    yaml = (CONFIGURATION / "cassandra.yaml").read_text(encoding="utf-8")
-    for name, value in (("@WORK@", work), ("@CQL@", cql), ("@STORAGE@", storage)):
-        yaml = yaml.replace(name, str(value))
-    if not durable:
-        yaml = yaml.replace("commitlog_sync: batch", "commitlog_sync: periodic\ncommitlog_sync_period: 10s")
-    (work / "cassandra.yaml").write_text(yaml, encoding="utf-8")
+    sync = "batch" if durable else "periodic\ncommitlog_sync_period: 10s"
+    yaml = write_settings(work, "cassandra.yaml", CQL=cql, STORAGE=storage, SYNC=sync)
     lines = (CONFIGURATION / "cassandra.jvm.options").read_text(encoding="utf-8").splitlines()
     options = [line for line in lines if line and not line.startswith("#")]
-    agent = [f"-javaagent:{jar}" for jar in jars if jar.name.startswith("jamm-")]
     argv = [
-        *java, *agent, *options, f"-Dcassandra.config=file://{work}/cassandra.yaml", f"-Dcassandra.storagedir={work}",
+        *java, *options, f"-Dcassandra.config=file://{yaml}", f"-Dcassandra.storagedir={work}",
         f"-Dcassandra.jmx.local.port={jmx}", f"-Dlogback.configurationFile=file://{CONFIGURATION}/logback.xml",
-        "-Dcassandra-foreground=yes", "-cp", f"{CASSANDRA_JARS}/*", "org.apache.cassandra.service.CassandraDaemon",
+        "-Dcassandra-foreground=yes", "-cp", jars_of("cassandra"), "org.apache.cassandra.service.CassandraDaemon",
     ]  # fmt: skip
     return Server("cassandra", argv, cql, work, lambda port: _ask(port) == b"", grace=10, limit=180)
 
@@ -360,16 +371,40 @@ def program(name: str) -> str:
     return found
 
 
-def _java() -> list[str]:
+def made_by(command: str, path: Path) -> Path:
+    """Return a path; if there is nothing, an error says what makes it."""
+    if not path.exists():
+        raise RuntimeError(f"there is no {path}; run: {command}")
+    return path
+
+
+def jars_of(server: str) -> str:
+    """Return the class path of a server of Java's."""
+    return f"{made_by('make servers', JARS / server)}/*"
+
+
+def write_settings(work: Path, name: str, **values: object) -> Path:
+    """Write a file of settings into the folder of a server: ours, with values in the places that it names for them."""
+    text = (CONFIGURATION / name).read_text(encoding="utf-8")
+    for place, value in {**values, "WORK": work}.items():
+        text = text.replace(f"@{place}@", str(value))
+    (work / name).write_text(text, encoding="utf-8")
+    return work / name
+
+
+def java() -> str:
     home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else program("java")
-    printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    return f"{home}/bin/java" if home else program("java")
+
+
+def _java_of_cassandra() -> list[str]:
+    printed = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True).stderr
     version = int(printed.split('"')[1].split(".")[0])
     if version > _LAST_JAVA_OF_CASSANDRA:
         raise RuntimeError(
-            f"Cassandra runs on Java 17 to {_LAST_JAVA_OF_CASSANDRA}; {java} is {version}; set JAVA_HOME"
+            f"Cassandra runs on Java 17 to {_LAST_JAVA_OF_CASSANDRA}; {java()} is {version}; set JAVA_HOME"
         )
-    return [java, *(["-Djava.security.manager=allow"] if version > 17 else [])]
+    return [java(), *(["-Djava.security.manager=allow"] if version > 17 else [])]
 
 
 def _ask(port: int, question: bytes = b"", until: bytes = b"") -> bytes:

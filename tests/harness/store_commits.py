@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trident.state.txid import Sentinel, Txid
@@ -36,13 +36,20 @@ def update(state: Any, counts: Mapping[Any, int]) -> list[Any]:
     return list(state.multi_update(keys, [CombinerValueUpdater(add, n) for n in counts.values()]))
 
 
-def commit(state: Any, log: Log, number: int, attempt: int, counts: Mapping[Any, int], record: bool = True) -> None:
+def commit_by(
+    state: Any, log: Log, number: int, act: Callable[..., object], *given: Any, attempt: int = 0, record: bool = True
+) -> None:
+    """Commit a batch that does something."""
     txid = log.txid(number, attempt)
     state.begin_commit(txid)
-    update(state, counts)
+    act(*given)
     state.commit(txid)
     if record:
         log.record(txid)
+
+
+def commit(state: Any, log: Log, number: int, attempt: int, counts: Mapping[Any, int], record: bool = True) -> None:
+    commit_by(state, log, number, update, state, counts, attempt=attempt, record=record)
 
 
 def values(state: Any, *words: str) -> list[Any]:

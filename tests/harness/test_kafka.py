@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.harness import kafka_servers
+from tests.harness import servers
 from tests.harness.kafka_servers import KafkaCluster, start_kafka
 from tests.harness.kafka_topics import Record, Topics
 
@@ -81,6 +81,6 @@ def test_a_paused_broker_answers_again_when_it_goes_on(kafka_server: KafkaCluste
 
 
 def test_missing_jars_are_an_error_that_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_servers, "KAFKA_JARS", tmp_path)
-    with pytest.raises(RuntimeError, match="no jars of Kafka in .*; run: make servers"):
+    monkeypatch.setattr(servers, "JARS", tmp_path)
+    with pytest.raises(RuntimeError, match="there is no .*/kafka; run: make servers"):
         start_kafka(tmp_path)

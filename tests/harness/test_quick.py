@@ -1,4 +1,4 @@
-"""A test that starts a JVM or a server and is not marked so fails; other tests are quick."""
+"""Which tests are quick, which cases the default run takes, and how it is shared out among processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.harness.quick import chosen
+from tests.harness.workers import number_of_workers, piece
 
 ROOT = Path(__file__).parents[2]
 JVM = "from trident.spark.session import spark_session; spark_session('t')"
@@ -44,23 +47,20 @@ def test_nothing():
 """
 
 
+def run_of(folder: Path, *words: str) -> str:
+    """Run the tests in a folder as those of this project; return what is printed."""
+    command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "tests.conftest", folder, *words]
+    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    return done.stdout
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_quick_test_starts_neither_a_jvm_nor_a_server(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "tests.conftest", "-v", tmp_path]
-    done = subprocess.run(
-        [*map(str, command), "-m", "quick or server"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    said = run_of(tmp_path, "-v", "-m", "quick or server")
     verdicts = {
-        line.split()[0].split("::")[1]: line.split()[1]
-        for line in done.stdout.splitlines()
-        if "::" in line.split(" ")[0]
+        line.split()[0].split("::")[1]: line.split()[1] for line in said.splitlines() if "::" in line.split(" ")[0]
     }
     assert verdicts == {
         "test_jvm": "FAILED",
@@ -69,6 +69,71 @@ def test_a_quick_test_starts_neither_a_jvm_nor_a_server(tmp_path: Path) -> None:
         "test_fixture": "PASSED",
         "test_mark": "PASSED",
         "test_nothing": "PASSED",
-    }, done.stdout
-    assert done.stdout.count("mark it with spark: java") >= 2  # the summary may repeat it
-    assert "test_it.py::test_server starts redis-server; mark it with server" in done.stdout
+    }, said
+    assert said.count("mark it with spark: java") >= 2  # the summary may repeat it
+    assert "test_it.py::test_server starts redis-server; mark it with server" in said
+
+
+SAMPLES = """
+import pytest
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("color", ["red", "blue"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_matrix(size, color):
+    assert color != "blue"
+
+@pytest.mark.long
+def test_long():
+    pass
+
+def test_plain():
+    pass
+"""
+
+
+def test_a_few_cases_have_as_many_values_as_they_can() -> None:
+    cases = [{"color": color, "size": size} for color in range(2) for size in range(3)]
+    assert [cases[number] for number in sorted(chosen(cases, 3))] == [
+        {"color": 0, "size": 0},
+        {"color": 0, "size": 2},
+        {"color": 1, "size": 1},
+    ]
+    assert chosen(cases, 100) == set(range(6))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "run"), [([], 3), (["-m", "not soak"], 8)])
+def test_the_default_run_takes_a_sample_and_names_failures_at_once(tmp_path: Path, words: list[str], run: int) -> None:
+    (tmp_path / "test_it.py").write_text(SAMPLES, encoding="utf-8")
+    said = run_of(tmp_path, *words)
+    progress = said.partition("= FAILURES =")[0]
+    failed = sum("FAILED test_it.py::test_matrix[" in line for line in progress.splitlines())
+    assert (
+        "FAILED test_it.py::test_matrix[2-blue]" in progress
+    )  # the second of a sample has other values than the first
+    assert f"{failed} failed, {run - failed} passed" in said, said
+    assert failed == (3 if words else 1)
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "of"),
+    [
+        ("tests/test_fields.py::test_a[b]", "tests/test_fields.py"),
+        ("tests/a/test_b.py::TestC::test_d[tests/x.py::y]", "tests/a/test_b.py"),
+        ("tests/states/cassandra/test_cassandra.py::test_a", "cassandra"),
+        ("tests/stores/test_campaigns.py::test_a_store_passes_a_campaign[cassandra-kills]", "cassandra"),
+        (
+            "tests/stores/test_campaigns.py::test_a_store_passes_a_campaign[redis-kills]",
+            "tests/stores/test_campaigns.py",
+        ),
+        ("tests/states/delta/test_delta_spark.py::test_a", "delta on spark"),
+    ],
+)
+def test_a_file_is_a_piece_and_what_shares_something_slow_is_one(nodeid: str, of: str) -> None:
+    assert piece(nodeid) == of
+
+
+def test_there_is_a_process_more_than_cores_within_bounds() -> None:
+    assert 1 <= number_of_workers() <= 4

@@ -173,7 +173,6 @@ class Gates:
             return self._events.setdefault(name, threading.Event())
 
     def clear(self) -> None:
-        """Close all gates."""
         with self._lock:
             self._events.clear()
 
@@ -219,7 +218,6 @@ class Points:
 
 
 def counted(rows: Iterable[Any]) -> dict[Any, int]:
-    """Count equal items."""
     counts: dict[Any, int] = {}
     for row in rows:
         counts[row] = counts.get(row, 0) + 1

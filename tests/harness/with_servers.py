@@ -19,9 +19,6 @@ from pathlib import Path
 from tests.harness.kafka_servers import start_kafka
 from tests.harness.servers import ROOT, start_redis
 
-__all__ = ["run_with"]
-
-
 Started = tuple[Callable[[], None], dict[str, str]]
 """What stops a server, and the variable that names its address."""
 

@@ -9,9 +9,7 @@ import threading
 from pathlib import Path
 from typing import Literal
 
-from tests.harness.passing import BUFFER, Passing, Pump
-
-__all__ = ["HOW", "How", "Withheld", "WithheldApart"]
+from tests.harness.proxy import BUFFER, Passing, Pump
 
 How = Literal["never", "late", "unasked", "dropped", "error"]
 HOW: tuple[How, ...] = ("never", "late", "unasked", "dropped", "error")
@@ -46,7 +44,6 @@ class Withheld(Passing):
             return self._how if self.requests == self._at else None  # type: ignore[return-value]
 
     def error_of(self, client: socket.socket) -> None:
-        """Answer with the error."""
         client.sendall(self._error)
 
 
@@ -68,7 +65,6 @@ class WithheldApart:
         return self._line()
 
     def close(self) -> None:
-        """End the process."""
         self._process.kill()
         self._process.communicate()
 

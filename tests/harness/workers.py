@@ -17,8 +17,6 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-__all__ = ["FilesInTurn", "longest_first", "number_of_workers"]
-
 _MEMORY = 4 << 30  # of a process of tests: a session of Spark, what tests start besides, a Cassandra in one of them
 # What a test takes, about, in tenths of a second: the sum over a file decides only when it starts.
 _COSTS = {"spark": 10, "server": 5, "slow": 20}

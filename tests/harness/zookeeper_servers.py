@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
-from tests.harness.servers import CONFIGURATION, JARS, Server, free_ports, program
+from tests.harness.servers import QUICK_JAVA, Server, Servers, free_ports, jars_of, java, write_settings
 
-__all__ = ["ZooKeeperEnsemble", "start_zookeeper"]
-
-ZOOKEEPER_JARS = JARS / "zookeeper"
-_MEMORY = ("-Xms16m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-XX:-UsePerfData")
 _COMMIT_LOG = "-Dzookeeper.commitLogCount=50"  # it keeps so many transactions in memory, each of up to a megabyte
 
 
-class ZooKeeperEnsemble:
-    """All members of a ZooKeeper, in the order of their numbers 1, 2, …"""
-
-    def __init__(self, members: list[Server]) -> None:
-        self.members = members
+class ZooKeeperEnsemble(Servers):
+    """All members of a ZooKeeper."""
 
     @property
     def hosts(self) -> str:
-        """What a client is given: every member."""
-        return ",".join(member.address for member in self.members)
+        """What a client is given."""
+        return self.addresses
 
     def leader(self) -> Server | None:
         """Return the member that leads; None while they elect one."""
         return next((each for each in self.members if each.runs and _mode(each.port) in ("leader", "standalone")), None)
-
-    def restart(self) -> None:
-        """Start every member again that was killed."""
-        for member in self.members:
-            if not member.runs:
-                member.start()
-
-    def stop(self) -> None:
-        """End all members."""
-        for member in self.members:
-            member.kill()
 
 
 def start_zookeeper(work: Path, members: int = 1) -> ZooKeeperEnsemble:
@@ -47,8 +28,6 @@ def start_zookeeper(work: Path, members: int = 1) -> ZooKeeperEnsemble:
 
     A member of an ensemble is ready when its process is up: it serves only when it has found a majority.
     """
-    if not any(ZOOKEEPER_JARS.glob("*.jar")):
-        raise RuntimeError(f"no jars of ZooKeeper in {ZOOKEEPER_JARS}; run: make servers")
     ports = free_ports(3 * members)
     names = "\n".join(
         f"server.{number + 1}=127.0.0.1:{ports[3 * number + 1]}:{ports[3 * number + 2]}" for number in range(members)
@@ -67,17 +46,13 @@ def start_zookeeper(work: Path, members: int = 1) -> ZooKeeperEnsemble:
 def _start_member(work: Path, number: int, port: int, members: str) -> Server:
     (work / "data").mkdir(parents=True)
     (work / "data" / "myid").write_text(f"{number}\n", encoding="utf-8")
-    text = (CONFIGURATION / "zookeeper.properties").read_text(encoding="utf-8")
-    for name, value in {"WORK": work, "PORT": port, "MEMBERS": members}.items():
-        text = text.replace(f"@{name}@", str(value))
-    (work / "zookeeper.properties").write_text(text, encoding="utf-8")
-    home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else program("java")
+    settings = write_settings(work, "zookeeper.properties", PORT=port, MEMBERS=members)
     main = f"org.apache.zookeeper.server.{'quorum.QuorumPeerMain' if members else 'ZooKeeperServerMain'}"
-    argv = [java, *_MEMORY, _COMMIT_LOG, "-Dzookeeper.jmx.log4j.disable=true", "-cp", f"{ZOOKEEPER_JARS}/*", main]
+    options = ["-Xms16m", "-Xmx256m", *QUICK_JAVA, _COMMIT_LOG, "-Dzookeeper.jmx.log4j.disable=true"]
+    argv = [java(), *options, "-cp", jars_of("zookeeper"), main, settings]
     # Only one that serves tells its mode; one that still looks for others answers that it does not serve.
     answers = (lambda at: bool(_srvr(at))) if members else (lambda at: "Mode:" in _srvr(at))
-    return Server(f"ZooKeeper {number}", [*argv, work / "zookeeper.properties"], port, work, answers, grace=2.0)
+    return Server(f"ZooKeeper {number}", argv, port, work, answers, grace=2.0)
 
 
 def _srvr(port: int) -> str:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import re
 import signal
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
-from spouts import FixedBatchSpout
 from tests.harness.commands import COUNTS, last_txid, trident, until, write_module
 from tests.harness.commands import started as command
-from tests.harness.topology_runs import WAIT_S, FailTimes, keep
-from tests.observe.watching import started, word_topology
-from trident import BatchFailedError, TridentTopology
+from tests.harness.topology_runs import WAIT_S
+from tests.observe.watching import failing, started, word_topology
+from trident import BatchFailedError
 from trident.observe import AttemptFailed, BatchCommitted, JsonFormatter, TopologyStarted, TopologyTerminated
 from trident.observe.events import event_logger, event_of
 
@@ -33,17 +31,10 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def failing(folder: Path) -> TridentTopology:
-    topology = TridentTopology("failing")
-    stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"]))
-    keep(stream.each("x", FailTimes(folder, "b", 9, RuntimeError("no b")), "y"))
-    return topology
-
-
 def test_events_are_records_with_levels_and_sentences(log: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with (
         pytest.raises(BatchFailedError),
-        started(failing(tmp_path), max_spout_pending=1, max_batch_attempts=2, retry_backoff_ms=0) as running,
+        started(failing("failing", tmp_path), max_spout_pending=1, max_batch_attempts=2, retry_backoff_ms=0) as running,
     ):
         running.await_termination(WAIT_S)
     told = [record for record in log.records if record.name == event_logger.name]
@@ -157,15 +148,10 @@ def test_the_command_tells_an_error_once_and_as_json(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_command_serves_metrics_until_it_is_stopped(folder: Path) -> None:
     with command("run", "counts:endless", *IN_PROCESS, "--metrics-port", "0", cwd=folder) as running:
-        assert running.process.stdout is not None
-        said = running.process.stdout.readline()
-        assert said.startswith("counts: metrics at http://127.0.0.1:")
-        url = urlsplit(said.split()[-1])
+        said = running.says(r"^counts: metrics at http://127.0.0.1:.*")
         until(lambda: last_txid(folder / "trident-log" / "counts") >= 2, "batches are committed")
-        connection = http.client.HTTPConnection(url.netloc, timeout=30)
-        connection.request("GET", url.path)
-        text = connection.getresponse().read().decode()
-        connection.close()
+        with urlopen(said.split()[-1], timeout=30) as answer:
+            text = answer.read().decode()
         running.signal(signal.SIGINT)
         code, out, problems = running.end()
     assert 'trident_batches_committed_total{topology="counts"}' in text

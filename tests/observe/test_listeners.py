@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
-from tests.harness.topology_runs import GATES, WAIT_S, FailTimes, keep
-from tests.observe.watching import Kept, started, threads_of, word_topology
+from tests.harness.topology_runs import GATES, WAIT_S, keep
+from tests.observe.watching import Kept, failing, started, threads_of, word_topology
 from trident import BatchFailedError, TridentTopology
 from trident.observe import (
     AttemptFailed,
@@ -23,14 +23,6 @@ from trident.observe import (
 from trident.runtime.running import RunningTopology
 
 DELIVERY = "trident.observe.monitoring"
-
-
-def failing(folder: Path, times: int) -> TridentTopology:
-    """Return a topology whose second batch fails so many times."""
-    topology = TridentTopology("failing")
-    stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"]))
-    keep(stream.each("x", FailTimes(folder, "b", times, RuntimeError("no b")), "y"))
-    return topology
 
 
 def test_a_listener_is_told_of_start_batches_and_end(engine: str) -> None:
@@ -74,7 +66,7 @@ def test_rows_that_are_exchanged_are_counted_as_shuffled(engine: str) -> None:
 
 def test_a_failed_attempt_is_an_event_that_says_what_follows(tmp_path: Path) -> None:
     kept = Kept()
-    with started(failing(tmp_path, 1), kept, max_spout_pending=1) as running:
+    with started(failing("failing", tmp_path, 1), kept, max_spout_pending=1) as running:
         running.process_all_available()
     assert kept.names == ["topologyStarted", "batchCommitted", "attemptFailed", "batchCommitted", "topologyTerminated"]
     failed, batch = kept.events[2:4]
@@ -89,7 +81,7 @@ def test_an_end_by_an_error_is_told_after_the_attempts_that_failed(tmp_path: Pat
     kept = Kept()
     with (
         pytest.raises(BatchFailedError),
-        started(failing(tmp_path, 9), kept, max_spout_pending=1, max_batch_attempts=2) as running,
+        started(failing("failing", tmp_path), kept, max_spout_pending=1, max_batch_attempts=2) as running,
     ):
         running.await_termination(WAIT_S)
     attempts = [event.will_retry for event in kept.events if isinstance(event, AttemptFailed)]

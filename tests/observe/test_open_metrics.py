@@ -13,14 +13,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from prometheus_client import parser
+from prometheus_client import CollectorRegistry, parser
+from prometheus_client import generate_latest as prometheus_text
 from prometheus_client.openmetrics import parser as openmetrics_parser
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import WAIT_S, FailTimes, keep
-from tests.observe.watching import started, threads_of, word_topology
+from tests.harness.topology_runs import WAIT_S
+from tests.observe.watching import failing, listens, started, threads_of, word_topology
 from trident import BatchFailedError, TridentTopology
+from trident.counts import KeyCounts
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.observe import open_metrics
 from trident.observe.at_work import AtWork
@@ -31,7 +34,6 @@ from trident.observe.time_series import WINDOWS_S, TimeSeries
 from trident.observe.topology_status import TopologyStatus
 from trident.operations import Count, Function
 from trident.runtime.running import RunningTopology
-from trident.state.key_counts import KeyCounts
 from trident.tuples import TridentCollector, TridentTuple
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
@@ -162,9 +164,7 @@ def test_batches_that_were_processed_twice_are_counted() -> None:
 
 
 def test_failed_attempts_and_dead_letters_are_counted(tmp_path: Path) -> None:
-    topology = TridentTopology("failures")
-    stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"]))
-    keep(stream.each("x", FailTimes(tmp_path, "b", 9, RuntimeError("no b")), "y"))
+    topology = failing("failures", tmp_path)
     conf: dict[str, Any] = {
         "on_poison": "dead_letter",
         "max_batch_attempts": 3,
@@ -204,36 +204,17 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) 
     assert threads_of("late") == []
 
 
-def test_an_address_of_another_machine_is_refused() -> None:
-    with pytest.raises(ConfigError, match="metrics cannot be served at 192.0.2.1:0: Cannot assign requested address$"):
-        started(word_topology("elsewhere", 1, "a"), metrics_port=0, metrics_host="192.0.2.1")
-
-
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_what_is_no_port_is_refused(port: int) -> None:
-    with pytest.raises(ConfigError, match=f"metrics_port={port}: must be a port from 0 to 65535"):
-        started(word_topology("port", 1, "a"), metrics_port=port)
-
-
-def port_is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
 def test_the_port_is_freed_at_the_end_whatever_ends_the_topology(tmp_path: Path) -> None:
     with started(word_topology("freed", 1, "a"), metrics_port=0) as running:
         port = urlsplit(running.metrics_url or "").port or 0
-        assert not port_is_free(port)
+        assert listens(port)
         idle = socket.create_connection(("127.0.0.1", port))  # a client that never asks
-    assert port_is_free(port)
+    assert not listens(port)
     idle.close()
-    topology = TridentTopology("broken")
-    stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["b"]))
-    keep(stream.each("x", FailTimes(tmp_path, "b", 9, RuntimeError("no b")), "y"))
+    topology = failing("broken", tmp_path)
     with pytest.raises(BatchFailedError), started(topology, metrics_port=port, max_batch_attempts=1) as broken:
         broken.await_termination(WAIT_S)
-    assert port_is_free(port)
+    assert not listens(port)
     assert threads_of("freed") + threads_of("broken") == []
 
 
@@ -327,6 +308,15 @@ def test_counters_with_ever_new_names_do_not_become_ever_more_metrics() -> None:
     found = [key for key in told(metrics) if key[0] == "trident_operation_count_total"]
     assert len(found) == 201
     assert told(metrics)["trident_operation_count_total", OTHER] == 800
+
+
+def test_a_name_that_has_no_form_in_utf_8_does_not_end_the_scrape() -> None:
+    metrics, registry = Metrics("t"), CollectorRegistry()
+    metrics.take(batch(1, 0.1, {"Parse/caf\udce9": 1}))
+    registry.register(metrics)
+    writers: tuple[Any, Any] = openmetrics_text, prometheus_text
+    for text in (each(registry) for each in writers):
+        assert rb'counter="Parse/caf\\udce9"' in text
 
 
 def test_a_scrape_tells_what_each_operation_did() -> None:

@@ -48,9 +48,9 @@ def test_windows_have_what_was_committed_within_them(seed: int) -> None:
         now += randomly.choice((0.0, 1.5, 40.0, 700.0, 20_000.0))
         rows, tries = randomly.randint(0, 9), randomly.choice((1, 1, 1, 3))
         for _ in range(tries - 1):
-            totals.failed("s/Split", now)
+            totals.add_failure("s/Split", now)
         event, output, committed = batch(txid, now, rows, tries)
-        totals.committed(event, output, committed, in_executors=False)
+        totals.add_batch(event, output, committed, in_executors=False)
         happened.append((now, rows, tries))
         if randomly.random() < 0.3:
             check(totals, happened, now + randomly.choice((0.0, 5.0)), operations, edges)

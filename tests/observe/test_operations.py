@@ -252,6 +252,8 @@ def test_a_heartbeat_tells_the_page_in_a_few_kilobytes(counted: Any) -> None:
     assert {each["boltId"] for each in told["bolts"]} == {"s/Split/Count@count", "s/Split"}
     assert told["topologyStats"][-1]["tuples"] == 4
     assert len(json.dumps(told)) < 4000
+    surrogate = {**page, "health": {"lastFailure": "caf\udce9"}}  # of the name of a file, in an error
+    assert heartbeat_of(surrogate)["bolts"] == told["bolts"]
 
 
 @pytest.mark.parametrize(("components", "omits"), [(20, False), (500, True)])

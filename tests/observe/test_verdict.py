@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trident.naming import duration
-from trident.observe.at_work import AtWork, RunningBatch, RunningCall, StallLog, is_stalled, stalls
+from trident.observe.at_work import AtWork, RunningBatch, RunningCall, StallLog, is_stalled, place_of, stalls, verdict
 from trident.observe.topology_status import heartbeat_of
-from trident.observe.verdict import verdict
 
 _OF_CLUSTER = ("statusReason", "heardSecondsAgo", "driverDied")
 CALL = RunningCall("count", (4,), 0, 40.0, "execute (bolts.py, line 9): wait()")
@@ -277,3 +278,9 @@ def test_what_stalls_is_logged_once_and_again_when_it_stalls_again(caplog: pytes
 )
 def test_durations_have_two_units(of: float, text: str) -> None:
     assert duration(of) == text
+
+
+def test_a_place_is_told_though_a_path_of_imports_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder: Any = Path(__file__).parent
+    monkeypatch.setattr(sys, "path", [folder, *sys.path])
+    assert "(test_verdict.py, line " in place_of(sys._getframe())

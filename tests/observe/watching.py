@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import QUICK
+from tests.harness.topology_runs import QUICK, FailTimes, keep
 from trident import TridentTopology
 from trident.observe import (
     AttemptFailed,
@@ -58,6 +60,14 @@ def word_topology(name: str, size: int, words: str, state: Any = None) -> Triden
     return topology
 
 
+def failing(name: str, folder: Path, times: int = 9) -> TridentTopology:
+    """Return a topology of two batches, the second of which fails so many times."""
+    topology = TridentTopology(name)
+    stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"]))
+    keep(stream.each("x", FailTimes(folder, "b", times, RuntimeError("no b")), "y"))
+    return topology
+
+
 def started(
     topology: TridentTopology, *listeners: TopologyListener, engine: str = "in_process", **conf: Any
 ) -> RunningTopology:
@@ -68,3 +78,8 @@ def threads_of(topology: str) -> list[str]:
     """Return the threads that a topology has for those who watch it."""
     names = (f"trident-{topology}-listener", f"trident-{topology}-metrics")
     return [each.name for each in threading.enumerate() if each.name in names]
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

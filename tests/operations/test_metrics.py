@@ -15,6 +15,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsState, keep, run_all, start, touch
 from trident import Stream, TridentCollector, TridentTopology, TridentTuple
+from trident.counts import add_counts, count_again, counting
 from trident.fields import Fields
 from trident.operations import (
     Aggregator,
@@ -29,7 +30,6 @@ from trident.operations import (
     Sum,
     TridentOperationContext,
 )
-from trident.operations.metrics import add_counts, count_again, counting
 
 
 class Counted:

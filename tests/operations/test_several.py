@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -86,7 +88,7 @@ def aggregated(given_: dict[str, Any], tables: Sequence[pa.Table], grouped: bool
     """Aggregate the tables of a batch as tasks do, and merge them as the driver does."""
     made = several(given_, FIELDS, "s", aggregate_type)
     group = FIELDS.select(["k"]) if grouped else Fields()
-    aggregation = Aggregation(group, grouped, FIELDS, made, value_of(made, "out"), True)
+    aggregation = Aggregation(FIELDS, made, value_of(made, "out"), True, group)
     keys, values = merge_partials(aggregation, [partial("a", aggregation, one, TupleErrors()) for one in tables])
     assert len(set(keys)) == len(keys)
     return dict(zip(keys, values, strict=True))
@@ -271,30 +273,41 @@ def test_means_of_decimals_are_exact_however_a_stream_is_cut() -> None:
     made = several({"mean": Avg("n")}, fields, "s", aggregate_type)
     assert made.parts[0].outputs.types == ("decimal(38,6)", "decimal(38,2)", "bigint")
     rows = [Decimal("0.01"), Decimal("0.02"), Decimal("0.02")]
-    values = [made.init(_tuple(fields, one)) for one in rows]
+    values = [made.init(TridentTuple(fields, (one,))) for one in rows]
     left = made.combine(made.combine(values[0], values[1]), values[2])
     assert left == made.combine(values[0], made.combine(values[1], values[2]))
     assert left["mean"] == Decimal("0.016667")
-
-
-def _tuple(fields: Fields, *values: Any) -> Any:
-    from trident.tuples import TridentTuple
-
-    return TridentTuple(fields, values)
 
 
 def test_a_sketch_counts_many_values_in_bounded_bytes() -> None:
     made = several({"n": CountDistinct("k", approximate=True)}, FIELDS, "s", aggregate_type)
     value, merged = made.zero(), made.zero()
     for number in range(3_000):
-        one = made.init(_tuple(FIELDS.select(["k"]), f"user {number % 1_500}"))
+        one = made.init(TridentTuple(FIELDS.select(["k"]), (f"user {number % 1_500}",)))
         value = made.combine(value, one)
         if number % 100 == 99:  # in parts, as batches are
             merged, value = made.combine(merged, value), made.zero()
     assert abs(merged["n"] - 1_500) < 1_500 * 0.05
     assert len(merged["n_sketch"]) < 2_200
-    few = made.combine(made.init(_tuple(FIELDS.select(["k"]), "a")), made.init(_tuple(FIELDS.select(["k"]), "b")))
+    few = made.combine(
+        made.init(TridentTuple(FIELDS.select(["k"]), ("a",))), made.init(TridentTuple(FIELDS.select(["k"]), ("b",)))
+    )
     assert few["n"] == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        ([Decimal("1" * 38), Decimal("1" * 37 + "2")], 2),  # Python rounds to 28 digits where it is not told otherwise
+        ([Decimal("1.50"), Decimal("1.5")], 1),
+        ([datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))], 1),
+        ([datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=ZoneInfo("UTC"))], 1),
+    ],
+)
+def test_a_sketch_takes_equal_values_for_one_and_others_for_two(values: list[Any], count: int) -> None:
+    sketch = CountDistinct("v", approximate=True)
+    one, other = (sketch.init(TridentTuple(Fields("v"), (value,))) for value in values)
+    assert sketch.combine(one, other)[0] == count
 
 
 def test_more_distinct_values_than_are_remembered_fail_the_batch() -> None:
@@ -378,6 +391,15 @@ def test_bad_aggregates_are_named(given_: dict[str, Any], told: str | None) -> N
         return
     with pytest.raises(TopologyError, match=told):
         declare(MemoryMapState(), given_)
+
+
+@pytest.mark.parametrize("values", [0, -1, 1.5, True, "3", None])
+@pytest.mark.parametrize(
+    "make", [lambda n: TopN(n, "n"), lambda n: Collect("n", most=n), lambda n: CountDistinct("n", most=n)]
+)
+def test_how_many_values_are_kept_is_a_whole_number_of_one_or_more(make: Any, values: Any) -> None:
+    with pytest.raises(ValueError, match="takes how many values to keep, at least 1; got "):
+        make(values)
 
 
 # ---- a NaN and a negative zero, sums beyond their types ----------------------------------------------------------------

@@ -12,6 +12,7 @@ from states.memory import MemoryMapState
 from trident import Fields, Stream, TopologyError, TridentTopology
 from trident.operations import Aggregator, BaseQueryFunction, BaseStateUpdater, Count, FilterNull, MapGet, Split, Sum
 from trident.planner import Plan, make_plan
+from trident.planner.plan import misplaced_states, place
 from trident.state import StateSpec
 
 
@@ -179,12 +180,6 @@ def test_a_state_says_its_number_of_partitions_or_the_hint_does(topology: Triden
     assert plan_of(topology).partitions == {"one": 1, "four": 4, "two": 2}
 
 
-def test_a_plan_holds_no_engine_and_can_be_pickled(topology: TridentTopology) -> None:
-    lines(topology).each("line", Split(), "word").persistent_aggregate(MemoryMapState(), Count(), "count")
-    plan = plan_of(topology)
-    assert order(pickle.loads(pickle.dumps(plan))) == order(plan)
-
-
 class Own(Aggregator[Any]):
     output_types = ("bigint",)
 
@@ -341,9 +336,89 @@ def test_ids_of_many_merges_and_joins_are_found_quickly(topology: TridentTopolog
     assert [spout.id for spout in graph.sources_of(graph.nodes[-1].id)] == ["lines"]
 
 
-def test_a_plan_with_exchanges_can_be_pickled(topology: TridentTopology) -> None:
+def test_a_plan_holds_no_engine_and_can_be_pickled(topology: TridentTopology) -> None:
     stream = lines(topology)
     topology.join(stream.shuffle(), "line", stream.partition(max), "line", "line, a, b, c, d").peek(print)
     plan = plan_of(topology)
     again = pickle.loads(pickle.dumps(plan))
     assert (again.levels, again.exchanges.keys()) == (plan.levels, plan.exchanges.keys())
+
+
+# ---- which commits executors can run, in which level of the job --------------------------------------------------------
+
+
+def counted(stream: Any, name: str) -> Any:
+    return stream.group_by("line").persistent_aggregate(MemoryMapState(), Count(), "n", state_name=name)
+
+
+def levels_of(topology: TridentTopology, *states: str) -> list[list[str]]:
+    placed = place(make_plan(topology.graph()), states)
+    return [sorted(level) for level in placed.levels[placed.processing :]]
+
+
+def test_a_state_is_a_level_with_a_partition_for_each_of_the_states(topology: TridentTopology) -> None:
+    counted(lines(topology), "counts").parallelism_hint(3)
+    placed = place(make_plan(topology.graph()), ["counts"])
+    ((entry,),) = placed.levels
+    assert placed.exchanges[entry].partitions == 3
+    (sink,) = placed.fragments["lines"].sinks
+    assert sink.routing is not None
+    assert (sink.target, sink.routing.kind, str(sink.routing.fields)) == (entry, "key", "line: string")
+
+
+def test_states_that_do_not_feed_each_other_commit_in_one_stage_and_what_is_behind_a_state_later(
+    topology: TridentTopology,
+) -> None:
+    stream = lines(topology)
+    first, _ = counted(stream, "first"), counted(stream, "second")
+    counted(first.new_values_stream(), "behind")
+    assert [len(level) for level in levels_of(topology, "first", "second", "behind")] == [2, 1]
+
+
+def test_a_query_of_the_state_before_the_batch_runs_before_the_update(topology: TridentTopology) -> None:
+    counts = counted(lines(topology), "counts")
+    lines(topology, "asked").state_query(counts, "line", MapGet(), "c").peek(print)
+    levels = levels_of(topology, "counts")
+    assert ["asked" in level[0] for level in levels] == [True, False]
+
+
+def test_a_query_that_sees_its_batch_runs_after_the_update(topology: TridentTopology) -> None:
+    counts = counted(lines(topology), "counts")
+    lines(topology, "asked").state_query(counts, "line", MapGet(), "c", sees="this_batch").peek(print)
+    levels = levels_of(topology, "counts")
+    assert ["asked" in level[0] for level in levels] == [False, True]
+
+
+def test_every_query_that_sees_its_batch_runs_after_the_update(topology: TridentTopology) -> None:
+    counts = counted(lines(topology), "counts")
+    for name in ("first", "second"):
+        lines(topology, name).state_query(counts, "line", MapGet(), "c", sees="this_batch").peek(print)
+    update, queries = levels_of(topology, "counts")
+    assert (len(update), len(queries)) == (1, 2)
+
+
+def test_a_state_behind_one_of_the_driver_is_misplaced(topology: TridentTopology) -> None:
+    first = counted(lines(topology), "first")
+    counted(first.new_values_stream(), "behind")
+    plan = make_plan(topology.graph())
+    assert list(misplaced_states(plan, ["behind"])) == ["behind"]
+    assert "which the driver commits" in misplaced_states(plan, ["behind"])["behind"]
+    assert misplaced_states(plan, ["first"]) == misplaced_states(plan, ["first", "behind"]) == {}
+
+
+def test_what_the_driver_commits_behind_a_placed_state_stays_with_the_driver(topology: TridentTopology) -> None:
+    first = counted(lines(topology), "first")
+    counted(first.new_values_stream(), "behind")
+    placed = place(make_plan(topology.graph()), ["first"])
+    (entry,) = placed.commits
+    (sink,) = placed.fragments[entry].sinks
+    assert sink.routing is None
+    assert sink.target not in placed.fragments
+
+
+def test_a_placement_that_does_not_exist_is_refused(topology: TridentTopology) -> None:
+    counts = counted(lines(topology), "counts")
+    with pytest.raises(
+        TopologyError, match=r"placement\('workers'\) of state 'counts': expected one of 'auto', 'driver'"
+    ):
+        counts.placement("workers")

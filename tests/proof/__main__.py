@@ -22,7 +22,6 @@ from tests.proof.proof_table import save, table
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run and print."""
     parser = argparse.ArgumentParser(description="Run the rows of the proof, and print what came of them.")
     parser.add_argument("--row", action="append", choices=list(ROWS), help="only this one; may be repeated")
     parser.add_argument("--seeds", type=int, help="how many of what a row counts first, in place of its full number")

@@ -23,16 +23,13 @@ from tests.crash.matrix import delta_cases
 from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
 from tests.harness.commands import environment
 from tests.harness.kafka_topics import Topics
-from tests.proof.proof_row import Trial
-from tests.proof.proof_servers import RowServers
+from tests.proof.proof_row import RowServers, Trial
 from tests.spouts import test_killed_drivers
 from tests.spouts.kafka import test_kafka_driver_kills
 from tests.spouts.kafka.broker_kills import POINTS, kill_a_broker
 from tests.spouts.redis import test_redis_stream_crashes
 from tests.stores.campaigns import CAMPAIGNS
 from tests.stores.catalog import STORES, Home
-
-__all__ = ["killed", "servers_killed"]
 
 _HOMES = ("files", "files", "postgres", "s3", "zookeeper")
 _FAULTS = 4

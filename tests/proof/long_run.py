@@ -11,17 +11,13 @@ from pathlib import Path
 import psutil
 import redis
 
-from tests.benchmarks._flat_run import _sizes
-from tests.benchmarks._flatness import change_of
+from tests.benchmarks._flatness import _sizes, change_of
 from tests.cluster.daemons.campaign import Campaign
 from tests.cluster.daemons.counted import committed
 from tests.cluster.daemons.ledgers import LEDGERS, check_ledger, submit_ledger, write_ledgers
 from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
 from tests.harness.commands import until
-from tests.proof.proof_row import Trial
-from tests.proof.proof_servers import RowServers
-
-__all__ = ["grown", "long_run"]
+from tests.proof.proof_row import RowServers, Trial
 
 _BATCHES = 100
 _HOUR_S = 3600.0

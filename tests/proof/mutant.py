@@ -19,16 +19,10 @@ class StaleMutantError(AssertionError):
 class Mutant:
     """One bug.
 
-    Attributes
-    ----------
-    name
-        What is wrong in it, in a few words.
-    file
-        The file with the bug, in the project.
-    old, new
-        The snippet that is replaced, which the file has exactly once, and what it becomes.
-    tests
-        Files or node ids; one of their tests has to fail.
+    `name`: what is wrong in it, in a few words.
+    `file`: the file with the bug, in the project.
+    `old`, `new`: the snippet that is replaced, which the file has exactly once, and what it becomes.
+    `tests`: files or node ids; one of their tests has to fail.
     """
 
     name: str

@@ -132,14 +132,9 @@ def run(
 ) -> list[Verdict]:
     """Let mutants live, at most `limit` of those whose names have one of the texts `only`; return what became of each.
 
-    Parameters
-    ----------
-    seed
-        Chooses the mutants, if not all are taken, and what random tests try.
-    jobs
-        How many live at the same time, each in its own copy.
-    trusted
-        Take for granted that the tests pass without a mutant.
+    `seed`: chooses the mutants, if not all are taken, and what random tests try.
+    `jobs`: how many live at the same time, each in its own copy.
+    `trusted`: take for granted that the tests pass without a mutant.
     """
     chosen = [each for each in MUTANTS if any(text in each.name for text in only)]
     if limit is not None and limit < len(chosen):
@@ -203,7 +198,6 @@ def _cell(test: str | None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run and print."""
     parser = argparse.ArgumentParser(description="Seed bugs, and show that the tests catch each of them.")
     parser.add_argument("--only", action="append", help="only mutants with this text in their name; may be repeated")
     parser.add_argument("--limit", type=int, help="at most so many, chosen by the seed")

@@ -90,7 +90,7 @@ OF_LOGS = (
         _READER,
         "if has_records and not trust_last and self._being_replaced(segment, later):",
         "if False:",
-        ("tests/coordination/test_log_owner.py::test_a_reader_passes_over_a_record_that_a_claim_may_have_fenced",),
+        ("tests/coordination/test_log_files.py::test_a_reader_passes_over_a_record_that_a_claim_may_have_fenced",),
     ),
     Mutant(
         "log in files: a record counts although another driver took over meanwhile",
@@ -99,7 +99,7 @@ OF_LOGS = (
         "                self._check_claim()\n",
         "                pass\n",
         (
-            "tests/coordination/test_log_owner.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
+            "tests/coordination/test_log_files.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
         ),
     ),
     Mutant(
@@ -115,7 +115,7 @@ OF_LOGS = (
         _FILES,
         "        self._file.write(data)\n        if durable:\n            self._file.sync()\n        self._size",
         "        self._file.write(data)\n        self._size",
-        ("tests/coordination/test_log_owner.py::test_a_writer_whose_segment_was_restored_from_a_copy_stops",),
+        ("tests/coordination/test_log_files.py::test_a_writer_whose_segment_was_restored_from_a_copy_stops",),
     ),
     Mutant(
         "log in files: a segment gets its name before it is durable (a rotation too early)",
@@ -123,7 +123,7 @@ OF_LOGS = (
         "            file.sync()\n            # It may become the newest segment only now, complete and durable.\n"
         "            temporary.rename(self._directory / segment.file)\n",
         "            temporary.rename(self._directory / segment.file)\n            file.sync()\n",
-        ("tests/coordination/test_log_faults.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
+        ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
         "log in files: the segment before is removed as well",
@@ -137,7 +137,7 @@ OF_LOGS = (
         _FILES,
         "            self._file.cut(self._size)",
         "            pass",
-        ("tests/coordination/test_log_faults.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
+        ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
         "claim: an epoch is used twice",
@@ -152,7 +152,7 @@ OF_LOGS = (
         "if not takeover and before.claims and",
         "if takeover and before.claims and",
         (
-            "tests/coordination/test_log_owner.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
+            "tests/coordination/test_log_files.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
         ),
     ),
     Mutant(
@@ -169,7 +169,7 @@ OF_LOGS = (
         _LOCK,
         "if not os.access(self._next, os.F_OK) and _file_at(self._own) == self._file:",
         "if not os.access(self._next, os.F_OK) and _file_at(self._own):",
-        ("tests/coordination/test_log_owner.py::test_a_writer_whose_directory_was_restored_from_a_copy_stops",),
+        ("tests/coordination/test_log_files.py::test_a_writer_whose_directory_was_restored_from_a_copy_stops",),
     ),
     Mutant(
         "log in ZooKeeper: records are written without the claim",
@@ -250,7 +250,7 @@ OF_LOGS = (
     ),
     Mutant(
         "log in PostgreSQL: the end of the log is not read again after the claim",
-        "trident/coordination/durable_log.py",
+        "trident/coordination/log_interface.py",
         "return claim, state_to_continue(read(), topology",
         "return claim, state_to_continue(None, topology",
         ("tests/coordination/test_postgres_log.py::TestPostgresLog::test_everything_is_there_after_a_restart",),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from tests.proof.mutant import Mutant
 
-_COORDINATOR, _LOOP = "trident/coordination/coordinator.py", "trident/runtime/loop/loop.py"
+_COORDINATOR, _LOOP = "trident/runtime/loop/coordinator.py", "trident/runtime/loop/loop.py"
 _ATTEMPTS, _COMMITTER = "trident/runtime/loop/execution.py", "trident/runtime/commit/committer.py"
 _COMMITTING = "trident/runtime/commit/committing.py"
 _NUMBERS, _FIRING, _JOIN = (
-    "trident/runtime/query/batch_numbers.py", "trident/runtime/windows/firing.py", "trident/runtime/windows/join_update.py",
+    "trident/runtime/query/handed_batches.py", "trident/runtime/windows/firing.py", "trident/runtime/windows/join_update.py",
 )  # fmt: skip
 _TIME, _FEED = "trident/runtime/loop/batch.py", "trident/runtime/reading/change_feed.py"
 _ACKER, _COLLECTORS = "trident/storm/execution/acker.py", "trident/storm/execution/collectors.py"
 _RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/start/rewriting.py"
 
-_COORDINATOR_TESTS = ("tests/coordination/test_coordinator.py",)
+_COORDINATOR_TESTS = ("tests/runtime/loop/test_coordinator.py",)
 _LOOP_TESTS = ("tests/runtime/loop/test_loop.py",)
 _JOIN_TESTS = (
     "tests/runtime/windows/test_join_within.py::test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then",
@@ -62,11 +62,11 @@ OF_RUNS = (
     Mutant(
         "loop: the record is written before the commit",
         _ATTEMPTS,
-        "            try:\n                result = self._committed(batch, order)\n",
+        "            try:\n                result = self._commit_states(batch, order)\n",
         "            try:\n                from trident.runtime.commit.committer import Committed\n\n"
         "                every = {name: list(range(len(each))) for name, each in order.txids.items()}\n"
         "                self._report(LoopMessage(batch.attempt, Committed(touched=every)))\n"
-        "                result = self._committed(batch, order)\n",
+        "                result = self._commit_states(batch, order)\n",
         ("tests/runtime/loop/test_loop.py::test_a_failed_commit_is_replayed_and_its_writes_count_once",),
     ),
     Mutant(
@@ -89,14 +89,14 @@ OF_RUNS = (
         "loop: the next batch may commit before the record is durable",
         _LOOP,
         "        self._append(CommitRecord(",
-        "        self._coordinator.committed(attempt)\n        self._append(CommitRecord(",
+        "        self._coordinator.mark_committed(attempt)\n        self._append(CommitRecord(",
         _LOOP_TESTS,
     ),
     Mutant(
         "loop: a spout is told before the record (an ack too early)",
         _LOOP,
         "        self._append(CommitRecord(",
-        "        self._sources.succeeded(batch)\n        self._append(CommitRecord(",
+        "        self._sources.report_success(batch)\n        self._append(CommitRecord(",
         ("tests/runtime/loop/test_loop.py::test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left",),
     ),
     Mutant(
@@ -135,7 +135,7 @@ OF_RUNS = (
         _COMMITTING,
         "        if given is None and stages:\n",
         "        if given is None:\n",
-        ("tests/runtime/commit/test_copies_of_tasks.py",),
+        ("tests/runtime/commit/test_committing.py",),
     ),
     Mutant(
         "executors: a task that Spark runs again writes again",
@@ -143,7 +143,7 @@ OF_RUNS = (
         "    if run == 0:\n        return",
         "    if run >= 0:\n        return",
         (
-            "tests/runtime/commit/test_copies_of_tasks.py::test_without_speculation_a_second_run_answers_that_the_batch_is_tried_again",
+            "tests/runtime/commit/test_committing.py::test_without_speculation_a_second_run_answers_that_the_batch_is_tried_again",
         ),
     ),
     Mutant(
@@ -151,7 +151,7 @@ OF_RUNS = (
         _COMMITTING,
         ".of_run(secrets.token_hex(8))",
         '.of_run("")',
-        ("tests/runtime/commit/test_copies_of_tasks.py",),
+        ("tests/runtime/commit/test_committing.py",),
     ),
     Mutant(
         "foreachBatch: a batch that the log has is committed again",
@@ -357,7 +357,7 @@ OF_RUNS = (
     ),
     Mutant(
         "foreachBatch: a batch with a name is written twice",
-        "trident/runtime/query/batch_numbers.py",
+        "trident/runtime/query/handed_batches.py",
         "if name in names or name == floor:",
         "if name == floor:",
         _NUMBER_TESTS,
@@ -425,7 +425,7 @@ OF_RUNS = (
     Mutant(
         "moves: a half filled place counts as moved",
         "trident/runtime/start/moving.py",
-        "Sentinel(noted(self._log.state.incarnation, _MOVING), self._txid, self._attempt)",
+        "Sentinel(with_note(self._log.state.incarnation, _MOVING), self._txid, self._attempt)",
         "Sentinel(self._log.state.incarnation, self._txid, self._attempt)",
         ("tests/runtime/start/test_moving.py",),
     ),

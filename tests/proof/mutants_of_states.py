@@ -6,10 +6,10 @@ from tests.proof.mutant import Mutant
 
 _VALUES, _MAPS = "trident/state/values.py", "trident/state/maps.py"
 _COMMITS, _SENTINEL, _WINNERS = "trident/state/map_commits.py", "trident/state/sentinel.py", "trident/state/winners.py"
-_CACHED = "trident/state/wrappers/cached.py"
+_CACHED = "trident/state/cached.py"
 
-_CACHE_TESTS = ("tests/state/wrappers/test_cached.py",)
-_THROUGH_TESTS = ("tests/state/wrappers/test_read_through.py",)
+_CACHE_TESTS = ("tests/state/test_cached.py",)
+_THROUGH_TESTS = ("tests/state/test_read_through.py",)
 _REMOVAL_TESTS = ("tests/state/test_removals.py",)
 
 OF_STATES = (
@@ -178,8 +178,8 @@ OF_STATES = (
     Mutant(
         "removals: a key is deleted although it was written since",
         _COMMITS,
-        "if self._left(found, by)]",
-        "if self._left(found, by) or True]",
+        "if self._is_tombstone(found, by)]",
+        "if self._is_tombstone(found, by) or True]",
         _REMOVAL_TESTS,
     ),
     Mutant(
@@ -293,14 +293,14 @@ OF_STATES = (
         "cache: filled before the put",
         _CACHED,
         "        try:\n            write()\n        except BaseException:\n"
-        "            self._drop()  # any part may be written or not: only the store knows\n            raise\n",
+        "            self._space = None  # any part may be written or not: only the store knows\n            raise\n",
         "        self._remember(keys, values)\n        write()\n",
-        ("tests/state/wrappers/test_cached.py::test_within_a_commit_the_keys_of_a_failed_put_are_forgotten",),
+        ("tests/state/test_cached.py::test_within_a_commit_the_keys_of_a_failed_put_are_forgotten",),
     ),
     Mutant(
         "cache: keeps what it had when a put fails",
         _CACHED,
-        "            self._drop()  # any part may be written or not: only the store knows\n            raise\n",
+        "            self._space = None  # any part may be written or not: only the store knows\n            raise\n",
         "            raise\n",
         (*_CACHE_TESTS, *_THROUGH_TESTS),
     ),
@@ -321,8 +321,8 @@ OF_STATES = (
     Mutant(
         "cache: its owner is stale, another process committed since",
         _CACHED,
-        "if ended is None or not follows(txid, ended):",
-        "if ended is None:",
+        "or ended is None or not follows(txid, ended):",
+        "or ended is None:",
         _CACHE_TESTS,
     ),
     Mutant(
@@ -330,21 +330,21 @@ OF_STATES = (
         _CACHED,
         "        self.inner.end(txid)\n        self._ended = txid  #",
         "        self._ended = txid\n        self.inner.end(txid)  #",
-        ("tests/state/wrappers/test_cached.py::test_a_commit_that_the_store_could_not_end_leaves_nothing",),
+        ("tests/state/test_cached.py::test_a_commit_that_the_store_could_not_end_leaves_nothing",),
     ),
     Mutant(
         "cache: another thread reads from the memory of a commit",
         _CACHED,
         "return self._committing == threading.get_ident() and not is_sentinel_key(keys)",
         "return self._committing is not None and not is_sentinel_key(keys)",
-        ("tests/state/wrappers/test_cached.py::test_a_read_of_another_thread_leaves_nothing_in_the_memory",),
+        ("tests/state/test_cached.py::test_a_read_of_another_thread_leaves_nothing_in_the_memory",),
     ),
     Mutant(
         "cache: a sentinel is read from memory",
         _CACHED,
         "return self._committing == threading.get_ident() and not is_sentinel_key(keys)",
         "return self._committing == threading.get_ident()",
-        ("tests/state/wrappers/test_cached.py::test_a_sentinel_under_a_reserved_key_is_always_asked_of_the_store",),
+        ("tests/state/test_cached.py::test_a_sentinel_under_a_reserved_key_is_always_asked_of_the_store",),
     ),
     Mutant(
         "outer cache: a fill that was interrupted leaves the space in use",

@@ -19,11 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kazoo.client import KazooClient
 
 from tests.coordination.log_homes import FileHome, Home, ZooKeeperHome, stored_home
-from tests.coordination.test_coordinator import Coordinating
 from tests.coordination.test_log_drivers import ACTS, DRIVERS, Model, check_many
 from tests.harness.topology_runs import RowsState, start
-from tests.proof.proof_row import Trial
-from tests.proof.proof_servers import RowServers
+from tests.proof.proof_row import RowServers, Trial
+from tests.runtime.loop.test_coordinator import Coordinating
 from tests.spout.partition_source import Source
 from tests.spout.test_partitioned_random import declared
 from tests.state.test_crash_schedules import PAIRINGS, STORES, Batch, Schedule, opaque_map, transactional_map
@@ -36,8 +35,6 @@ from trident.runtime.steps.key_columns import partitions_of
 from trident.spout import SpoutType
 from trident.state import Snapshot, StateType
 from trident.storm.execution.messages import Tracking
-
-__all__ = ["Ackers", "Drivers", "Maps", "Partitions", "Readers", "machines"]
 
 _STEPS = 30
 _EXAMPLES = {

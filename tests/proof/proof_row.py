@@ -1,30 +1,33 @@
-"""A row of the table: trials that are run until there are enough of them, or the time is over; what is wrong is counted."""
+"""A row of the table: trials that are run until there are enough of them, or the time is over; what is wrong is counted.
+
+The servers of a row are each started when it is asked for first; all end with the row.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from unittest import mock
 
-__all__ = ["Record", "Row", "Trial", "run_row"]
+from tests.harness.kafka_servers import start_kafka
+from tests.harness.servers import Server, start_postgres, start_redis, start_s3
+from tests.harness.zookeeper_servers import start_zookeeper
 
 
 @dataclass(frozen=True)
 class Trial:
     """One trial.
 
-    Attributes
-    ----------
-    group
-        What it is a trial of, such as a store: wrong ones are named by it, and the CSV has a line for each group.
-    run
-        Returns what it counted, such as `{"kills": 3}`; without `cases` it is one case. Whatever it raises is a wrong case.
-    samples
-        Figures over time that trials of a row add to.
+    `group`: what it is a trial of, such as a store: wrong ones are named by it, and the CSV has a line for each group.
+    `run`: returns what it counted, such as `{"kills": 3}`; without `cases` it is one case. Whatever it raises is a wrong case.
+    `samples`: figures over time that trials of a row add to.
     """
 
     group: str
@@ -36,13 +39,9 @@ class Trial:
 class Row:
     """A promise, and what tries to break it.
 
-    Attributes
-    ----------
-    wanted
-        How many of what make the row complete; empty: all trials there are.
-    trials
-        `trials(work, seed)` gives one trial after the other; servers that it starts end with it, and what it raises then is
-        wrong as well. `work` is an empty folder.
+    `wanted`: how many of what make the row complete; empty: all trials there are.
+    `trials`: `trials(work, seed)` gives one trial after the other; servers that it starts end with it, and what it raises then
+    is wrong as well. `work` is an empty folder.
     """
 
     name: str
@@ -61,16 +60,10 @@ class Row:
 class Record:
     """What came of a row.
 
-    Attributes
-    ----------
-    counts
-        All that trials have counted, together and by group.
-    wrong
-        What each wrong case raised.
-    samples
-        Figures over time, of a row that takes some.
-    ended
-        Whether no trial is left.
+    `counts`: all that trials have counted, together and by group.
+    `wrong`: what each wrong case raised.
+    `samples`: figures over time, of a row that takes some.
+    `ended`: whether no trial is left.
     """
 
     row: Row
@@ -95,7 +88,6 @@ class Record:
         return f"python -m tests.proof --row {self.row.name} --seed {self.seed}"
 
     def add(self, group: str, counts: Mapping[str, int]) -> None:
-        """Count a trial."""
         counts = {"cases": 1, **counts}
         self.counts.update(counts)
         self.groups.setdefault(group, Counter()).update(counts)
@@ -134,3 +126,52 @@ def _run(trial: Trial, record: Record) -> None:
     except Exception as error:  # noqa: BLE001  each wrong case is told, and the next one is tried
         record.fail(trial.group, error)
     record.samples = trial.samples or record.samples
+
+
+def _redis_that_keeps(work: Path) -> Server:
+    return start_redis(work, "--appendonly", "yes", "--appendfsync", "always", "--save", "")
+
+
+class RowServers(ExitStack):
+    """Starts servers by their names, and closes whatever else is pushed."""
+
+    _starts: ClassVar[dict[str, Callable[[Path], Any]]] = {
+        "redis": start_redis,
+        "redis that keeps": _redis_that_keeps,
+        "postgres": start_postgres,
+        "s3": start_s3,
+        "zookeeper": start_zookeeper,
+        "ensemble": lambda work: start_zookeeper(work, members=3),
+        "kafka": start_kafka,
+        "two brokers": lambda work: start_kafka(work, 2),
+    }
+
+    def __init__(self, work: Path) -> None:
+        super().__init__()
+        self._work, self._running = work, dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a server that runs."""
+        if name not in self._running:
+            folder = self._work / "servers" / name.replace(" ", "-")
+            folder.mkdir(parents=True)
+            server = self._running[name] = self.enter_context(self._starts[name](folder))
+            if name == "s3":
+                keys = {"REGION": "us-east-1", "ACCESS_KEY_ID": "user", "SECRET_ACCESS_KEY": "secret"}
+                address = {"AWS_ENDPOINT_URL": f"http://{server.address}"}
+                self.enter_context(mock.patch.dict(os.environ, address | {f"AWS_{key}": keys[key] for key in keys}))
+        return self._running[name]
+
+    @property
+    def redis_url(self) -> str:
+        """The address of a Redis."""
+        return f"redis://{self['redis'].address}/0"
+
+    def log_at(self, home: str) -> str:
+        """Return how the address of a log begins that is kept there; empty: in files."""
+        if home == "files":
+            return ""
+        server = self[home]
+        if home == "postgres":
+            return f"postgresql://trident@{server.address}/postgres?topology="
+        return "s3://logs/proof" if home == "s3" else f"zookeeper://{server.hosts}/proof"

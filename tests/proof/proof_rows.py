@@ -18,8 +18,6 @@ from tests.proof.random_bolts import bolts
 from tests.proof.simulated_cells import cells, schedules
 from tests.proof.snapshot_reads import reads
 
-__all__ = ["ROWS"]
-
 _MUTANTS, _MOST_MUTANTS = "tests.proof.mutants", 100
 
 

@@ -10,14 +10,11 @@ from typing import Any
 
 from tests.proof.proof_row import Record
 
-__all__ = ["picture", "save", "table"]
-
 _HEAD = ("row", "what", "wanted", "done", "wrong", "seconds", "again")
 _WIDTH, _HEIGHT, _ACROSS = 340, 130, 2
 
 
 def table(records: Sequence[Record]) -> str:
-    """Return the table."""
     lines = [_HEAD, ["---"] * len(_HEAD)]
     for record in records:
         row = record.row
@@ -40,10 +37,7 @@ def _numbers(counts: Mapping[str, int]) -> str:
 def save(records: Sequence[Record], out: Path, about: Mapping[str, str]) -> None:
     """Append the records to files in a folder, and draw the samples.
 
-    Parameters
-    ----------
-    about
-        What is the same for all, such as date and commit.
+    `about`: what is the same for all, such as date and commit.
     """
     out.mkdir(parents=True, exist_ok=True)
     for record in records:

@@ -21,8 +21,6 @@ from trident.spark.environment import pin_worker_python
 from trident.spark.session import spark_session, stop_session
 from trident.storm import StreamDeclarer, TopologyBuilder, Tuple
 
-__all__ = ["Shape", "bolts", "in_process", "on_spark"]
-
 _BLOCK, _SPARK_A_BLOCK, _ON_SPARK = 500, 15, 150
 
 

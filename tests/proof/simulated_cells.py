@@ -26,8 +26,6 @@ from trident.testing.simulation.fault_plan import FAULT_KINDS, OF_STATES, POINTS
 from trident.testing.simulation.simulated_run import Wrong
 from trident.testing.simulation.simulating import Declared, JudgedRuns
 
-__all__ = ["cells", "schedules"]
-
 _KINDS = (StateType.NON_TRANSACTIONAL, StateType.TRANSACTIONAL, StateType.OPAQUE)
 _SPOUTS = (SpoutType.TRANSACTIONAL, SpoutType.OPAQUE)
 _STORES = ("memory", "redis", "redis cached", "two methods", "two methods cached")
@@ -82,7 +80,7 @@ def _cell(runs: JudgedRuns, plan: FaultPlan, spout: SpoutType, kind: StateType) 
     """Run a cell; one of an exact pairing must be exact, and counts of another one are wrong as the guarantees say."""
     exact = kind is StateType.OPAQUE or (kind is StateType.TRANSACTIONAL and spout is SpoutType.TRANSACTIONAL)
     try:
-        runs._checked(plan, runs._all_rows, runs._wanted)
+        runs._check_plan(plan, runs._all_rows, runs._wanted)
     except Wrong as error:
         if exact or not error.found or (kind is StateType.NON_TRANSACTIONAL and not _is_too_much(error)):
             raise

@@ -15,12 +15,9 @@ from states.postgres import PostgresState
 from states.redis import RedisState
 from tests.harness.commands import environment
 from tests.harness.topology_runs import start
-from tests.proof.proof_row import Trial
-from tests.proof.proof_servers import RowServers
+from tests.proof.proof_row import RowServers, Trial
 from tests.runtime.reading.test_joint_reader import SHOPS, Orders
 from trident.state import StateSpec
-
-__all__ = ["reads"]
 
 _READERS, _READS = 4, 8_000
 _PACE_MS = 50

@@ -22,7 +22,7 @@ from tests.runtime.random_oracle import Content, Expected, expected, form, form_
 from trident import TridentTopology, open_state
 from trident.errors import BatchFailedError
 from trident.planner import make_plan
-from trident.planner.placing import misplaced
+from trident.planner.plan import misplaced_states
 from trident.runtime.running import RunningTopology
 from trident.state import StateSpec, map_state
 from trident.state.encoding.codec import decode, decode_keys
@@ -208,7 +208,7 @@ class _Run:
             if name != "total" or _may_be_in_executors(part.case)
             if part.case.store != "memory"
         }
-        wrong = misplaced(make_plan(topology.graph()), wanted.keys())
+        wrong = misplaced_states(make_plan(topology.graph()), wanted.keys())
         for name in wanted.keys() - wrong.keys():
             wanted[name].placement("executors")
 

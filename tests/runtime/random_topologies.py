@@ -28,7 +28,7 @@ from tests.runtime.random_operations import (
 from trident import JoinType, Stream, TridentState, TridentTopology
 from trident.operations import Count, FilterNull, FirstN, MapGet, SnapshotGet, Sum, coalesce, col, lit
 from trident.planner import make_plan
-from trident.planner.placing import misplaced
+from trident.planner.plan import misplaced_states
 
 BATCHES = 2
 FIELDS = "k: string, v: bigint"
@@ -119,7 +119,7 @@ def check_in_executors(seeds: Iterable[int], new_state: Callable[[], Any], log_d
     topology = TridentTopology("random")
     cases = [Random(topology, seed, new_state) for seed in seeds]
     states = {state.state_name: state for case in cases for state, _ in [*case.maps, *case.totals]}
-    there = states.keys() - misplaced(make_plan(topology.graph()), states.keys()).keys()
+    there = states.keys() - misplaced_states(make_plan(topology.graph()), states.keys()).keys()
     for name in there:
         states[name].placement("executors")
     running = run_all(topology, "spark", parallelism=1, log_dir=log_dir, max_spout_pending=pending)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -18,8 +19,12 @@ from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 
 from trident.errors import ConfigError, EnvironmentProblem
-from trident.spark import environment
+from trident.spark import environment, session
+from trident.spark.connect import check_server
 from trident.spark.environment import check_java, check_master, master_of, pin_worker_python
+from trident.spark.session import spark_session
+from trident.storm import StormConfig
+from trident.storm.spark import running_storm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,20 +52,19 @@ def says(version: str) -> str:
         ('openjdk version "17.0.15" 2025-04-15', 17),
         ('openjdk version "21-ea" 2023-09-19', 21),
         ('java version "25" 2025-09-16 LTS', 25),
+        ('java version "1.8.0_392"', 8),
+        ('openjdk version "11.0.2" 2019-01-15', 11),
+        ('x version "16"', 16),
     ],
 )
-def test_a_new_enough_java_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, major: int) -> None:
+def test_a_java_is_taken_if_it_is_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, major: int
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path, says(line))))
-    found = check_java()
-    assert (found.major, found.text, found.path) == (major, line, tmp_path / "bin" / "java")
-
-
-@pytest.mark.parametrize(
-    ("line", "major"),
-    [('java version "1.8.0_392"', 8), ('openjdk version "11.0.2" 2019-01-15', 11), ('x version "16"', 16)],
-)
-def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, major: int) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path, says(line))))
+    if major >= 17:
+        found = check_java()
+        assert (found.major, found.text, found.path) == (major, line, tmp_path / "bin" / "java")
+        return
     with pytest.raises(
         EnvironmentProblem, match=rf"needs Java 17 or newer, and .*bin/java is Java {major} \(.*Install"
     ):
@@ -123,6 +127,11 @@ def test_workers_run_the_python_of_the_driver_unless_the_user_says_otherwise(mon
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "mine")
     pin_worker_python()
     assert (os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"]) == (sys.executable, "mine")
+    monkeypatch.setenv("PYSPARK_PYTHON", "of the environment")
+    pin_worker_python()
+    assert os.environ["PYSPARK_PYTHON"] == "of the environment"
+    pin_worker_python("./environment/bin/python")
+    assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
 
 
 # ---- sessions --------------------------------------------------------------------------------------------------------
@@ -145,8 +154,6 @@ def test_a_local_session_has_our_settings(spark: SparkSession) -> None:
 
 
 def test_the_active_session_is_used(spark: SparkSession) -> None:
-    from trident.spark.session import spark_session
-
     assert spark_session("another") is spark
     assert spark_session("another", "local[2]", {"spark.ui.enabled": "false"}) is spark
 
@@ -154,8 +161,6 @@ def test_the_active_session_is_used(spark: SparkSession) -> None:
 def test_a_local_session_of_the_users_own_runs_the_python_of_the_driver_unless_the_user_says_otherwise(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trident.spark.session import spark_session
-
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "the python3 on PATH")
     assert spark_session("another").sparkContext.pythonExec == "the python3 on PATH"  # PYSPARK_PYTHON is set in tests
     monkeypatch.delenv("PYSPARK_PYTHON")
@@ -163,8 +168,6 @@ def test_a_local_session_of_the_users_own_runs_the_python_of_the_driver_unless_t
 
 
 def test_a_setting_of_run_time_gives_a_session_of_its_own(spark: SparkSession) -> None:
-    from trident.spark.session import spark_session
-
     own = spark_session("another", conf={"spark.sql.shuffle.partitions": "3"})
     assert own.conf.get("spark.sql.shuffle.partitions") == "3"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
@@ -181,8 +184,6 @@ def test_a_setting_of_run_time_gives_a_session_of_its_own(spark: SparkSession) -
 def test_what_a_running_session_cannot_change_is_refused(
     spark: SparkSession, master: str | None, conf: dict[str, str], text: str
 ) -> None:
-    from trident.spark.session import spark_session
-
     assert spark.sparkContext.master == "local[2]"
     with pytest.raises(ConfigError, match=text):
         spark_session("another", master, conf)
@@ -197,15 +198,11 @@ def test_what_a_running_session_cannot_change_is_refused(
     ],
 )
 def test_spark_connect_is_refused_by_name(master: str | None, conf: dict[str, str], asks: str) -> None:
-    from trident.spark.session import spark_session
-
     with pytest.raises(ConfigError, match=f"classic session of Spark is needed.* no RDDs .*; {asks} asks for Spark"):
         spark_session("connect", master, conf)
 
 
 def test_a_session_of_spark_connect_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trident.spark.session import spark_session
-
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # what PySpark goes by once there is such a session
     with pytest.raises(EnvironmentProblem, match="this process has a session of Spark Connect. Stop that"):
         spark_session("connected")
@@ -228,8 +225,6 @@ class Stopping:
 def test_a_session_that_does_not_stop_is_left_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from trident.spark import session
-
     let_go = threading.Event()
     monkeypatch.setattr(session, "_jvm_outputs", [])
     monkeypatch.setattr(session, "_STOP_S", 0.05)
@@ -246,8 +241,6 @@ def test_a_session_that_does_not_stop_is_left_behind(
 def test_a_session_whose_jvm_is_gone_is_stopped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from trident.spark import session
-
     def stop() -> None:
         raise Py4JNetworkError("Answer from Java side is empty")
 
@@ -435,21 +428,28 @@ def test_a_master_that_does_not_answer_is_named_before_spark_tries_for_a_minute(
             check_master(f"spark://127.0.0.1:{port},host")
         closed.listen()
         check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")  # one of several is enough
+    for other in ("local[2]", "k8s://https://127.0.0.1:1"):  # which is not asked
+        check_master(other)
 
 
-def test_other_masters_are_not_asked() -> None:
-    check_master("local[2]")
-    check_master("k8s://https://127.0.0.1:1")
+def test_an_address_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(EnvironmentProblem, match=r"no Spark master answers at spark://127.0.0.1:99999 \("):
+        check_master("spark://127.0.0.1:99999")
+    for server in ("sc://h:abc/;token=s3cret", "sc://h:99999", "sc://[::1"):
+        with pytest.raises(ConfigError, match="the address of Spark Connect is none: .* sc://HOST:15002") as raised:
+            check_server(server)
+        assert "s3cret" not in str(raised.value)
 
 
-def test_the_python_that_spark_is_told_of_is_that_of_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", "of the environment")
-    pin_worker_python()
-    assert os.environ["PYSPARK_PYTHON"] == "of the environment"
-    pin_worker_python("./environment/bin/python")
-    assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no Spark, and nothing that says which one it is to be."""
+    for name in ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
 
 
+@pytest.mark.usefixtures("no_spark")
 @pytest.mark.parametrize(
     ("asked", "variables", "master"),
     [
@@ -460,6 +460,14 @@ def test_the_python_that_spark_is_told_of_is_that_of_the_workers(monkeypatch: py
             "spark://asked:7077",
         ),
         (None, {"PYSPARK_SUBMIT_ARGS": "--name x --master spark://other:7077 pyspark-shell"}, "spark://other:7077"),
+        (None, {"PYSPARK_SUBMIT_ARGS": "--master 'local[3]' pyspark-shell"}, "local[3]"),
+        (None, {"PYSPARK_SUBMIT_ARGS": "--conf spark.master=yarn --conf spark.x=1 pyspark-shell"}, "yarn"),
+        (None, {"PYSPARK_SUBMIT_ARGS": "--conf=spark.master=k8s --master=yarn pyspark-shell"}, "yarn"),
+        (
+            None,
+            {"PYSPARK_SUBMIT_ARGS": "--properties-file other.conf pyspark-shell", "SPARK_CONF_DIR": "conf"},
+            "k8s://it",
+        ),
         (None, {"SPARK_CONF_DIR": "conf"}, "yarn"),
         (None, {"SPARK_HOME": ""}, "local[*]"),
         (None, {"SPARK_HOME": "."}, "yarn"),
@@ -471,13 +479,37 @@ def test_the_master_is_known_before_spark_starts(
     (tmp_path / "conf").mkdir()
     text = "# spark.master local\nspark.executor.memory 2g\nspark.master     yarn\n"
     (tmp_path / "conf" / "spark-defaults.conf").write_text(text, encoding="utf-8")
+    (tmp_path / "other.conf").write_text("spark.master: local\nspark.master: k8s://it\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    for name in ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"):
-        monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     assert master_of(asked) == master
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize(
+    ("settings", "submitted", "master"),
+    [
+        ({}, "", "local[2]"),
+        ({"master": "spark://h:7077"}, "", "spark://h:7077"),
+        ({"spark_conf": {"spark.master": "spark://h:7077"}}, "", "spark://h:7077"),
+        ({}, "--conf spark.master=spark://h:7077 pyspark-shell", None),
+    ],
+)
+def test_bolts_get_a_local_spark_where_nothing_names_another(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], submitted: str, master: str | None
+) -> None:
+    asked: list[str | None] = []
+
+    def start(name: str, master: str | None, conf: Any) -> Any:
+        asked.append(master)
+        return SimpleNamespace(sparkContext=None)
+
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", submitted)
+    monkeypatch.setattr(running_storm, "spark_session", start)
+    monkeypatch.setattr(running_storm, "ship_code", lambda context: None)
+    running_storm.open_spark(StormConfig.of(settings, workers=2))
+    assert asked == [master]
 
 
 @pytest.mark.slow

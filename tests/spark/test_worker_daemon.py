@@ -20,7 +20,7 @@ from functools import partial
 from trident.spark import worker_daemon
 {before}
 worker_daemon.import_what_workers_need()
-os.register_at_fork(after_in_child=partial(worker_daemon._forked, os.getpid()))
+os.register_at_fork(after_in_child=partial(worker_daemon._after_fork, os.getpid()))
 for _ in range(2):
     if not os.fork():
         {child}

@@ -126,3 +126,10 @@ class Transactional(_OfSource, IPartitionedTridentSpout):
 
 class Opaque(_OfSource, IOpaquePartitionedTridentSpout):
     """Emits what is there."""
+
+
+def emitting(emitter: type[Any], source: Source | None = None, kind: SpoutType = SpoutType.TRANSACTIONAL) -> Any:
+    """Return a spout, of a class `Spout`, with another emitter than `Emitter`."""
+    base = Transactional if kind is SpoutType.TRANSACTIONAL else Opaque
+    made: type[Any] = type("Spout", (base,), {"get_emitter": lambda self, conf: emitter(self.source)})
+    return made(source or Source({"a": []}))

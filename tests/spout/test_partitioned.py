@@ -12,11 +12,12 @@ import pytest
 
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S, Points, RowsSpout, dict_state, keep, run_all, start
-from tests.spout.partition_source import Emitter, Source, Transactional
+from tests.spout.partition_source import Emitter, Source, Transactional, emitting
 from trident import BatchFailedError, TopologyError, TridentTopology
 from trident.coordination.log_reader import LogReader
 from trident.operations import Sum
 from trident.runtime.spouts.batch_spouts import as_trident_spout
+from trident.runtime.spouts.partitioned_spouts import checksum
 from trident.spout import IPartitionedTridentSpout, Lag, SpoutType
 
 BOTH = [SpoutType.TRANSACTIONAL, SpoutType.OPAQUE]
@@ -106,31 +107,6 @@ def test_the_next_batch_is_read_while_the_one_before_commits(kind: SpoutType) ->
     assert seen == [True]
 
 
-@pytest.mark.parametrize("kind", BOTH)
-def test_a_restart_goes_on_where_the_log_ends(kind: SpoutType, tmp_path: Path) -> None:
-    source = Source({"a": [1, 2, 3, 4]})
-    entries: dict[Any, Any] = {}
-    run_all(summed(source, kind, entries), "in_process", log_dir=str(tmp_path))
-    source.rows["a"] += [5, 6]
-    source.rows["new"] = [7]
-    running = run_all(summed(source, kind, entries), "in_process", log_dir=str(tmp_path))
-    assert [call for call in source.of("new") if call[0] == 3][-2:] == [
-        (3, "a", {"start": 3, "end": 4}),
-        (3, "new", None),
-    ]
-    assert sums(running, source) == totals(source)
-
-
-def test_a_throttled_spout_reads_a_share() -> None:
-    source = Source({"a": list(range(40))}, limit=20)
-    coordinator: Any = as_trident_spout(source.spout(SpoutType.OPAQUE)).get_coordinator({})
-    coordinator.throttle(0.25)
-    (part,) = coordinator.parts((1, 1), coordinator.initialize_transaction(1, None), 4)
-    emitter: Any = as_trident_spout(source.spout(SpoutType.OPAQUE)).get_emitter({})
-    table, read = emitter.emit(part)
-    assert (table.num_rows, read.metadata, read.rows) == (5, {"start": 0, "end": 5}, 5)
-
-
 def test_the_lag_is_that_of_the_users_coordinator() -> None:
     class Knows(Source):
         def lag(self, metadata: Any) -> Lag:
@@ -198,19 +174,24 @@ class Moving(Emitter):
         return (last_metadata or 0) + 1
 
 
-class MovingSpout(Transactional):
-    def get_emitter(self, conf: Any) -> Emitter:
-        return Moving(self.source)
-
-
 @pytest.mark.parametrize("pending", [1, 3])
 def test_progress_without_rows_is_committed_and_ten_such_batches_are_the_end(pending: int) -> None:
     source, topology = Source({"a": []}), TridentTopology("t")
-    keep(topology.new_stream("s", MovingSpout(source)))
+    keep(topology.new_stream("s", emitting(Moving, source)))
     with start(topology, "in_process", max_spout_pending=pending, poll_interval_ms=60_000) as running:
         running.process_all_available()
         assert 10 <= running.txid <= 12 + pending
         assert source.told[-1] == (running.txid, {"a": running.txid})
+
+
+def test_metadata_that_are_not_equal_to_themselves_are_no_progress() -> None:
+    class Undefined(Emitter):
+        def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> Any:
+            return {"at": float("nan")}
+
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", emitting(Undefined)))
+    assert run_all(topology, "in_process").txid == 1
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -318,6 +299,74 @@ def test_a_replay_with_other_rows_is_refused() -> None:
     assert running.txid == 0
 
 
+def test_what_a_library_leaves_below_a_null_is_no_other_row() -> None:
+    class Columns(Emitter):
+        def _emit(self, collector: Any, partition: str, rows: list[int]) -> None:
+            below = len(self.source.calls)  # another number at each reading
+            data = pa.array([rows[0], below, rows[2]], pa.int64()).buffers()[1]
+            numbers = pa.Array.from_buffers(pa.int64(), 3, [pa.py_buffer(b"\x05"), data])
+            collector.emit_arrow(pa.table({"partition": [partition] * 3, "n": numbers}))
+
+    source = Source({"a": [1, 2, 3]})
+
+    def observe(point: str, attempt: Any) -> None:
+        if point == "committing" and not source.of("again"):
+            raise OSError("not now")
+
+    topology = TridentTopology("t")
+    kept = keep(topology.new_stream("s", emitting(Columns, source)))
+    with start(topology, "in_process", observe) as running:
+        running.process_all_available()
+    assert len(source.of("again")) == 1
+    assert kept.rows == [("a", 1), ("a", None), ("a", 3)]
+
+
+ONE_NULL = pa.array([False, True, False])
+
+
+@pytest.mark.parametrize(
+    ("read", "again"),
+    [
+        (pa.array([1, 2]), pa.array([1, 2, 3])[:2]),
+        (pa.array(["b"]), pa.array(["a", "b", "c"])[1:2]),
+        (pa.array([True, True]), pa.array([True] * 9)[:2]),
+        (pa.array([[True], None]), pa.array([[True], None, [True] * 9])[:2]),
+        tuple(pa.StructArray.from_arrays([pa.array([1, n, 3])], ["f"], mask=ONE_NULL) for n in (2, 7)),
+        tuple(pa.array([[{"f": n} for n in (1, 2)], [{"f": 3}]][:n])[:1] for n in (1, 2)),
+        tuple(pa.array([[("k", True)], [("k", True)] * 9][:n], pa.map_(pa.string(), pa.bool_()))[:1] for n in (1, 2)),
+    ],
+    ids=lambda rows: str(rows.type),
+)
+def test_a_checksum_is_of_the_rows_and_not_of_what_lies_beside_them(read: pa.Array, again: pa.Array) -> None:
+    assert read.equals(again)
+    assert checksum([pa.table([read], ["v"])]) == checksum([pa.table([again], ["v"])])
+
+
+def _struct(below: int) -> pa.Array:
+    return pa.StructArray.from_arrays([pa.array([1, below])], ["n"], mask=pa.array([False, True]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (pa.array([1, 2]), pa.array([1, 2, 3]).slice(0, 2)),
+        (pa.array(["a", "b"]), pa.array(["x", "a", "b", "c"]).slice(1, 2)),
+        (pa.array([True, False]), pa.array([True, False, True]).slice(0, 2)),
+        (pa.array([1, None]), pa.array([0, 1, None, 3]).slice(1, 2)),
+        (_struct(2), _struct(3)),
+        (pa.array([[{"n": 1}, None]]), pa.ListArray.from_arrays([0, 2], _struct(3))),
+        (
+            pa.array([[("a", 1)]], pa.map_("string", "int64")),
+            pa.array([[], [("a", 1)]], pa.map_("string", "int64"))[1:],
+        ),
+    ],
+)
+def test_a_slice_of_more_rows_is_no_other_row(one: pa.Array, other: pa.Array) -> None:
+    assert one.equals(other)
+    assert checksum([pa.table({"v": one})]) == checksum([pa.table({"v": other})])
+    assert checksum([pa.table({"v": one})]) != checksum([pa.table({"v": one.take(pa.array([0] * (len(one) + 1)))})])
+
+
 class Returning(Source):
     """The partitions that are gone are back when it was asked for them this often."""
 
@@ -377,12 +426,8 @@ def returning(metadata: Any, rows: int = 1) -> TridentTopology:
                 collector.emit([partition, n])
             return metadata
 
-    class Spout(Transactional):
-        def get_emitter(self, conf: Any) -> Emitter:
-            return Returns(self.source)
-
     topology = TridentTopology("t")
-    keep(topology.new_stream("s", Spout(Source({"a": []}))))
+    keep(topology.new_stream("s", emitting(Returns)))
     return topology
 
 
@@ -430,12 +475,8 @@ def test_rows_that_do_not_fit_are_an_error(emit: Any, said: str) -> None:
             emit(collector)
             return 1
 
-    class Spout(Transactional):
-        def get_emitter(self, conf: Any) -> Emitter:
-            return Wrong(self.source)
-
     topology = TridentTopology("t")
-    keep(topology.new_stream("s", Spout(Source({"a": []}))))
+    keep(topology.new_stream("s", emitting(Wrong)))
     with pytest.raises(
         BatchFailedError, match=f"SpoutError: Spout: emit_partition_batch_new of partition 'a' .*{said}"
     ):
@@ -456,15 +497,13 @@ def test_partitions_are_distinct_names(partitions: Any, said: str) -> None:
 
 def test_an_emitter_that_cannot_emit_again_is_refused_where_it_must() -> None:
     class OnlyNew:
+        def __init__(self, source: Source) -> None: ...
+
         def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> Any:
             """Has nothing."""
 
-    class Spout(Transactional):
-        def get_emitter(self, conf: Any) -> Any:
-            return OnlyNew()
-
     topology = TridentTopology("t")
-    keep(topology.new_stream("s", Spout(Source())))
+    keep(topology.new_stream("s", emitting(OnlyNew)))
     with pytest.raises(
         TopologyError, match=r"Spout.get_emitter\(\) returned a OnlyNew, which lacks emit_partition_batch "
     ):

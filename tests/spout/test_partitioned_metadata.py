@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,10 @@ import pytest
 
 from spouts import FixedBatchSpout
 from tests.harness.topology_runs import keep, start
-from tests.spout.partition_source import FIELDS, Emitter, Source
+from tests.spout.partition_source import FIELDS, Emitter, Source, emitting
 from tests.spout.test_partitioned import BOTH
-from trident import BatchFailedError, Fields, TridentTopology
-from trident.spout import IOpaquePartitionedTridentSpout, IPartitionedTridentSpout, SpoutType
+from trident import BatchFailedError, TridentTopology
+from trident.spout import SpoutType
 
 
 class ChangesWhatItWasGiven(Emitter):
@@ -56,33 +55,6 @@ class Forgets(Emitter):
         return metadata if metadata != last_metadata else None
 
 
-class Transactional(IPartitionedTridentSpout):
-    def __init__(self, source: Source, emitter: type[Emitter]) -> None:
-        self.source, self.emitter = source, emitter
-
-    def get_output_fields(self) -> Fields:
-        return FIELDS
-
-    def get_coordinator(self, conf: Mapping[str, Any]) -> Source:
-        return self.source
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
-        return self.emitter(self.source)
-
-
-class Opaque(IOpaquePartitionedTridentSpout):
-    def __init__(self, source: Source, emitter: type[Emitter]) -> None:
-        self.source, self.emitter = source, emitter
-
-    get_output_fields = Transactional.get_output_fields
-    get_coordinator = Transactional.get_coordinator
-    get_emitter = Transactional.get_emitter
-
-
-def spout(kind: SpoutType, source: Source, emitter: type[Emitter]) -> Any:
-    return (Transactional if kind is SpoutType.TRANSACTIONAL else Opaque)(source, emitter)
-
-
 @pytest.mark.parametrize("engine", ["in_process", "auto"])
 @pytest.mark.parametrize("emitter", [ChangesWhatItWasGiven, ChangesWhatItReturned])
 @pytest.mark.parametrize("kind", BOTH)
@@ -104,7 +76,7 @@ def test_an_emitter_may_change_metadata_in_place(
 
     source.before = read
     topology = TridentTopology("t")
-    rows = keep(topology.new_stream("s", spout(kind, source, emitter)))
+    rows = keep(topology.new_stream("s", emitting(emitter, source, kind)))
     conf = {"max_batch_attempts": 9, "max_spout_pending": 3, "log_dir": str(tmp_path)}
     with start(topology, engine, observe, **conf) as running:
         running.process_all_available()
@@ -115,7 +87,7 @@ def test_an_emitter_may_change_metadata_in_place(
 @pytest.mark.parametrize("kind", BOTH)
 def test_an_emitter_that_returns_none_for_nothing_new_does_not_read_all_again(kind: SpoutType) -> None:
     source, topology = Source({"a": [1, 2]}), TridentTopology("t")
-    rows = keep(topology.new_stream("s", spout(kind, source, Forgets)))
+    rows = keep(topology.new_stream("s", emitting(Forgets, source, kind)))
     with (
         pytest.raises(
             BatchFailedError, match="'a' emitted 0 rows and returned None: the next batch would read the partition"

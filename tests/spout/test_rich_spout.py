@@ -183,7 +183,7 @@ def test_a_throttled_spout_gives_smaller_batches() -> None:
     assert coordinator.initialize_transaction(1, None)["rows"] == 1
 
 
-@pytest.mark.parametrize("size", [0, -1])
+@pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf")])
 def test_a_batch_that_may_hold_nothing_is_refused(size: int) -> None:
     spout = Switched([])
     spout.max_batch_size = size

@@ -59,6 +59,13 @@ def tuple_rows(data: pa.Table | pa.RecordBatch) -> list[Row]:
     return list(zip(*(column.to_pylist() for column in data.columns), strict=True))
 
 
+def first_batch(spout: ITridentSpout) -> tuple[Any, Definition]:
+    """Open a coordinator, and define the only batch that there is."""
+    coordinator = spout.get_coordinator({})
+    (first,) = definitions(coordinator)
+    return coordinator, first
+
+
 def definitions(
     coordinator: BatchCoordinator, previous: Definition | None = None, first: int = 1
 ) -> Iterator[Definition]:

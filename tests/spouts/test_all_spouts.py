@@ -1,4 +1,4 @@
-"""Every spout keeps what it claims, by the suite that users run on their own; `tests/spouts/report.py` prints all."""
+"""Every spout keeps what it claims: check by check, or by the suite that users run; `tests/spouts/report.py` prints all."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import pytest
 
 import spouts
 from spouts.messages.spout import MessageSpout
+from tests.harness.servers import Server
 from tests.spouts import report
 from tests.spouts.catalog import SPOUTS
-from trident.testing import SpoutPromise, SpoutReport, SpoutSource, Status, spout_suite
+from tests.spouts.file_sources import CsvSource, DeltaSource, JsonSource, ParquetSource, TextSource
+from tests.spouts.row_sources import OpaquePartitions, Partitions, WrittenRows
+from tests.spouts.server_sources import StreamRanges
+from trident.testing import SpoutContract, SpoutPromise, SpoutReport, SpoutSource, Status, spout_suite
 
 DOCS = Path(__file__).parents[2] / "docs"
-# The others have tests of their own in their folders.
-LOCAL = [
-    "fixed", "feeder", "rate", "batches", "partitioned", "partitioned-opaque", "csv-example", "rich"
-]  # fmt: skip
+# Of the others pytest makes each check, below; those on Kafka and on Spark have tests of their own in their folders.
+LOCAL = ["fixed", "feeder", "rate", "batches", "partitioned", "partitioned-opaque", "csv-example", "rich"]
 
 
 def check(source: Callable[[], SpoutSource]) -> SpoutReport:
@@ -54,3 +56,34 @@ def test_every_spout_of_batches_is_checked() -> None:
     named = {name for name in spouts.__all__ if name.endswith("Spout")}
     of_batches = {name for name in named if not issubclass(vars(spouts)[name], MessageSpout)}
     assert {spout.makes for spout in SPOUTS.values() if spout.makes} == of_batches
+
+
+# ---- check by check -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+class Contract(SpoutContract):
+    """Of one spout."""
+
+
+LISTED = {
+    "TestTextFileSpout": TextSource, "TestCsvFileSpout": CsvSource, "TestJsonFileSpout": JsonSource,
+    "TestParquetFileSpout": ParquetSource, "TestDataFrameSpout": WrittenRows, "TestPartitionedSpout": Partitions,
+    "TestOpaquePartitionedSpout": OpaquePartitions,
+}  # fmt: skip
+globals().update({name: type(name, (Contract,), {"source": source}) for name, source in LISTED.items()})
+
+
+class TestDeltaSpout(Contract):
+    source = DeltaSource
+
+    @pytest.mark.long
+    def test_random_failures_end_exact(self) -> None:
+        super().test_random_failures_end_exact()
+
+
+@pytest.mark.server
+class TestRedisStreamSpout(Contract):
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_server: Server) -> None:
+        self.source = lambda: StreamRanges(redis_server)

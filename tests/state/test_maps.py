@@ -16,12 +16,10 @@ from trident.state import (
     OpaqueValue,
     Sentinel,
     Snapshot,
-    StateType,
     TransactionalMap,
     TransactionalValue,
     Txid,
     Winners,
-    map_for,
 )
 from trident.testing.backend.simulated_log import Add, Append
 
@@ -87,17 +85,6 @@ def test_within_a_commit_a_failed_put_does_not_look_written(new_map: Any) -> Non
     with pytest.raises(Crash):
         state.multi_update([("a",)], [Add(5)])
     assert state.multi_get([("a",)]) == [1]
-
-
-@every_kind
-def test_put_replaces(new_map: Any) -> None:
-    state = new_map(DictMap())
-    commit(state, 1, a=5)
-    state.begin_commit(2)
-    state.multi_put([("a",), ("b",)], [100, None])
-    state.commit(2)
-    assert state.multi_get([("a",), ("b",)]) == [100, None]
-    assert commit(state, 3, a=1, b=1) == [101, 1]
 
 
 @every_kind
@@ -256,8 +243,9 @@ def test_a_snapshot_sees_committed_batches_only() -> None:
     assert state.multi_get_at([("a",), ("b",), ("c",)], Snapshot(1)) == [5, None, None]
     assert state.multi_get_at([("a",), ("b",)], Snapshot(2)) == [12, 1]
     assert state.multi_get_at([], Snapshot(2)) == []
-    with pytest.raises(StaleTransactionError, match="batch 0 is behind batch 2"):
-        state.multi_get_at([("a",)], Snapshot(0))
+    with pytest.raises(StaleTransactionError, match=r"batch 0 is behind batch 2 stored for \('a',\)") as caught:
+        state.multi_get_at([("c",), ("a",)], Snapshot(0))
+    assert (caught.value.txid, caught.value.stored_txid) == (0, 2)
 
 
 def test_the_store_begins_after_the_sentinel_is_claimed_and_ends_before_the_commit_returns() -> None:
@@ -283,19 +271,6 @@ def test_a_sentinel_under_a_reserved_key_is_one_of_the_commits_own_puts() -> Non
     assert state.read_sentinel() == Sentinel("log", 1, 4)
 
 
-def test_the_sentinel_can_be_laid_and_the_partition_emptied() -> None:
-    state = OpaqueMap(MemoryBackingMap())
-    commit(state, Txid(3, 2, Winners(), "log"), a=1)
-    with pytest.raises(FencedError):
-        state.move_sentinel(Sentinel("new", 0, 0))
-    state.move_sentinel(Sentinel("new", 0, 0), force=True)
-    assert state.read_sentinel() == Sentinel("new", 0, 0)
-    state.begin_commit(Txid(1, 0, Winners(), "new", Sentinel("new", 0, 0)))
-    state.reset()
-    assert state.read_sentinel() is None
-    assert state.multi_get([("a",)]) == [None]
-
-
 def test_a_store_that_cannot_be_emptied_says_so() -> None:
     with pytest.raises(UnsupportedOperation, match=r"empty state 'counts': a DictMap has no reset\(\).*key prefix"):
         OpaqueMap(DictMap(), "counts").reset()
@@ -311,12 +286,6 @@ def test_close_closes_a_store_that_has_something_to_close() -> None:
     OpaqueMap(Closing()).close()
     OpaqueMap(DictMap()).close()
     assert closed == [True]
-
-
-@pytest.mark.parametrize("kind", list(StateType))
-def test_map_for_makes_the_map_of_a_kind(kind: StateType) -> None:
-    state = map_for(kind, DictMap(), "counts", 3)
-    assert (state.kind, state.name, state.partition) == (kind, "counts", 3)
 
 
 def test_a_transactional_replay_writes_nothing() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.harness.crashing_stores import DictMap, LateMap, commit
+from tests.harness.crashing_stores import DictMap, commit
 from trident.errors import ConfigError, UnsupportedOperation
 from trident.state import (
     CachedMap,
@@ -17,15 +17,11 @@ from trident.state import (
     MicroBatchIBackingMap,
     NonTransactionalMap,
     OpaqueMap,
-    Sentinel,
     Snapshot,
     SnapshottableMap,
-    State,
     StateConf,
     StateType,
     TransactionalMap,
-    Txid,
-    Winners,
     map_state,
 )
 from trident.testing.backend.simulated_log import Add
@@ -61,25 +57,6 @@ def test_a_map_without_earlier_values_says_so() -> None:
         state.get_at(Snapshot(4))
 
 
-def test_map_calls_are_forwarded() -> None:
-    state = SnapshottableMap(OpaqueMap(MemoryBackingMap()))
-    assert commit(state, Txid(1, 0, Winners(), "log"), a=5) == [5]
-    state.begin_commit(Txid(2, 0, Winners(((1, 0),)), "log", Sentinel("log", 1, 0)))
-    state.multi_put([("b",)], [3])
-    state.commit(2)
-    assert state.multi_get([("a",), ("b",)]) == [5, 3]
-    assert state.offers("multi_get_at")
-    assert state.multi_get_at([("b",)], Snapshot(1)) == [None]
-    assert state.offers("move_sentinel")
-    assert state.read_sentinel() == Sentinel("log", 2, 0)
-    state.move_sentinel(Sentinel("new", 0, 0), force=True)
-    assert state.read_sentinel() == Sentinel("new", 0, 0)
-    assert state.offers("reset")
-    state.reset()
-    assert state.multi_get([("a",)]) == [None]
-    assert isinstance(state, State)
-
-
 def test_what_the_map_cannot_do_the_wrapper_does_not_offer() -> None:
     class Bare:
         begin_commit = commit = multi_get = multi_update = multi_put = lambda self, *args: None
@@ -108,14 +85,6 @@ def test_chunking_is_off_by_default_and_bad_sizes_are_refused() -> None:
         MicroBatchIBackingMap(DictMap(), 1, -1)
     with pytest.raises(ValueError, match="write 2 keys with 1 values"):
         MicroBatchIBackingMap(DictMap(), 1, 1).multi_put([("a",), ("b",)], [1])
-
-
-def test_a_chunked_map_can_what_its_store_can() -> None:
-    plain, able = MicroBatchIBackingMap(DictMap()), MicroBatchIBackingMap(MemoryBackingMap())
-    assert not any(map(plain.offers, ("move_sentinel", "reset", "begin")))
-    assert able.offers("move_sentinel")
-    assert able.offers("reset")
-    assert MicroBatchIBackingMap(LateMap({})).offers("begin")
 
 
 ENTRIES: dict[int, MemoryData] = {}

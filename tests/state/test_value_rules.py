@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.crashing_stores import DictMap
-from trident.errors import StaleTransactionError
 from trident.operations import Max, Min, Sum
 from trident.state import (
     EVERYTHING_WON,
@@ -31,7 +30,7 @@ from trident.state import (
 )
 from trident.state.columns.number_columns import NumberColumns, NumberForm, Span
 from trident.state.interfaces import FormerTypes
-from trident.state.maps import migrated
+from trident.state.maps import migrate_values
 from trident.state.table import OpaqueColumns, OpaqueTable
 from trident.state.values import UNKNOWN_ATTEMPT, Combine, stand_before
 
@@ -102,13 +101,13 @@ class Marked(FormerTypes):
     fields = ()
     types = ((1, "first", None), (3, "second", None))
 
-    def converted(self, values: list[Any], former: str, names: Any) -> list[Any]:
+    def convert(self, values: list[Any], former: str, names: Any) -> list[Any]:
         return [None if value is None else (former, value) for value in values]
 
-    def declared(self, values: list[Any]) -> list[Any]:
+    def narrow(self, values: list[Any]) -> list[Any]:
         raise AssertionError
 
-    def stored(self, values: Any, attempt: int) -> Any:
+    def widen(self, values: Any, attempt: int) -> Any:
         raise AssertionError
 
 
@@ -124,7 +123,7 @@ def marked(value: OpaqueValue) -> OpaqueValue:
 def test_what_former_declarations_wrote_stands_by_the_same_rule(
     values: list[OpaqueValue], txid: int, winners: Winners
 ) -> None:
-    now = migrated(values, winners.with_types(Marked.types), Marked())
+    now = migrate_values(values, winners.with_types(Marked.types), Marked())
     assert list(now) == [marked(value) for value in values]
     before = [marked(value).at(Snapshot(txid - 1, winners)) for value in values]
     assert OpaqueColumns.of(now).values_before(txid, winners) == before
@@ -142,7 +141,7 @@ def test_what_is_written_is_the_same_for_each_and_for_all(function: Combine, com
     txid = Txid(data.draw(TXIDS), 7, data.draw(WINNERS))
     columns = NumberColumns.of(values)
     assert columns is not None
-    new = columns.combined(
+    new = columns.combine_with(
         np.array(partials, np.float64 if isinstance(partials[0], float) else np.int64), function, txid
     )
     bases = [value.at(Snapshot(txid - 1, txid.winners)) for value in values]
@@ -151,13 +150,6 @@ def test_what_is_written_is_the_same_for_each_and_for_all(function: Combine, com
     assert new is not None
     assert repr(new.values()) == repr(expected)
     assert new.span == Span(7, int(txid), int(txid))
-
-
-def test_many_failures_between_the_oldest_value_and_the_newest() -> None:
-    winners = Winners(tuple((txid, 2 * txid) for txid in range(1, 100)))
-    txids = np.array([5, 5, 50, 99, 120], np.int64)
-    attempts = np.array([10, 9, 100, 198, 198], np.int64)
-    assert winners.won_each(txids, attempts).tolist() == [True, False, True, True, True]
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -213,19 +205,6 @@ def test_what_a_commit_starts_from(stored: OpaqueValue, txid: int, base: str) ->
 )
 def test_what_a_snapshot_of_batch_4_sees(stored: OpaqueValue, seen: str) -> None:
     assert stored.at(Snapshot(4, Winners(((1, 7),)))) == seen
-
-
-def test_a_snapshot_that_is_too_old_says_by_how_much() -> None:
-    state = OpaqueMap(DictMap({("a",): OpaqueValue(4, 0, 1, 2), ("b",): OpaqueValue(5, 0, 1, 2)}))
-    assert state.multi_get_at([("a",), ("b",)], Snapshot(4)) == [2, 1]
-    with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('b',\)") as caught:
-        state.multi_get_at([("a",), ("b",)], Snapshot(3))
-    assert (caught.value.txid, caught.value.stored_txid) == (3, 5)
-
-
-def test_combiner_takes_the_argument_where_nothing_is_stored() -> None:
-    updater = CombinerValueUpdater(operator.add, 5)
-    assert [updater.update(None), updater.update(0), updater.update(2)] == [5, 5, 7]
 
 
 def test_reducer_folds_the_tuples_over_the_stored_value_or_the_initial_one() -> None:

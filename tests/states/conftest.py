@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 
 from states.cassandra.cluster_session import CassandraConnection, borrow, give_back
 from tests.harness.servers import Server, start_redis
@@ -33,6 +35,14 @@ def cql(connected: Home) -> Iterator[CassandraConnection]:
     connection = borrow(connected.options)
     yield connection
     give_back(connection)
+
+
+@pytest.fixture
+def client(redis_server: Server) -> Iterator[Any]:
+    """A client of a Redis, which is empty."""
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+        yield client
 
 
 @pytest.fixture(scope="session")

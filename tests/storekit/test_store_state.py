@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -131,6 +133,27 @@ def test_no_secret_is_shown() -> None:
     shown = repr(ShelfOptions("shelf://me:hush@host/?token=hush", password="hush"))
     assert "hush" not in shown
     assert "shelf://***@host/" in shown
+
+
+@pytest.mark.parametrize(
+    ("module", "spec", "package"),
+    [
+        ("psycopg", "PostgresState.opaque('postgresql://localhost/x')", "psycopg"),
+        ("cassandra", "CassandraState.opaque('localhost')", "cassandra-driver"),
+        ("deltalake", "DeltaState.opaque('somewhere')", "deltalake"),
+    ],
+)
+def test_a_driver_that_a_store_lacks_is_named(module: str, spec: str, package: str) -> None:
+    called = spec.partition("State")[0].replace("Postgres", "PostgreSQL")
+    store, name = spec.partition("State")[0].lower(), spec.partition(".")[0]
+    program = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        f"from states.{store} import {name}; from trident.state import StateConf\n"
+        f"{spec}.factory.make_state(StateConf(), 0, 1)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert f"EnvironmentProblem: a {called} state needs the package {package}" in done.stderr
+    assert f"pip install 'trident-spark[{store}]'" in done.stderr
 
 
 def test_a_missing_driver_is_named() -> None:

@@ -12,7 +12,7 @@ import pytest
 from trident.errors import BackendError, CommitOrderError, FencedError, UnsupportedOperation
 from trident.state import Sentinel, StateConf, Txid
 from trident.state.encoding.serializers import CodecSerializer
-from trident.state.wrappers.forwarding import SerializedMap
+from trident.state.forwarding import SerializedMap
 from trident.storekit import Puts, StoredRows, WholeCommitMap
 from trident.testing import BackingMapContract, FencedMapContract, Limits, MapStateContract
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.stores.catalog import TOPOLOGY, Home
 from tests.stores.interruptions import Reach, SeamedState, go_on
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.coordination.records import CommitRecord, ResetRecord
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.key_columns import partitions_of
@@ -67,7 +67,7 @@ class Driver:
         for partition, at in places.items():
             txid = Txid(
                 state.txid + 1, self.attempt, state.winners_of(self.name), state.incarnation,
-                state.expected(self.name, partition),
+                state.expected_sentinel(self.name, partition),
             )  # fmt: skip
             part = {keys[place]: batch[keys[place]] for place in at}
             self.open()[partition].run(txid, partial(_update, part))
@@ -88,7 +88,7 @@ class Driver:
     def takeover(self) -> Driver:
         """Return a driver that takes the log over, with instances of its own."""
         return Driver(
-            self.home, self.name, self.log.reopened(takeover=True), go_on, self._proxied and self.home.store.by_address
+            self.home, self.name, self.log.reopen(takeover=True), go_on, self._proxied and self.home.store.by_address
         )
 
     def restart_state(self) -> None:

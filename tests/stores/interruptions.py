@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.state import CachedMap, IBackingMap, Key, MicroBatchIBackingMap, OpaqueMap, Txid
-from trident.state.wrappers.forwarding import MapWrapper
+from trident.state.forwarding import MapWrapper
 
 CHUNK = 3
 POINTS = ("begin", "chunk", "commit", "ended")

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.stores.catalog import Home
 from tests.stores.drivers import KEYS, Driver
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.errors import StaleTransactionError
 from trident.runtime.steps.key_columns import partitions_of
 

@@ -11,8 +11,8 @@ from typing import Any
 from tests.stores.catalog import STORES, Home
 from tests.stores.drivers import Driver
 from trident.coordination.framing import decode
+from trident.coordination.log_interface import MemoryLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import MemoryLog
 
 
 def main(task: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -48,6 +50,14 @@ def topology(bolt: Any, rows: int = 2, **more: Any) -> StormTopology:
     return builder.create_topology()
 
 
+@contextmanager
+def ran(rows: int = 1, *, settings: Any = None, **more: Any) -> Iterator[tuple[SteppedCluster, Any]]:
+    """Run a topology of a `Rich` until it has all tuples; give the cluster and the bolt."""
+    with SteppedCluster(topology(Rich(), rows, **more), settings) as cluster:
+        cluster.run()
+        yield cluster, cluster.instance("bolt")
+
+
 def test_an_unanswered_tuple_times_out_and_is_emitted_again() -> None:
     with SteppedCluster(topology(Rich()), message_timeout_s=10) as cluster:
         cluster.run()
@@ -63,9 +73,7 @@ def test_an_unanswered_tuple_times_out_and_is_emitted_again() -> None:
 
 
 def test_reset_timeout_keeps_a_tuple_alive() -> None:
-    with SteppedCluster(topology(Rich(), 1), message_timeout_s=10) as cluster:
-        cluster.run()
-        bolt = cluster.instance("bolt")
+    with ran(settings={"message_timeout_s": 10}) as (cluster, bolt):
         for _ in range(6):
             cluster.advance(10)
             bolt.collector.reset_timeout(bolt.got[0])
@@ -77,9 +85,7 @@ def test_reset_timeout_keeps_a_tuple_alive() -> None:
 
 
 def test_fail_fails_at_once() -> None:
-    with SteppedCluster(topology(Rich(), 1)) as cluster:
-        cluster.run()
-        bolt = cluster.instance("bolt")
+    with ran() as (cluster, bolt):
         bolt.collector.fail(bolt.got[0])
         cluster.run()
         assert cluster.spout("spout").failed == [0]
@@ -87,9 +93,8 @@ def test_fail_fails_at_once() -> None:
 
 
 def test_an_unanchored_tuple_fails_nothing() -> None:
-    with SteppedCluster(topology(Rich(), 1, next=Rich())) as cluster:
-        cluster.run()
-        first, second = cluster.instance("bolt"), cluster.instance("next")
+    with ran(next=Rich()) as (cluster, first):
+        second = cluster.instance("next")
         first.collector.emit([1])
         first.collector.ack(first.got[0])
         cluster.run()
@@ -101,9 +106,8 @@ def test_an_unanchored_tuple_fails_nothing() -> None:
 
 
 def test_a_tuple_with_anchors_in_two_trees_fails_both() -> None:
-    with SteppedCluster(topology(Rich(), 2, next=Rich())) as cluster:
-        cluster.run()
-        first, second = cluster.instance("bolt"), cluster.instance("next")
+    with ran(2, next=Rich()) as (cluster, first):
+        second = cluster.instance("next")
         first.collector.emit([1], first.got)
         for each in first.got[:]:
             first.collector.ack(each)
@@ -117,9 +121,8 @@ def test_a_tuple_with_anchors_in_two_trees_fails_both() -> None:
 
 @pytest.mark.parametrize("what", ["ack", "fail", "reset_timeout"])
 def test_answers_that_are_refused(what: str) -> None:
-    with SteppedCluster(topology(Rich(), 1, next=Rich())) as cluster:
-        cluster.run()
-        first, second = cluster.instance("bolt"), cluster.instance("next")
+    with ran(next=Rich()) as (cluster, first):
+        second = cluster.instance("next")
         (given,) = first.got
         with pytest.raises(TopologyError, match="component 'next'.*which another task was given"):
             getattr(second.collector, what)(given)
@@ -131,9 +134,7 @@ def test_answers_that_are_refused(what: str) -> None:
 
 
 def test_emits_that_are_refused() -> None:
-    with SteppedCluster(topology(Rich(), 1, next=Rich())) as cluster:
-        cluster.run()
-        bolt = cluster.instance("bolt")
+    with ran(next=Rich()) as (_, bolt):
         (given,) = bolt.got
         emit = bolt.collector.emit
         for values, more, text in (
@@ -159,16 +160,12 @@ def test_emits_that_are_refused() -> None:
 
 @pytest.mark.parametrize("values", ["a", b"a", {"n": 1}, None, 5])
 def test_values_that_are_no_list_are_refused(values: Any) -> None:
-    with SteppedCluster(topology(Rich(), 1)) as cluster:
-        cluster.run()
-        with pytest.raises(TopologyError, match="emit a list with one value for each field"):
-            cluster.instance("bolt").collector.emit(values)
+    with ran() as (_, bolt), pytest.raises(TopologyError, match="emit a list with one value for each field"):
+        bolt.collector.emit(values)
 
 
 def test_anchors_may_be_an_iterator_and_are_refused_before_anything_is_drawn() -> None:
-    with SteppedCluster(topology(Rich(), 2, next=Rich(), other=Rich())) as cluster:
-        cluster.run()
-        bolt = cluster.instance("bolt")
+    with ran(2, next=Rich(), other=Rich()) as (cluster, bolt):
         first, second = bolt.got
         edge = first.edge
         with pytest.raises(TopologyError, match="anchor to 5, a int"):
@@ -279,9 +276,8 @@ def test_a_bolt_that_does_not_ack_ticks_is_not_named(caplog: pytest.LogCaptureFi
 
 
 def test_max_spout_pending_bounds_what_a_silent_bolt_holds() -> None:
-    with SteppedCluster(topology(Rich(), 100), max_spout_pending=7) as cluster:
-        cluster.run()
-        assert (cluster.pending, len(cluster.instance("bolt").got)) == (7, 7)
+    with ran(100, settings={"max_spout_pending": 7}) as (cluster, bolt):
+        assert (cluster.pending, len(bolt.got)) == (7, 7)
 
 
 class NotesAcks(MockedSpout):

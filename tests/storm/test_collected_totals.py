@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.storm.components import word_count
 from trident.storm.execution.storm_worker import WorkerSnapshot
+from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import lay_out
-from trident.storm.topology_monitor import Collected
+from trident.storm.topology_monitor import Collected, TopologyMonitor
 
 LAYOUT = lay_out(word_count(), workers=2, ackers=1)
 SPLIT, COUNT = LAYOUT.tasks["split"], LAYOUT.tasks["count"]
@@ -26,6 +27,7 @@ class Worker:
     start: int = 1
     snapshots: int = 0
     executed: int = 0
+    pending: int = 0
     sent: list[WorkerSnapshot] = field(default_factory=list)
 
     def snapshot(self) -> WorkerSnapshot:
@@ -38,7 +40,7 @@ class Worker:
             "pid": 1,
             "uptime_s": 0.0,
             "totals": [((self.task, "executed", "split", "default"), self.executed)],
-            "pending": 0,
+            "pending": self.pending,
             "port": 0,
             "calls": [],
         }
@@ -84,6 +86,19 @@ def test_figures_stay_with_their_tasks_when_executors_change() -> None:
     rebalanced = lay_out(word_count(), workers=1, ackers=1, executors={"count": 1})
     found = collected.statistics(rebalanced, 2, {}).over().components["count"]
     assert [(each.name, each.figures.executed) for each in found.executors] == [(f"[{COUNT[0]}-{COUNT[-1]}]", 21)]
+
+
+def test_what_a_worker_had_pending_that_a_rebalance_took_away_is_not_waited_for() -> None:
+    layouts, now = [LAYOUT], [0.0]
+    monitor = TopologyMonitor(StormConfig(), word_count(), lambda: layouts[-1], lambda: True, list, lambda: now[0])
+    for worker in (Worker(0, COUNT[0], pending=1), Worker(1, COUNT[1], pending=5)):
+        monitor.take(worker.snapshot())
+    assert (monitor.status.pending, monitor.status.at_work.left) == (6, "6 pending")
+    layouts.append(lay_out(word_count(), workers=1, ackers=1))
+    now[0] = 600.0
+    monitor.take(Worker(0, COUNT[0], start=2).snapshot())
+    status = monitor.status
+    assert (status.pending, status.at_work.left, status.at_work.moved_s) == (0, "", 0.0)
 
 
 def _totals(task: int, executed: int, seconds: float) -> WorkerSnapshot:

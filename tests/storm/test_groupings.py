@@ -1,19 +1,23 @@
-"""Which tasks get a tuple."""
+"""Which values may be emitted, in which form, and which tasks get them."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from trident.errors import TopologyError
+from trident.fields import Fields
 from trident.storm import BaseRichBolt, BaseRichSpout, StreamDeclarer, TopologyBuilder, TopologyContext, Tuple
 from trident.storm.builder import BoltDeclarer
+from trident.storm.execution.out_streams import OutStream, _by_hash
+from trident.storm.storm_tuples import Origin, StreamSpec
 from trident.storm.testing import MockedSpout, SteppedCluster
 
 KEYS = [1, 1.0, True, "a", b"a", None, -0.0, 0.0, "b", "c", "d"] * 4
@@ -74,6 +78,10 @@ NOON = dt.datetime(2024, 10, 27, 12, tzinfo=dt.UTC)
         ("double", [math.nan, -math.nan, math.inf - math.inf]),
         ("decimal(10,2)", [7, Decimal(7), Decimal("7.00"), Decimal("0.7E+1")]),
         ("timestamp", [NOON, NOON.astimezone(dt.timezone(dt.timedelta(hours=9)))]),
+        ("array<double>", [[0, None], [-0.0, None], (0.0, None)]),
+        ("array<decimal(10,2)>", [[7], [Decimal("7.00")]]),
+        ("struct<a:timestamp,b:float>", [{"a": NOON, "b": 1}, {"b": 1.0, "a": NOON.astimezone(dt.timezone.max)}]),
+        ("map<double,array<float>>", [{0: [1]}, {-0.0: [1.0]}]),
     ],
 )
 @pytest.mark.parametrize("grouping", [BoltDeclarer.fields_grouping, BoltDeclarer.partial_key_grouping])
@@ -88,6 +96,40 @@ def test_a_value_of_a_declared_type_is_emitted_in_one_form(type_: str, forms: li
 def test_values_without_a_declared_type_are_emitted_as_they_are() -> None:
     (got,) = spread(lambda bolt: bolt.fields_grouping("spout", "key"), 1, [1, 1.0, True, -0.0, Decimal("1.00")])
     assert list(map(repr, got)) == ["1", "1.0", "True", "-0.0", "Decimal('1.00')"]
+
+
+class Pair(NamedTuple):
+    one: Any
+    other: Any
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        [[0.0], [-0.0]],
+        [{"a": 1, "b": [0.0]}, {"b": [-0.0], "a": 1}],
+        [({1: 2, 3: 4},), ({3: 4, 1: 2},)],
+        [Pair({1: 2, 3: 4}, 5), Pair({3: 4, 1: 2}, 5), ({1: 2, 3: 4}, 5)],
+        [[Pair(1, 0.0)], [(1, -0.0)]],
+        [{0.0, 1.5}, {-0.0, 1.5}],
+    ],
+)
+def test_equal_values_without_a_declared_type_go_to_one_task(forms: list[Any]) -> None:
+    assert sum(map(bool, spread(lambda bolt: bolt.fields_grouping("spout", "key"), 31, forms))) == 1
+
+
+def test_a_moment_that_is_before_the_year_1_in_utc_is_refused_by_name() -> None:
+    early = dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=1)))
+    with pytest.raises(TopologyError, match="'v' is declared as timestamp but got datetime"):
+        stream("timestamp").accept([early])
+    with pytest.raises(TopologyError, match="grouping by .*datetime.* in UTC"):
+        _by_hash([0], Fields("v"), [2, 3])([early])
+
+
+def test_keys_of_a_map_that_are_no_numbers_stay_two() -> None:
+    two = {math.nan: 1.0, -math.nan: 2.0}
+    ((got,),) = spread(lambda bolt: bolt.fields_grouping("spout", "key"), 1, [two], field="key: map<double,double>")
+    assert len(got) == 2
 
 
 def test_all_and_global() -> None:
@@ -174,3 +216,50 @@ def test_a_direct_emit_goes_to_the_named_task() -> None:
 def test_counts_of_keys_are_those_emitted() -> None:
     got = spread(lambda bolt: bolt.fields_grouping("spout", "key"))
     assert Counter(map(repr, [key for each in got for key in each])) == Counter(map(repr, KEYS))
+
+
+# ---- what a bolt emits is of its declared type, or is refused by name: the rule of Trident's columns -------------------------
+
+
+def stream(ddl: str) -> OutStream:
+    fields = Fields(f"v: {ddl}")
+    return OutStream(Origin("bolt", 1, "default", fields), StreamSpec(fields), [lambda values: [2]], frozenset())
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value", "said"),
+    [
+        ("bigint", 1.5, "got 1.5, a float, which is not such a value"),
+        ("bigint", 2**63, "got 9223372036854775808, a int, which"),
+        ("int", 3_000_000_000, "got 3000000000, a int, which"),
+        ("tinyint", -129, "got -129, a int, which"),
+        ("double", 2**53 + 1, "got 9007199254740993, a int, which"),
+        ("float", 1e300, r"got 1e\+300, a float, which"),
+        ("decimal(5,2)", Decimal("1.005"), r"got Decimal\('1.005'\), a Decimal, which"),
+        ("date", dt.datetime(2024, 1, 1), "got .* a datetime, which"),
+        ("timestamp_ntz", dt.datetime(2024, 1, 1, tzinfo=dt.UTC), "got .* a datetime, which"),
+        ("array<int>", [1, 1.5], r"got 1.5, a float at v\[1\], which"),
+        ("array<string>", "text", "got 'text', a str, which"),
+        ("array<struct<a:int>>", [{"a": 1}, {"a": "x"}], r"got 'x', a str at v\[1\].a, which"),
+        ("struct<a:bigint>", {"b": 1}, r"got {'b': 1}, a dict, which"),
+        ("map<string,int>", {"k": 2**31}, r"got 2147483648, a int at v\['k'\], which"),
+        ("map<string,int>", {None: 1}, "got {None: 1}, a dict, which"),
+    ],
+)
+def test_what_is_not_of_its_type_is_refused_with_its_place(ddl: str, value: Any, said: str) -> None:
+    declared = re.escape(f"field 'v' is declared as {ddl} but ")
+    with pytest.raises(TopologyError, match=declared + said):
+        stream(ddl).accept([value])
+
+
+@pytest.mark.parametrize(
+    ("ddl", "values"),
+    [
+        ("int", [0, -(2**31), 2**31 - 1, None]), ("double", [1, 0.5, None]), ("float", [0.1, None]),
+        ("decimal(5,2)", [1, Decimal("1.50")]), ("array<array<int>>", [[[1], None, []], None, []]),
+        ("map<string,array<double>>", [{"a": [1.5, 1]}, {}]), ("struct<a:int,b:string>", [{"b": None, "a": 1}]),
+    ],
+)  # fmt: skip
+def test_what_is_of_its_type_travels_equal(ddl: str, values: list[Any]) -> None:
+    out = stream(ddl)
+    assert [out.accept([value]) for value in values] == [(value,) for value in values]

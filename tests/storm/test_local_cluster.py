@@ -23,7 +23,7 @@ from trident.storm import (
     TopologyDiedError,
     Tuple,
 )
-from trident.storm.execution.bolt_executor import BoltExecutor
+from trident.storm.execution.executors import BoltExecutor
 
 pytestmark = pytest.mark.usefixtures("board")
 

@@ -10,13 +10,13 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import msgpack
 import pytest
 from prometheus_client.openmetrics import parser
 
+from tests.harness.commands import until
 from tests.storm.components import SENTENCES, Count, word_count
 from trident.errors import ConfigError
 from trident.observe.topology_status import TopologyStatus, pretty_seconds
@@ -139,20 +139,12 @@ def test_the_page_of_a_topology_has_the_shape_of_storm_ui(seen: TopologyStatus) 
     ]
     assert {each["acked"] for each in page["topologyStats"]} == {3}
     (spout,), bolts = page["spouts"], {each["boltId"]: each for each in page["bolts"]}
-    assert set(spout) >= {
-        "spoutId",
-        "executors",
-        "tasks",
-        "emitted",
-        "transferred",
-        "completeLatency",
-        "acked",
-        "failed",
-    }
+    named = "spoutId executors tasks emitted transferred completeLatency acked failed"
+    assert set(spout) >= set(named.split())
     assert set(bolts) == {"split", "count"}
     assert bolts["split"]["executeLatency"] == bolts["split"]["processLatency"] == "500.000"
     assert (bolts["count"]["executors"], bolts["count"]["tasks"], bolts["count"]["executed"]) == (2, 3, WORDS)
-    assert page["executorsTotal"], page["tasksTotal"] == (5, 6)
+    assert (page["executorsTotal"], page["tasksTotal"]) == (5, 6)
     assert page["workers"][0]["componentNumTasks"] == {"sentences": 1, "split": 1, "count": 3, "__acker": 1}
 
 
@@ -166,7 +158,8 @@ def test_the_page_of_a_component_has_the_shape_of_storm_ui(seen: TopologyStatus)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0s"), (59, "59s"), (3_600, "1h 0m 0s"), (90_061, "1d 1h 1m 1s"), (600, "10m 0s")]
+    ("seconds", "text"),
+    [(0.4, "0s"), (59, "59s"), (3_600, "1h 0m 0s"), (90_061, "1d 1h 1m 1s"), (600, "10m 0s"), (-5, "0s")],
 )
 def test_durations_are_written_as_in_storm_ui(seconds: float, text: str) -> None:
     assert pretty_seconds(seconds) == text
@@ -181,16 +174,9 @@ def running(topology: StormTopology, **conf: Any) -> Iterator[LocalTopology]:
         yield cluster.submit_topology("words", conf, topology)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    ends = monotonic() + 20
-    while not holds():
-        assert monotonic() < ends, "it did not come about"
-        sleep(0.005)
-
-
 def test_status_of_a_running_topology() -> None:
     with running(word_count(), workers=2) as topology:
-        until(lambda: topology.status.statistics.over().figures.acked == len(SENTENCES))
+        until(lambda: topology.status.statistics.over().figures.acked == len(SENTENCES), "all is acked")
         status = topology.status
         assert (status.name, status.active, status.executors, status.tasks) == ("words", True, 8, 8)
         assert [each.number for each in status.workers] == [0, 1]
@@ -219,7 +205,7 @@ def test_what_a_worker_did_before_it_died_is_counted_and_its_error_is_shown() ->
     builder.set_spout("words", MockedSpout("word: string", *[[f"w{n}"] for n in range(10)]))
     builder.set_bolt("count", DiesAtFirst()).shuffle_grouping("words")
     with running(builder.create_topology(), message_timeout_s=0.5) as topology:
-        until(lambda: topology.status.statistics.over().components["count"].figures.acked >= 12)
+        until(lambda: topology.status.statistics.over().components["count"].figures.acked >= 12, "all is acked")
         status = topology.status
     figures = status.statistics.over().components["count"].figures
     assert figures.executed == figures.acked + 1  # the one that raised
@@ -233,7 +219,7 @@ def test_what_a_worker_did_before_it_died_is_counted_and_its_error_is_shown() ->
 
 def test_metrics_are_served_in_open_metrics() -> None:
     with running(word_count(), metrics_port=0) as topology:
-        until(lambda: topology.status.statistics.over().figures.acked == len(SENTENCES))
+        until(lambda: topology.status.statistics.over().figures.acked == len(SENTENCES), "all is acked")
         assert topology.metrics_url is not None
         request = urllib.request.Request(topology.metrics_url, headers={"Accept": "application/openmetrics-text"})
         with urllib.request.urlopen(request, timeout=10) as answer:
@@ -242,12 +228,8 @@ def test_metrics_are_served_in_open_metrics() -> None:
     assert executed == {("split", "sentences"): len(SENTENCES), ("count", "split"): WORDS}
     (acked,) = (s.value for s in families["trident_storm_acked"] if s.labels["component"] == "sentences")
     assert acked == len(SENTENCES)
-    assert {s.labels["component"] for s in families["trident_storm_capacity_ratio"]} == {
-        "sentences",
-        "split",
-        "count",
-        "__acker",
-    }
+    components = {s.labels["component"] for s in families["trident_storm_capacity_ratio"]}
+    assert components == {"sentences", "split", "count", "__acker"}
     assert families["trident_storm_complete_seconds"][0].value < 10
     page = (Path(__file__).parents[2] / "docs" / "storm" / "bolts.md").read_text(encoding="utf-8")
     served = {name for name in families if name.startswith("trident_")}
@@ -267,8 +249,8 @@ def test_a_port_that_is_taken_is_an_error_before_anything_runs() -> None:
 def test_a_line_with_the_statistics_is_logged_from_time_to_time(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "trident.storm")
     with running(word_count(), log_interval_s=0.001) as topology:
-        until(lambda: topology.status.statistics.over().figures.acked == len(SENTENCES))
-        until(lambda: any("messages/s acked in " in each.getMessage() for each in caplog.records))
+        until(lambda: topology.status.statistics.over().figures.acked == len(SENTENCES), "all is acked")
+        until(lambda: any("messages/s acked in " in each.getMessage() for each in caplog.records), "a line is logged")
     line = next(each.getMessage() for each in caplog.records if "messages/s acked in " in each.getMessage())
     assert line.startswith("topology words: ")
     assert "0 failed" in line
@@ -291,7 +273,7 @@ def test_a_spout_that_blocks_is_told_of_once(caplog: pytest.LogCaptureFixture) -
     builder.set_spout("blocks", Blocks())
     builder.set_bolt("count", Count()).shuffle_grouping("blocks")
     with running(builder.create_topology(), message_timeout_s=0.1) as topology:
-        until(lambda: "has been in one call" in caplog.text)
+        until(lambda: "has been in one call" in caplog.text, "it is told of")
         assert topology.status.errors == ()
         Blocks.go.set()
     (warning,) = (each.getMessage() for each in caplog.records if "has been in one call" in each.getMessage())

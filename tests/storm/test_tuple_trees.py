@@ -1,7 +1,8 @@
-"""The promise of the ackers, on random topologies with random orders, losses and doubles of deliveries."""
+"""The promise of the ackers: the word count of Storm's documentation, and random topologies, orders, losses and doubles."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
@@ -10,13 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.storm.components import SENTENCES, BasicSplit, Split, word_count
 from tests.storm.random_trees import MESSAGES, Ledger, Messages, random_topology
 from trident.storm.execution.collectors import BoltCollector
 from trident.storm.execution.messages import Body, Outbox
 from trident.storm.storm_tuples import Tuple
-from trident.storm.testing import SteppedCluster
+from trident.storm.testing import SteppedCluster, complete_topology
 
 SEEDS = st.integers(0, 1 << 32)
+WORDS = Counter(word for (sentence,) in SENTENCES for word in sentence.split())
+
+
+@pytest.mark.parametrize("split", [Split(), BasicSplit()])
+@pytest.mark.parametrize("ackers", [0, 1, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_word_is_counted_and_every_sentence_acked(split: Any, ackers: int, seed: int) -> None:
+    done = complete_topology(word_count(split), {"sentences": SENTENCES}, acker_executors=ackers, seed=seed)
+    assert Counter(word for (word,) in done.tuples("split")) == WORDS
+    assert {word: max(n for w, n in done.tuples("count") if w == word) for word in WORDS} == WORDS
+    assert (done.acked["sentences"], done.failed["sentences"], done.errors) == ([0, 1, 2, 3], [], ())
 
 
 class Run:

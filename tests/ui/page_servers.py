@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -44,7 +43,6 @@ NASTY = '<script>alert(1)</script>"><img src=x onerror=alert(2)>'
 
 
 def counting(cycle: bool = False, spout: Any = None) -> TridentTopology:
-    """The tutorial's word count."""
     topology = TridentTopology("word-count")
     (
         topology.new_stream("lines", spout or FixedBatchSpout("line: string", 2, *LINES, cycle=cycle))
@@ -92,7 +90,6 @@ def get(server: UIServer, path: str, **headers: str) -> Any:
 
 
 def ask(server: UIServer, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
-    """Ask with any headers."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.request(method, server.url + path, headers=named, content=None if body is None else json.dumps(body))
 
@@ -100,14 +97,6 @@ def ask(server: UIServer, method: str, path: str, body: Any = None, **headers: s
 def allowed(token: str = TOKEN) -> dict[str, str]:
     """The header with the token."""
     return {"Authorization": f"Bearer {token}"}
-
-
-def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait until something holds."""
-    ends = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < ends, "it does not hold in time"
-        threading.Event().wait(0.02)
 
 
 _CITIES = ("Bergen", "Lyon", "Porto", "Graz", "Turku")

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
+from tests.harness.commands import until
 from tests.ui.chromium import open_browser
-from tests.ui.page_servers import orders, trident_server, until
+from tests.ui.page_servers import orders, trident_server
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 COLUMNS = 112
@@ -64,7 +65,7 @@ def photograph_page(folder: Path) -> None:
         open_browser() as browser,
         trident_server(orders(), conf={"batch_emit_interval_ms": 150, "on_poison": "dead_letter"}) as (running, server),
     ):
-        until(lambda: running.txid > 200, 120)  # half a minute, so that there are lines
+        until(lambda: running.txid > 200)  # half a minute, so that there are lines
         page = browser.new_page(viewport={"width": 1280, "height": 1080})
         page.goto(server.url)
         page.wait_for_selector("svg", timeout=20_000)
@@ -73,7 +74,6 @@ def photograph_page(folder: Path) -> None:
 
 
 def main() -> None:
-    """Make both."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for make in (record_demo, photograph_page):
         make(FOLDER)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page
 
+from tests.harness.commands import until
 from tests.ui.chromium import PHONE, WIDE, open_browser
 from tests.ui.large_cluster import LargeCluster
-from tests.ui.page_servers import TOKEN, busy_bolts, orders, storm_server, trident_server, until
+from tests.ui.page_servers import TOKEN, busy_bolts, orders, storm_server, trident_server
 from trident.ui.ui_server import UIServer
 
 FOLDER = Path(__file__).parents[2] / "build" / "screenshots"
 
 
 def tell(line: str) -> None:
-    """Print a line."""
     sys.stdout.write(f"{line}\n")
 
 

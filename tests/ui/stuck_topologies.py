@@ -15,8 +15,8 @@ from trident import TridentTopology
 from trident.operations import Count, Function
 from trident.runtime.running import RunningTopology
 from trident.storm import BaseRichBolt, LocalCluster, OutputCollector, StormTopology, TopologyBuilder, Tuple
-from trident.storm.local_cluster import LocalTopology
 from trident.storm.testing import MockedSpout
+from trident.storm.topology_handle import LocalTopology
 from trident.tuples import TridentTuple
 
 

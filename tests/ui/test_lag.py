@@ -9,12 +9,13 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
 from states.memory import MemoryMapState
-from tests.ui.chromium import open_browser, opened, tile
-from tests.ui.page_servers import get, trident_server, until
+from tests.harness.commands import until
+from tests.ui.chromium import opened, tile
+from tests.ui.page_servers import get, trident_server
 from trident import TridentTopology
 from trident.naming import amount
 from trident.operations import Count
@@ -81,10 +82,10 @@ def test_lags_of_one_unit_are_one_sum() -> None:
 
 
 def test_tile_and_line_agree_and_name_the_source_that_does_not_say(
-    one_is_idle: tuple[RunningTopology, UIServer],
+    browser: Browser, one_is_idle: tuple[RunningTopology, UIServer]
 ) -> None:
     running, server = one_is_idle
-    with open_browser() as browser, opened(browser, server.url) as page:
+    with opened(browser, server.url) as page:
         shown = amount(running.status["sources"][0]["lag"]["amount"], "bytes")
         assert shown.endswith(" KiB")
         expect(tile(page, "Lag")).to_have_text(shown)

@@ -90,6 +90,15 @@ def test_what_comes_is_found_once_also_where_a_line_had_not_ended() -> None:
     assert [line[48:55] for line in told.splitlines() if "batch" in line] == ["batch 1", "batch 2", "batch 2"]
 
 
+def test_a_line_that_has_not_ended_and_is_no_text_begins_where_it_began() -> None:
+    stored = Stored(LINES)
+    stored.data += b"\xff\xfe half"
+    page = matching(stored.read, None, "ERROR", "")
+    assert (page["found"], page["next"]) == (1, len(LINES.encode()))
+    stored.data += b" a line\n"
+    assert matching(stored.read, page["next"], None, "half a line")["text"] == "\ufffd\ufffd half a line\n"
+
+
 def test_only_the_end_of_a_large_log_is_searched() -> None:
     line = "2026-11-26 02:00:00,001 INFO    trident: filler\n"
     stored = Stored(LINES + line * (3 * SEARCHED_BYTES // len(line)) + LINES)
@@ -218,8 +227,10 @@ def test_what_a_driver_prints_is_beside_its_log(machine: UIServer) -> None:
 @pytest.mark.long
 def test_what_is_printed_is_shown_without_secrets_also_where_a_piece_of_it_ends(tmp_path: Path) -> None:
     folder = MachineFolder(tmp_path)
-    lines = "".join(f"{number} redis://me:hush@cache:{number}/0 answers ü\n" for number in range(4000)) + "the end"
-    folder.output_file("t").write_text(lines)
+    lines = (
+        "".join(f"{number} ü\ufffd: redis://me:hush@cache:{number}/0 answers\n" for number in range(4000)) + "the end"
+    )
+    folder.output_file("t").write_bytes(lines.encode().replace("\ufffd".encode(), b"\xff"))
     pages = MachinePages(folder)
     told = "".join(each["text"] for each in end_of_log(lambda offset: pages.log("t", offset, "output")))
     assert told == lines.replace("me:hush", "***")
@@ -260,7 +271,7 @@ def test_the_last_part_is_told_if_no_offset_is_given() -> None:
 
 def test_an_offset_that_is_forgotten_or_of_another_log_says_where_it_begins() -> None:
     assert page_of_log(b"abc", 100, 5)["offset"] == 100
-    assert page_of_log(b"abc", 100, 5000) == {"text": "abc", "offset": 100, "next": 103}
+    assert page_of_log(b"abc", 100, 5000) == {"text": "abc", "offset": 100, "next": 103, "lineEnd": 100}
 
 
 def test_much_is_told_in_several_pages() -> None:

@@ -15,10 +15,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from spouts import FixedBatchSpout
+from tests.harness.commands import until
 from tests.storm.components import Split
-from tests.ui.chromium import PHONE, ask_now, open_browser, opened, tile
+from tests.ui.chromium import PHONE, ask_now, opened, tile
 from tests.ui.large_cluster import CyclicTopology, LargeCluster
-from tests.ui.page_servers import NASTY, TOKEN, counting, orders, storm_server, trident_server, until
+from tests.ui.page_servers import NASTY, TOKEN, counting, orders, storm_server, trident_server
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
 from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
@@ -26,24 +27,18 @@ from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.observe import at_work
-from trident.observe.verdict import verdict
+from trident.observe.at_work import verdict
 from trident.runtime.running import RunningTopology
 from trident.storm import StormTopology, TopologyBuilder, Tuple
 from trident.storm.testing import MockedSpout
 from trident.ui.cluster_pages import OneTopology
-from trident.ui.running_pages import StormPages, TridentPages
+from trident.ui.running_pages import TridentPages, pages_of
 from trident.ui.ui_server import UIServer
 
 pytestmark = pytest.mark.slow
 
 PACED: dict[str, Any] = {"batch_emit_interval_ms": 20}
 DRAWN = "svg.graph a.node"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -196,34 +191,26 @@ def test_a_batch_can_be_chosen_and_the_last_followed_again(browser: Browser, ord
 
 
 @pytest.mark.long
-def test_a_stuck_bolt_is_said_in_the_first_lines(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("stuck", "said"),
+    [
+        (stuck_bolts, [r"`count` \(task \d\) has been in one call for \d+ s: execute \(.*wait\(60\)",
+                       r"Nothing was acknowledged for \d+ s with 3 pending\."]),
+        (stuck_batches, [r"Batch 3 has run for \d+ s in step `words/SticksAtCow`: it is in execute \("]),
+    ],
+)  # fmt: skip
+def test_what_is_stuck_is_said_in_the_first_lines(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, stuck: Any, said: list[str]
+) -> None:
     monkeypatch.setattr(at_work, "_LONG_S", 1.5)
     with (
-        stuck_bolts() as running,
-        UIServer(OneTopology("bolts", StormPages(running)), port=0) as server,
+        stuck() as running,
+        UIServer(OneTopology(running.name, pages_of(running)), port=0) as server,
         opened(browser, server.url) as page,
     ):
         verdict = page.get_by_label("How it does")
-        expect(verdict).to_contain_text(
-            re.compile(r"`count` \(task \d\) has been in one call for \d+ s: execute \(.*wait\(60\)")
-        )
-        expect(verdict).to_contain_text(re.compile(r"Nothing was acknowledged for \d+ s with 3 pending\."))
-        expect(verdict).to_have_class(re.compile("warn"))
-        assert not re.search("well|keeps up", verdict.inner_text())
-
-
-@pytest.mark.long
-def test_a_stuck_batch_is_said_in_the_first_lines(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_work, "_LONG_S", 1.5)
-    with (
-        stuck_batches() as running,
-        UIServer(OneTopology("words", TridentPages(running)), port=0) as server,
-        opened(browser, server.url) as page,
-    ):
-        verdict = page.get_by_label("How it does")
-        expect(verdict).to_contain_text(
-            re.compile(r"Batch 3 has run for \d+ s in step `words/SticksAtCow`: it is in execute \(")
-        )
+        for each in said:
+            expect(verdict).to_contain_text(re.compile(each))
         expect(verdict).to_have_class(re.compile("warn"))
         assert not re.search("well|keeps up", verdict.inner_text())
 
@@ -406,11 +393,22 @@ def test_a_topology_without_a_driver_says_why_and_asks_for_nothing_more(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("path", ["/", "/#/topology/topology-1", "/#/topology/topology-1/component/component-9"])
-def test_a_narrow_window_needs_no_scrolling_to_the_side(browser: Browser, cluster: UIServer, path: str) -> None:
-    with opened(browser, cluster.url + path, viewport=PHONE) as page:
+@pytest.mark.parametrize(
+    ("of_orders", "path", "there"),
+    [
+        (False, "/", "table tbody tr"),
+        (False, "/#/topology/topology-1", "table tbody tr"),
+        (False, "/#/topology/topology-1/component/component-9", "table tbody tr"),
+        (True, "", DRAWN),
+        (True, "/#/topology/orders/log/driver", "[role=log]"),
+    ],
+)
+def test_a_narrow_window_needs_no_scrolling_to_the_side(
+    browser: Browser, cluster: UIServer, orders_url: str, of_orders: bool, path: str, there: str
+) -> None:
+    with opened(browser, (orders_url if of_orders else cluster.url) + path, viewport=PHONE) as page:
         expect(page.get_by_role("heading", level=1)).to_be_visible()
-        page.wait_for_selector("table tbody tr")
+        page.wait_for_selector(there)
         assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
 
 
@@ -434,13 +432,6 @@ def test_cells_do_not_break_inside_words(browser: Browser, orders_url: str, widt
         page.wait_for_selector("#h-bolts")
         assert page.evaluate(BROKEN) == []
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width
-
-
-@pytest.mark.long
-def test_a_narrow_window_shows_a_trident_topology(browser: Browser, orders_url: str) -> None:
-    with opened(browser, orders_url, viewport=PHONE) as page:
-        page.wait_for_selector(DRAWN)
-        assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
 
 
 @pytest.mark.long

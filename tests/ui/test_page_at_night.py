@@ -14,8 +14,9 @@ from playwright.sync_api import Browser, expect
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.ui.chromium import PHONE, ask_now, open_browser, opened, tile
-from tests.ui.page_servers import NASTY, TOKEN, get, orders, storm_server, trident_server, until
+from tests.harness.commands import until
+from tests.ui.chromium import ask_now, opened, tile
+from tests.ui.page_servers import NASTY, TOKEN, get, orders, storm_server, trident_server
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
@@ -34,12 +35,6 @@ CONF: dict[str, Any] = {
     "spark_conf": {"spark.ssl.keyPassword": "hush", "spark.hadoop.url": "s3://me:hush@bucket/x"},
 }
 T = "/api/v1/topology"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -243,14 +238,6 @@ def test_a_worker_leads_to_its_log(browser: Browser) -> None:
         page.get_by_role("region", name="Workers").first.get_by_role("link", name="log").first.click()
         expect(page.get_by_role("heading", level=1)).to_have_text("Log of bolts")
         expect(page.get_by_role("log")).to_be_visible()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("path", ["", "/#/topology/orders/log/driver"])
-def test_a_narrow_window_needs_no_scrolling_to_the_side(browser: Browser, url: str, path: str) -> None:
-    with opened(browser, f"{url}{path}", viewport=PHONE) as page:
-        page.get_by_role("region", name="Log").last.wait_for()
-        assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
 
 
 # ---- a cluster -------------------------------------------------------------------------------------------------------

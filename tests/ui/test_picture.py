@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
-from tests.ui.chromium import open_browser, opened
+from tests.ui.chromium import opened
 from tests.ui.large_cluster import LargeCluster
 from trident.ui.cluster_pages import Page
 from trident.ui.ui_server import UIServer
@@ -58,12 +59,8 @@ APART = """nodes => nodes.map(node => node.querySelector('.body').getBoundingCli
     || one.bottom < other.top || other.bottom < one.top))"""
 
 
-def test_no_text_of_the_picture_is_cut() -> None:
-    with (
-        UIServer(LongNames(1, 1), port=0) as server,
-        open_browser() as browser,
-        opened(browser, f"{server.url}/#/topology/topology-0") as page,
-    ):
+def test_no_text_of_the_picture_is_cut(browser: Browser) -> None:
+    with UIServer(LongNames(1, 1), port=0) as server, opened(browser, f"{server.url}/#/topology/topology-0") as page:
         page.wait_for_selector("svg.graph a.node")
         assert page.locator("svg.graph .name").all_text_contents() == LABELS
         assert page.locator("svg.graph .k-state .more").all_text_contents() == [f"{DETAIL}, exact"] * 2

@@ -16,9 +16,10 @@ from starlette.routing import Route
 
 from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
+from tests.harness.commands import until
 from tests.storm.components import SENTENCES, word_count
 from tests.storm.components import Split as SplitBolt
-from tests.ui.page_servers import NASTY, TOKEN, allowed, ask, counting, get, storm_server, trident_server, until
+from tests.ui.page_servers import NASTY, TOKEN, allowed, ask, counting, get, storm_server, trident_server
 from trident import TridentTopology
 from trident.cluster_errors import ClusterUnreachable, NameTaken, NoLeader, NoSuchTopology, NotAllowed
 from trident.errors import ConfigError, TridentError
@@ -27,8 +28,7 @@ from trident.runtime.commit.dead_letters import DeadLetters, state_of
 from trident.runtime.running import RunningTopology
 from trident.storm import LocalCluster, TopologyBuilder
 from trident.storm.testing import MockedSpout
-from trident.ui.cluster_pages import OneTopology
-from trident.ui.http_pages import HttpTopologyPages
+from trident.ui.cluster_pages import HttpTopologyPages, OneTopology
 from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
 
@@ -489,7 +489,7 @@ def test_hostile_names_come_as_they_are() -> None:
 
 def test_a_port_that_is_taken_is_told(server: UIServer) -> None:
     with pytest.raises(
-        ConfigError, match=f"cannot be served at 127.0.0.1:{server.port}: .*another program has the port"
+        ConfigError, match=f"cannot be served at 127.0.0.1:{server.port}: .*another program or topology has the port"
     ):
         UIServer(Nothing(KeyError()), port=server.port)
     with pytest.raises(ConfigError, match="must not be empty"):

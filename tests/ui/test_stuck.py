@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
-from tests.ui.page_servers import get, until
+from tests.harness.commands import until
+from tests.ui.page_servers import get
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
-from trident.cli.cluster_output import print_topology
+from trident.cli.cluster_commands import print_topology
 from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
@@ -97,9 +97,8 @@ def test_a_stuck_topology_is_not_well(stuck: Stuck, caplog: pytest.LogCaptureFix
 
 @pytest.mark.sample(1)
 def test_the_metrics_of_a_stuck_topology_say_so(stuck: Stuck) -> None:
-    with closing(http.client.HTTPConnection(urlsplit(stuck.metrics_url).netloc, timeout=30)) as connection:
-        connection.request("GET", "/metrics")
-        told = connection.getresponse().read().decode()
+    with urlopen(stuck.metrics_url, timeout=30) as answer:
+        told = answer.read().decode()
     assert f'{stuck.stalled}{{topology="{stuck.name}"}} 1.0' in told
     if stuck.name == "bolts":
         (seconds,) = re.findall(
@@ -147,7 +146,7 @@ def test_a_cluster_says_so_of_a_stuck_topology(
         assert_said(warnings(get(server, f"{T}/{storm_id}")), stuck)
         (row,) = get(server, f"{T}/summary")["topologies"]
         assert_said(warnings(row), stuck)
-        found = overview(cluster, stuck.name)
+        found = overview(cluster, *cluster.find_storm(stuck.name))
         assert_said(warnings(found.as_json()), stuck)
         print_topology(found)
         told = capsys.readouterr().out

@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.servers import free_ports
-from tests.harness.topology_runs import WAIT_S, FailTimes, keep
-from tests.observe.watching import started, threads_of, word_topology
+from tests.harness.topology_runs import WAIT_S
+from tests.observe.watching import failing, listens, started, threads_of, word_topology
 from trident import BatchFailedError, Config, QueryBatches, TridentTopology
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.http import server_thread
@@ -30,11 +29,6 @@ pytestmark = pytest.mark.slow  # each test starts an HTTP server
 
 def port_of(running: RunningTopology) -> int:
     return urlsplit(running.ui_url or "").port or 0
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
@@ -95,9 +89,7 @@ def test_two_topologies_of_a_process_have_a_page_each() -> None:
 def test_a_port_that_is_taken_is_refused_before_anything_is_opened(taken: int, tmp_path: Path) -> None:
     factory = Asked(taken)
     topology = word_topology("late", 1, "a", factory)
-    text = (
-        f"the page cannot be served at 127.0.0.1:{taken}: Address already in use; another program has the port, choose"
-    )
+    text = f"the page cannot be served at 127.0.0.1:{taken}: Address already in use; another program or topology has the port"
     with pytest.raises(ConfigError, match=text):
         started(topology, ui_port=taken, metrics_port=0, log_dir=tmp_path / "log")
     assert (factory.requests, list(tmp_path.iterdir()), threads_of("late")) == ([], [], [])
@@ -128,9 +120,7 @@ def test_a_start_that_fails_frees_the_port(free: int, monkeypatch: pytest.Monkey
 
 
 def test_the_page_ends_with_a_topology_that_fails(tmp_path: Path) -> None:
-    topology = TridentTopology("broken")
-    stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["b"]))
-    keep(stream.each("x", FailTimes(tmp_path, "b", 9, RuntimeError("no b")), "y"))
+    topology = failing("broken", tmp_path)
     with pytest.raises(BatchFailedError), started(topology, ui_port=0, max_batch_attempts=1) as broken:
         broken.await_termination(WAIT_S)
     assert not listens(port_of(broken))
@@ -150,9 +140,11 @@ def test_without_the_packages_the_error_names_the_extra(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
-def test_what_is_no_port_is_refused(port: int) -> None:
-    with pytest.raises(ConfigError, match=f"ui_port={port}: must be a port from 0 to 65535"):
-        started(word_topology("port", 1, "a"), ui_port=port)
+@pytest.mark.parametrize("what", ["ui", "metrics"])
+def test_what_is_no_port_is_refused(what: str, port: int) -> None:
+    conf: dict[str, Any] = {f"{what}_port": port}
+    with pytest.raises(ConfigError, match=f"{what}_port={port}: must be a port from 0 to 65535"):
+        started(word_topology("port", 1, "a"), **conf)
 
 
 def test_a_text_that_is_no_number_is_refused() -> None:
@@ -160,9 +152,11 @@ def test_a_text_that_is_no_number_is_refused() -> None:
         started(word_topology("port", 1, "a"), ui_port="http")
 
 
-def test_an_address_of_another_machine_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the page cannot be served at 192.0.2.1:0: Cannot assign requested address$"):
-        started(word_topology("elsewhere", 1, "a"), ui_port=0, ui_host="192.0.2.1")
+@pytest.mark.parametrize(("what", "said"), [("ui", "the page cannot"), ("metrics", "metrics cannot")])
+def test_an_address_of_another_machine_is_refused(what: str, said: str) -> None:
+    conf: dict[str, Any] = {f"{what}_port": 0, f"{what}_host": "192.0.2.1"}
+    with pytest.raises(ConfigError, match=f"^{said} be served at 192.0.2.1:0: Cannot assign requested address$"):
+        started(word_topology("elsewhere", 1, "a"), **conf)
 
 
 @pytest.mark.parametrize("conf", [{"ui_port": 0}, Config(ui_port=0)])

@@ -17,7 +17,6 @@ from trident.cli import (
     crashtest_command,
     daemon_commands,
     dead_letters,
-    proof_commands,
     run,
     state_commands,
 )
@@ -36,6 +35,7 @@ from trident.cli.commands import (
     flag,
     local_folder,
     log_named,
+    needs,
     number,
     option,
     port,
@@ -64,8 +64,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(state_commands.app, name="state")
-for _each in (run, proof_commands, crashtest_command, daemon_commands, cluster_commands):
+app.add_typer(state_commands.state_app, name="state")
+for _each in (run, state_commands, crashtest_command, daemon_commands, cluster_commands):
     app.add_typer(_each.app)
 
 
@@ -243,7 +243,7 @@ def demo_command(
     crash: Annotated[
         bool, flag("--crash", "Start afresh, in a process that is killed (SIGKILL) and started again.")
     ] = False,
-    crashes: Annotated[int, number("How often, with --crash.")] = 5,
+    crashes: Annotated[int | None, number("How often, with --crash.", show_default="5")] = None,
     fresh: Annotated[bool, flag("--fresh", "Forget what an earlier demo has counted.")] = False,
 ) -> int:
     """Count the words of real text and compare every count with a plain Python program's.
@@ -253,10 +253,11 @@ def demo_command(
 
     Exit codes: 0 exact, 1 not exact, killed less often than asked for, or failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
-    from trident.cli.demo import Demo
+    from trident.cli.demo import demo
 
+    needs("--crash", crash, crashes=crashes)
     folder = state_dir or Path("trident-demo-crash" if crash else "trident-demo")
-    return Demo(paths or [], folder, engine, crashes if crash else 0, fresh).run()
+    return demo(paths or [], folder, engine, (crashes or 5) if crash else 0, fresh)
 
 
 @command(app, "doctor", "`trident doctor`, or `trident doctor --json`")

@@ -20,16 +20,16 @@ from typing import Any
 
 import typer
 
-from trident.cli.console import ending_signals, say
+from trident.cli.console import EndingSignals, say
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
 from trident.http.plain_json import json_answer, to_json
-from trident.http.server_thread import ServerThread, is_loopback
+from trident.http.server_thread import Guard, ServerThread, bearer, is_loopback
 from trident.reading import changes
 from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
 from trident.topology import TridentTopology
 
-Opened = Callable[[str | None], ChangeFeed]
+OpenFeed = Callable[[str | None], ChangeFeed]
 
 _SHORTEST_S, _LONGEST_S, _SIGN_OF_LIFE_S = 0.05, 1.0, 15.0
 
@@ -48,13 +48,13 @@ def serve_changes(
 ) -> int:
     """Serve the changes until SIGINT or SIGTERM; returns the exit code."""
 
-    def opened(since: str | None) -> ChangeFeed:
+    def open_feed(since: str | None) -> ChangeFeed:
         return changes(topology, state, since, config)
 
     with (
-        opened(None),
-        ending_signals("stopping", "ended at once", as_json=False) as signals,
-        ChangeServer(opened, host, port, token) as server,
+        open_feed(None),
+        EndingSignals("stopping", "ended at once", as_json=False) as signals,
+        ChangeServer(open_feed, host, port, token) as server,
     ):
         url = server.url
         say(f"{topology.name}: changes of {state} at {url}/changes?since=TXID, its rows at {url}/snapshot")
@@ -64,18 +64,20 @@ def serve_changes(
 class ChangeServer(ServerThread):
     """Serves a feed; each client has one of its own.
 
-    `opened`: `opened(since)` opens a feed.
+    `open_feed`: `open_feed(since)` opens a feed.
     `host`, `port`: where to listen; port 0 takes a free one.
     `token`: what `Authorization: Bearer …` must have; None: whoever reaches the address may read.
     """
 
     what, cannot, extra, grace_s = "a feed of changes", "changes cannot be served at", "ui", 2
 
-    def __init__(self, opened: Opened, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
-        super().__init__(lambda: _app(opened, is_loopback(host), token), host, port, 256)
+    def __init__(self, open_feed: OpenFeed, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
+        if token is not None:
+            bearer(token)  # or no client could send it
+        super().__init__(lambda: _app(open_feed, is_loopback(host), token), host, port, 256)
 
 
-def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
+def _app(open_feed: OpenFeed, loopback: bool, token: str | None) -> Any:
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
@@ -83,15 +85,13 @@ def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 
-    from trident.http.guard import Guard
-
     def problem(status: int, error: object) -> Response:
         return json_answer({"error": str(error), "kind": type(error).__name__}, status)
 
     async def changes(request: Request) -> Response:
         asked = request.headers.get("last-event-id") or request.query_params.get("since")
         try:
-            feed = await run_in_threadpool(opened, asked)
+            feed = await run_in_threadpool(open_feed, asked)
         except ValueError as error:
             return problem(400, error)
         except TridentError as error:
@@ -105,7 +105,7 @@ def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
 
     def snapshot(request: Request) -> Response:
         try:
-            with closing(opened(None)) as feed:
+            with closing(open_feed(None)) as feed:
                 txid, rows = feed.snapshot()
         except TridentError as error:
             return problem(503, error)

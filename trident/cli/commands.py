@@ -88,7 +88,6 @@ def port(help: str, show_default: bool | str = True) -> Any:
 
 
 def flag(name: str, help: str, *short: str) -> Any:
-    """Return an option that is given or not."""
     return typer.Option(name, *short, help=help)
 
 
@@ -99,6 +98,13 @@ def number(help: str, least: int = 1, **more: Any) -> Any:
 def seconds(help: str, least: float, *names: str) -> Any:
     """Return an option that is a time."""
     return typer.Option(*names, metavar="SECONDS", min=least, help=help)
+
+
+def needs(other: str, is_there: object, **given: object) -> None:
+    """Refuse options that say nothing without another one."""
+    for name, value in given.items():
+        if value is not None and not is_there:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} says nothing without {other}; add that")
 
 
 Debug = Annotated[bool, flag("--debug", "Show the stack trace of an error, and log more.")]
@@ -187,11 +193,11 @@ def command(app: typer.Typer, name: str, example: str, panel: str | None = None)
     has `--debug`, and says errors of the framework in a message.
     """
 
-    def added(function: Function) -> Function:
+    def add_command(function: Function) -> Function:
         app.command(name, epilog=f"Example: {example}", rich_help_panel=panel)(_whole(function))
         return function
 
-    return added
+    return add_command
 
 
 def _whole(function: Function) -> Callable[..., None]:
@@ -253,7 +259,6 @@ class TopologyOptions:
         return load_topology(self.target, self.name), config
 
     def load_both(self, new: str) -> tuple[TridentTopology, TridentTopology, Config]:
-        """Return the topology, its new declaration, and the settings."""
         from trident.cli.target import load_both
 
         config = self.settings()

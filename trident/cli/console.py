@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 import typer
 
@@ -105,7 +105,6 @@ def tell(value: Any, as_json: bool, show: Callable[[], object]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print plain data as one line of JSON."""
     typer.echo(json.dumps(value, ensure_ascii=False))
 
 
@@ -171,7 +170,7 @@ def _log_to(console: Console, level: int) -> None:
         handler, text = logging.StreamHandler(console.file), "%(asctime)s %(levelname)-8s %(name)s: %(message)s"
     handler.addFilter(_is_no_repetition)
     logging.basicConfig(level=level, format=text, datefmt=_TIME, handlers=[handler], force=True)
-    starting.handlers, starting.propagate = [_Plain(console)], False
+    starting.handlers, starting.propagate = [logging.StreamHandler(console.file)], False
     _quiet()
 
 
@@ -208,17 +207,6 @@ class _JsonLines(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
-class _Plain(logging.Handler):
-    """Prints progress, as plain lines."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-
-    def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage(), console=self._console)
-
-
 def _is_no_repetition(record: logging.LogRecord) -> bool:
     # The error that ended a topology, which names the last failure, is raised as well, and printed by `reporting`.
     from trident.observe.events import AttemptFailed, TopologyTerminated, event_of
@@ -228,8 +216,8 @@ def _is_no_repetition(record: logging.LogRecord) -> bool:
     return not (is_last_failure or (isinstance(event, TopologyTerminated) and event.exception is not None))
 
 
-class Signals:
-    """Notices SIGINT and SIGTERM. The handler only notes the first: it may run in the middle of anything.
+class EndingSignals:
+    """Notices SIGINT and SIGTERM in its block. The handler only notes the first: it may run in the middle of anything.
 
     `first`, `second`: what is said at the first signal, and at the second.
     """
@@ -238,7 +226,16 @@ class Signals:
         self.received: int | None = None
         self._first, self._second, self._as_json = first, second, as_json
 
-    def handle(self, signum: int, frame: FrameType | None) -> None:
+    def __enter__(self) -> Self:
+        self._before = {signum: signal.signal(signum, self._handle) for signum in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self.received is None:  # otherwise the process is about to end, and a second signal must end it at once
+            for signum, handler in self._before.items():
+                signal.signal(signum, handler)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.received is not None:
             self._say(self._second)
             os._exit(128 + signum)  # a crash like any other: what is promised does not depend on a clean end
@@ -256,19 +253,6 @@ class Signals:
         # Past the log, whose lock the interrupted code may hold. The line break ends what a terminal shows of Ctrl-C.
         line = json_line(text) if self._as_json else f"\n{text}"
         os.write(2, f"{line}\n".encode())
-
-
-@contextmanager
-def ending_signals(first: str, second: str, as_json: bool) -> Iterator[Signals]:
-    """Notice signals in the block, see `Signals`."""
-    signals = Signals(first, second, as_json)
-    before = {signum: signal.signal(signum, signals.handle) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield signals
-    finally:
-        if signals.received is None:  # otherwise the process is about to end, and a second signal must end it at once
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
 
 
 @contextmanager

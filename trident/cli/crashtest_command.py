@@ -109,7 +109,7 @@ def crashtest_command(of: CrashOptions, as_json: AsJson = False) -> int:
     begun = time.monotonic()
     with unwinding_on_signals(), wrong_use(ConfigError):
         report = CrashTest(
-            _found(of.job),
+            _resolve_program(of.job),
             of.folder.absolute(),
             table_named(of.table_name),
             Comparison(of.key or (), of.ignore or ()),
@@ -128,7 +128,7 @@ def crashtest_command(of: CrashOptions, as_json: AsJson = False) -> int:
     return WRONG if not report.is_exact else int(report.kills == 0)
 
 
-def _found(command: list[str]) -> list[str]:
+def _resolve_program(command: list[str]) -> list[str]:
     """Return the command with the path of its program: a relative one does not lead there from a copy of the folder."""
     program = shutil.which(command[0])
     if program is None:

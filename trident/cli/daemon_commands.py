@@ -11,7 +11,7 @@ import typer
 
 from trident.cli.cluster_commands import PANEL
 from trident.cli.commands import ClusterAndToken, Logs, command, flag, number, port, seconds
-from trident.cli.console import ending_signals, json_line, say, say_page
+from trident.cli.console import EndingSignals, json_line, say, say_page
 from trident.extras import needs_package
 
 _LOCAL = "127.0.0.1"
@@ -120,7 +120,7 @@ def nimbus_command(
     code_dir = code or (own.folder / "code" if own.folder else Path("trident-code"))
     times = {"driver_timeout_s": driver_timeout, "max_deaths": max_deaths}
     with (
-        ending_signals("stopping; topologies go on", "ended at once; topologies go on", own.as_json) as signals,
+        EndingSignals("stopping; topologies go on", "ended at once; topologies go on", own.as_json) as signals,
         NimbusDaemon(own.address, own.token, code_dir, host, port, session_timeout, **times) as nimbus,
     ):
         own.say(f"Nimbus of {own.address}: page and clients at {nimbus.url}, code in {code_dir}")
@@ -153,18 +153,18 @@ def supervisor_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin(host)
-    from trident.cluster.machine.machine_supervisor import SupervisorDaemon
+    from trident.cluster.machine.machine_supervisor import MachineSupervisor
 
     place = folder or (own.folder / "supervisor" if own.folder else Path("trident-supervisor"))
     ports = range(_FIRST_PORT, _FIRST_PORT + slots)
     goes_on = "ending its drivers after their commits" if end_drivers else "its drivers go on"
-    with ending_signals(f"stopping; {goes_on}", "ended at once; its drivers go on", own.as_json) as signals:
-        daemon = SupervisorDaemon(own.address, own.token, place, host, ports, session_timeout_s=session_timeout)
+    with EndingSignals(f"stopping; {goes_on}", "ended at once; its drivers go on", own.as_json) as signals:
+        daemon = MachineSupervisor(own.address, own.token, place, host, ports, session_timeout_s=session_timeout)
         try:
-            own.say(f"supervisor {daemon.supervisor.id} of {own.address}: {slots} slots, files in {place}")
+            own.say(f"supervisor {daemon.id} of {own.address}: {slots} slots, files in {place}")
             exit_code = signals.wait()
         finally:
-            left = sum(slot.is_busy for slot in daemon.supervisor.slots.values())
+            left = sum(slot.is_busy for slot in daemon.slots.values())
             daemon.close(end_drivers)
         if left and not end_drivers:
             own.say(f"{left} drivers go on; the next supervisor with {place} adopts them")
@@ -180,17 +180,17 @@ def up_command(of: DaemonOptions, port: Port = 8080, slots: Slots = 4) -> int:
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin()
-    from trident.cluster.machine.machine_supervisor import SupervisorDaemon
+    from trident.cluster.machine.machine_supervisor import MachineSupervisor
     from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 
     own.report_remains()
     place, ports = own.folder or Path("trident-supervisor"), range(_FIRST_PORT, _FIRST_PORT + slots)
     stopping = "stopping after the running commits (once more: at once)"
     with (
-        ending_signals(stopping, "ended at once; drivers go on", own.as_json) as signals,
+        EndingSignals(stopping, "ended at once; drivers go on", own.as_json) as signals,
         NimbusDaemon(own.address, own.token, place / "code", _LOCAL, port) as nimbus,
     ):
-        daemon = SupervisorDaemon(own.address, own.token, place / "supervisor", ports=ports)
+        daemon = MachineSupervisor(own.address, own.token, place / "supervisor", ports=ports)
         try:
             nimbus.wait_until_known()
             own.say(f"cluster in {own.address}: {slots} slots, page at {nimbus.url}")
@@ -220,7 +220,7 @@ def ui_command(
     own = of.own()
     with (
         open_cluster_pages(own.address, own.token) as pages,
-        ending_signals("stopping", "ended at once", own.as_json) as signals,
+        EndingSignals("stopping", "ended at once", own.as_json) as signals,
         UIServer(pages, host, port, own.token) as server,
     ):
         say_page(f"cluster {own.address}", host, server.url)

@@ -112,7 +112,7 @@ def replay_command(
         raise typer.BadParameter("name dead letters or batches, or give --all, or --from")
     box = of.open()
     if edited is None:
-        box.ask(box.chosen(letters))
+        box.ask(box.select(letters))
         return
     changed, back = box.read_edited(edited)
     if back:
@@ -133,7 +133,7 @@ def discard_command(
     if not reason.strip():
         raise typer.BadParameter("say why", param_hint="--reason")
     box = of.open()
-    box.ask(box.chosen(letters), reason=reason)
+    box.ask(box.select(letters), reason=reason)
 
 
 @command(app, "export", "`trident dead-letters export trident-log/word-count > edited.jsonl`")
@@ -142,7 +142,7 @@ def export_command(of: LogOptions, letters: Letters = None) -> None:
     from trident.runtime.reading.written_values import plain
 
     box = of.open()
-    for letter in box.chosen(letters):
+    for letter in box.select(letters):
         facts = {"id": letter.id, "step": letter.failure.step, "error": letter.failure.cause}
         print_json({**facts, "tuple": plain(dict(letter.left_out.values))})
 

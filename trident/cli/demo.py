@@ -17,11 +17,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trident.cli.console import results, say, show, unwinding_on_signals
 from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text, standard_library
@@ -46,95 +45,87 @@ if TYPE_CHECKING:
 _LOOK_S = 0.005
 
 
-@dataclass(frozen=True)
-class Demo:
-    """One run of the demo.
+def demo(paths: Sequence[Path], state_dir: Path, engine: str, kills: int, fresh: bool) -> int:
+    """Count, show and check; returns the exit code: 0 exact, 1 not exact or not killed, 130 and 143 interrupted.
 
     `paths`: text files and folders; none: the standard library.
-    `state_dir`: the folder of the demo.
-    `engine`: `"spark"` or `"in_process"`.
     `kills`: how often the job is killed.
     `fresh`: whether to forget an earlier demo first; one whose job is killed always does.
     """
-
-    paths: Sequence[Path]
-    state_dir: Path
-    engine: str
-    kills: int
-    fresh: bool
-
-    def run(self) -> int:
-        """Count, show and check; returns the exit code: 0 exact, 1 not exact or not killed, 130 and 143 interrupted."""
-        _check_environment(self.engine)
-        folder = DemoFolder(self.state_dir.absolute())
-        text = find_text(self.paths or standard_library())
-        if self.fresh or self.kills:
-            folder.clear()
-        batch_bytes = folder.prepare([str(path.resolve()) for path in self.paths], text)
-        what = "the Python standard library" if not self.paths else ", ".join(map(str, self.paths))
-        left_out = f" ({text.skipped} that are not UTF-8 text were left out)" if text.skipped else ""
-        say(f"counting the words of {len(text.files):,} files, {amount(text.size, 'bytes')}, of {what}{left_out}")
-        before = folder.log()
-        topology = load_topology(f"{folder.module}:topology")
-        begun = time.monotonic()
-        bar = _Bar(text.lines, _tuples(before))
-        made, seconds = 0, None
-        if self.kills:
-            with bar:
-                made = _run_with_kills(folder, topology, self, bar, text.size // batch_bytes)
-        else:
-            outcome = drive(topology, Config.of(engine=self.engine, log_dir=str(folder.log_dir)), True, bar)
-            seconds = outcome.seconds
-            if outcome.exit_code:
-                say("stopped; run it again to continue from there")
-                return outcome.exit_code
-        after = folder.log()
-        assert after is not None, "a topology that ran has a log"
-        with open_state(topology, "count", log_dir=str(folder.log_dir)) as state:  # whole, as any process can
-            counts = dict(state.get_tuples())
-        code = _show(folder, counts, text, before, after, time.monotonic() - begun if seconds is None else seconds)
-        if made < self.kills:
-            say(
-                f"not shown: only {made} of {self.kills} kills, because the job finished before the next one. Give it "
-                "more text, or fewer --crashes",
-                "bold red",
-            )
-        return code or int(made < self.kills)
+    _check_environment(engine)
+    folder = DemoFolder(state_dir.absolute())
+    text = find_text(paths or standard_library())
+    if fresh or kills:
+        folder.clear()
+    batch_bytes = folder.prepare([str(path.resolve()) for path in paths], text)
+    what = "the Python standard library" if not paths else ", ".join(map(str, paths))
+    left_out = f" ({text.skipped} that are not UTF-8 text were left out)" if text.skipped else ""
+    say(f"counting the words of {len(text.files):,} files, {amount(text.size, 'bytes')}, of {what}{left_out}")
+    before = folder.log()
+    topology = load_topology(f"{folder.module}:topology")
+    begun = time.monotonic()
+    bar = _Bar(folder, text.lines, _tuples(before))
+    made, seconds = 0, None
+    if kills:
+        with bar:
+            made = _run_with_kills(folder, topology, engine, kills, bar, text.size // batch_bytes)
+    else:
+        config = Config.of(engine=engine, log_dir=str(folder.log_dir))
+        running, stopped = drive(lambda: topology.start(config), True, bar)
+        if stopped:
+            say("stopped; run it again to continue from there")
+            return stopped
+        seconds = running.seconds
+    after = folder.log()
+    assert after is not None, "a topology that ran has a log"
+    with open_state(topology, "count", log_dir=str(folder.log_dir)) as state:  # whole, as any process can
+        counts = dict(state.get_tuples())
+    code = _show(folder, counts, text, before, after, time.monotonic() - begun if seconds is None else seconds)
+    if made < kills:
+        say(
+            f"not shown: only {made} of {kills} kills, because the job finished before the next one. Give it "
+            "more text, or fewer --crashes",
+            "bold red",
+        )
+    return code or int(made < kills)
 
 
 class _Bar:
     """A bar over the lines of the text; where there is no terminal, a plain line every few seconds."""
 
-    def __init__(self, lines: int, before: int) -> None:
+    def __init__(self, folder: DemoFolder, lines: int, before: int) -> None:
         self._lines, self._before = lines, before
+        self.folder, self._log = folder, LogReader(folder.log_dir)
+        self.txid = 0
         self._console = results()
+        self._has_bar = self._console.is_terminal
         columns = (TextColumn("batch {task.fields[txid]}"), BarColumn(), MofNCompleteColumn(), TextColumn("lines"))
-        self._progress = Progress(*columns, TimeElapsedColumn(), console=self._console)
-        self._task: TaskID | None = None
+        self._progress = Progress(*columns, TimeElapsedColumn(), console=self._console, disable=not self._has_bar)
+        self._task = self._progress.add_task("lines", total=lines, txid=0)
         self._shown_at, self._shown = time.monotonic(), 0
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._task = self._progress.add_task("lines", total=self._lines, txid=0)
-            self._progress.start()
+        self._progress.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self._task is not None:
-            self._progress.stop()
+        self._progress.stop()
 
     def update(self, running: RunningTopology) -> None:
-        """Show the progress of a topology in this process."""
         status = running.status
         self._set(status["txid"], self._before + status["tuples"])
 
-    def show(self, log: LogState) -> None:
-        self._set(log.txid, _tuples(log))
+    def look(self) -> int:
+        """Show the progress of a topology in another process, by its log; return the last batch there."""
+        if exists(self.folder.log_dir):
+            log = self._log.refresh()
+            self.txid = log.txid
+            self._set(log.txid, _tuples(log))
+        return self.txid
 
     def _set(self, txid: int, lines: int) -> None:
-        if self._task is not None:
-            self._progress.update(self._task, completed=lines, txid=txid)
-        elif time.monotonic() - self._shown_at >= 5.0 and txid != self._shown:
+        self._progress.update(self._task, completed=lines, txid=txid)
+        if not self._has_bar and time.monotonic() - self._shown_at >= 5.0 and txid != self._shown:
             say(f"batch {txid}: {lines:,} of {self._lines:,} lines", console=self._console)
             self._shown_at, self._shown = time.monotonic(), txid
 
@@ -185,10 +176,9 @@ class DemoJob:
 
     @property
     def pid(self) -> int:
-        """The process id, which is the session's as well."""
         return self._process.pid
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the job has come to its end by itself; raises what it said if that was an error."""
         code = self._process.poll()
         if code is None:
@@ -200,7 +190,6 @@ class DemoJob:
         return True
 
     def kill(self) -> None:
-        """SIGKILL every process of the session and wait until they are gone."""
         kill_job(self._process)
 
 
@@ -218,7 +207,9 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, name="trident-with-parent", daemon=True).start()
 
 
-def _run_with_kills(folder: DemoFolder, topology: TridentTopology, demo: Demo, bar: _Bar, batches: int) -> int:
+def _run_with_kills(
+    folder: DemoFolder, topology: TridentTopology, engine: str, kills: int, bar: _Bar, batches: int
+) -> int:
     """Run the demo's topology to its end and kill it on the way; returns how often. `batches`: about how many there are."""
     made, chance = 0, random.Random()
     with (
@@ -226,59 +217,42 @@ def _run_with_kills(folder: DemoFolder, topology: TridentTopology, demo: Demo, b
         tempfile.TemporaryDirectory(prefix="trident-demo-", ignore_cleanup_errors=True) as scratch,
     ):
         while True:
-            with DemoJob(folder, demo.engine, Path(scratch)) as job:
-                look = _Look(folder, bar)
-                wanted = chance.randint(1, max(1, min(3, (batches - look.txid) // (demo.kills - made + 1))))
-                if made == demo.kills or not _moment(job, look, look.txid + wanted, made % 2 == 0, chance):
-                    while not job.ended():
-                        look.again()
+            with DemoJob(folder, engine, Path(scratch)) as job:
+                bar.look()
+                wanted = chance.randint(1, max(1, min(3, (batches - bar.txid) // (kills - made + 1))))
+                if made == kills or not _moment(job, bar, bar.txid + wanted, made % 2 == 0, chance):
+                    while not job.has_ended():
+                        bar.look()
                         time.sleep(_LOOK_S)
-                    look.again()
+                    bar.look()
                     return made
-            look.again()
+            bar.look()
             made += 1
-            say(kill_line(made, look.txid, _stored(folder, topology)), "yellow")
+            say(kill_line(made, bar.txid, _stored_txid(folder, topology)), "yellow")
 
 
-class _Look:
-    """What the log says, looked at again and again."""
-
-    def __init__(self, folder: DemoFolder, bar: _Bar) -> None:
-        self.folder, self._bar = folder, bar
-        self._reader = LogReader(folder.log_dir)
-        self.txid = 0
-        self.again()
-
-    def again(self) -> int:
-        if exists(self.folder.log_dir):
-            state = self._reader.refresh()
-            self.txid = state.txid
-            self._bar.show(state)
-        return self.txid
-
-
-def _moment(job: DemoJob, look: _Look, txid: int, in_commit: bool, chance: random.Random) -> bool:
+def _moment(job: DemoJob, bar: _Bar, txid: int, in_commit: bool, chance: random.Random) -> bool:
     """Wait until batch `txid` is recorded and then for the moment to kill; False if the job came to its end before.
 
     The moment is the one at which the store commits the next batch (`in_commit`), or any within a batch's time.
     """
-    start, begun = look.txid, time.monotonic()
-    while look.again() < txid:
-        if job.ended():
+    start, begun = bar.txid, time.monotonic()
+    while bar.look() < txid:
+        if job.has_ended():
             return False
-        if look.txid == start:
+        if bar.txid == start:
             begun = time.monotonic()  # nothing is committed yet
         time.sleep(_LOOK_S)
     if in_commit:
-        newest = _newest(look.folder.delta_log)
-        while _newest(look.folder.delta_log) == newest:
-            if job.ended():
+        newest = _newest(bar.folder.delta_log)
+        while _newest(bar.folder.delta_log) == newest:
+            if job.has_ended():
                 return False
         return True
     each = (time.monotonic() - begun) / (txid - start)
     deadline = time.monotonic() + chance.uniform(0, min(each, 2.0))
     while time.monotonic() < deadline:
-        if job.ended():
+        if job.has_ended():
             return False
         time.sleep(_LOOK_S)
     return True
@@ -309,7 +283,7 @@ def _tuples(log: LogState | None) -> int:
     return 0 if log is None else log.totals.get("tuples", 0)
 
 
-def _stored(folder: DemoFolder, topology: TridentTopology) -> int | None:
+def _stored_txid(folder: DemoFolder, topology: TridentTopology) -> int | None:
     """Return the last batch that the store has, whatever the log says."""
     plan = make_plan(topology.graph())
     state: Any = make_state(plan, Config.of(log_dir=str(folder.log_dir)), "count", 0, 1, read_only=True)

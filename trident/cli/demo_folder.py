@@ -52,12 +52,10 @@ class DemoFolder:
 
     @property
     def module(self) -> Path:
-        """The file that holds the topology."""
         return self.path / "word_count.py"
 
     @property
     def target(self) -> str:
-        """The topology, as the command line has it."""
         return f"{_near(self.module)}:topology"
 
     @property
@@ -86,7 +84,7 @@ class DemoFolder:
         Raises `StateError`: the folder holds something else, or the counts of other text.
         """
         self._check_ours()
-        known = self._known()
+        known = self._read_demo_json()
         if known and known["paths"] != list(paths):
             raise StateError(
                 f"{_near(self.path)} has counted the words of {_names(known['paths'])}, not of {_names(paths)}. "
@@ -112,7 +110,7 @@ class DemoFolder:
         """Return the words of a command that reads this demo: `trident get …`, callable as it stands."""
         return [_program(), "get", self.target, "count", *words, "--log-dir", _near(self.log_dir)]
 
-    def _known(self) -> dict[str, Any]:
+    def _read_demo_json(self) -> dict[str, Any]:
         try:
             values: dict[str, Any] = json.loads((self.path / "demo.json").read_bytes())
             return values
@@ -163,7 +161,6 @@ class DemoText:
 
 
 def standard_library() -> list[Path]:
-    """Return the Python sources of this interpreter's standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     return [path for path in _walk(library) if path.suffix == ".py"]
 

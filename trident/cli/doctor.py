@@ -216,13 +216,14 @@ def _print(here: Mapping[str, Checkup], extras: Mapping[str, Checkup]) -> None:
     show([(title, versions[title], each.path) for title, each in found.items()], "", "version", "where")
     say("")
     told = {
-        name: "see below" if each is here["pyspark"] and each.problem else _told(each) for name, each in extras.items()
+        name: "see below" if each is here["pyspark"] and each.problem else _finding(each)
+        for name, each in extras.items()
     }
     uses = [(name, EXTRAS[name].uses, text) for name, text in told.items()]
-    show([("-", ALWAYS.uses, _told(here["packages"])), *uses], "extra", "for", "here")
+    show([("-", ALWAYS.uses, _finding(here["packages"])), *uses], "extra", "for", "here")
 
 
-def _told(each: Checkup) -> str:
+def _finding(each: Checkup) -> str:
     return each.version if each.problem is None else f"{each.problem}; {each.mend}"
 
 

@@ -70,7 +70,7 @@ class LookupAnswer:
         for key, value in zip([()] if self.keys is None else self.keys, self.values, strict=True):
             cells = [value[name] for name in self.results] if value is not None and self.results else [value]
             absent = ["–"] * (len(names) + len(results) - len(key) - len(cells))
-            rows.append([*map(_shown, key), *absent, *("–" if cell is None else _shown(cell) for cell in cells)])
+            rows.append([*map(_text, key), *absent, *("–" if cell is None else _text(cell) for cell in cells)])
         at_right = range(len(names), len(names) + len(results))
         show(rows, *names, *results, right=at_right, console=console)
 
@@ -97,13 +97,13 @@ def read(
     keys = _keys(topology, node, texts, listing)
     results = results_in(graph.nodes, name).names
     with open_state(topology, name, config) as state:
-        rows, more = (_found(state, node, keys), None) if listing is None else _listed(state, node, listing)
+        rows, more = (_rows_of_keys(state, node, keys), None) if listing is None else _list_rows(state, node, listing)
         values = [{name: row[-1][name] for name in results} if results and row[-1] else row[-1] for row in rows]
         found = [row[:-1] for row in rows] if keys or listing else None
         return LookupAnswer(topology.name, node, state.txid, found, values, more, results)
 
 
-def _found(state: StateReader, node: StateNode, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
+def _rows_of_keys(state: StateReader, node: StateNode, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
     """Return a row for each key, or for each key that begins so; None is the value of an absent one."""
     if not keys:
         return [(state.get(),)]
@@ -112,7 +112,7 @@ def _found(state: StateReader, node: StateNode, keys: Sequence[Key]) -> list[tup
     return [row for key in keys for row in list(state.get_tuples(key)) or [(*key, None)]]
 
 
-def _listed(state: StateReader, node: StateNode, listing: KeyListing) -> tuple[list[tuple[Any, ...]], bool | None]:
+def _list_rows(state: StateReader, node: StateNode, listing: KeyListing) -> tuple[list[tuple[Any, ...]], bool | None]:
     prefix, limit = listing.prefix, listing.limit
     with wrong_use(ValueError):
         wanted = None if prefix is None else parse_prefix(prefix, node.key_fields, node.name)
@@ -137,5 +137,5 @@ def _keys(topology: TridentTopology, node: StateNode, texts: Sequence[str], list
     return parse_keys(topology, node.name, texts, part=True)
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(plain(value))

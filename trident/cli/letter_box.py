@@ -87,12 +87,12 @@ class LetterBox:
             f"there is no dead letter {id_!r} in {self.letters.folder}; `list` shows the ones that exist"
         )
 
-    def chosen(self, ids: Sequence[str] | None) -> list[DeadLetter]:
+    def select(self, ids: Sequence[str] | None) -> list[DeadLetter]:
         """Return the letters of batches and ids, or all that wait; `BadParameter` if one is named that does not."""
         if not ids:
             return self.waiting()
         with wrong_use(ValueError):
-            return self.letters.named(self.log, ids)
+            return self.letters.waiting_letters(self.log, ids)
 
     def ask(self, letters: Sequence[DeadLetter], edited: Sequence[DeadLetter] = (), reason: str | None = None) -> None:
         """Ask that letters be put back, or discarded for a reason, and say by whom that is done."""
@@ -108,7 +108,13 @@ class LetterBox:
         """Return the letters in a file with their values, and how many others wait no more; all lines are right, or none."""
         letters: dict[str, DeadLetter] = {}
         back = 0
-        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(
+                f"{file} cannot be read: {error}. Nothing is put back", param_hint="--from"
+            ) from error
+        for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
                 continue
             try:

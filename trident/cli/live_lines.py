@@ -62,7 +62,7 @@ class LineDisplay:
             self._line_of = status["txid"]
         if self._status is not None:
             lines = self._lines(running, now, status)
-            self._status.update(Text("\n".join([lines[0], *_aligned(lines[1:])])))
+            self._status.update(Text("\n".join([lines[0], *_align(lines[1:])])))
         elif now - self._line_at >= self._every_s and status["txid"] != self._line_of:
             for number, line in enumerate(self._lines(running, now, status)):
                 # Each line by itself says of which topology it is: they stand between the lines of a log.
@@ -159,7 +159,7 @@ def _troubles(status: dict[str, Any]) -> list[str]:
     return troubles
 
 
-def _aligned(lines: list[str]) -> list[str]:
+def _align(lines: list[str]) -> list[str]:
     """Put names and rates of several sources under each other."""
     names, figures = zip(*(line.split(": ", 1) for line in lines), strict=True) if lines else ((), ())
     rates = [each.partition(", ")[0] for each in figures]

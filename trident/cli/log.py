@@ -14,8 +14,7 @@ import typer
 from rich.console import Console
 
 from trident.cli.console import PIPE_WIDTH, is_wide, print_json, results, show, show_facts
-from trident.coordination.history import read_history
-from trident.coordination.log_address import open_reader
+from trident.coordination.log_address import open_reader, read_history
 from trident.coordination.log_reader import exists
 from trident.coordination.log_state import LogState
 from trident.coordination.records import LETTERS, TIME, CommitRecord, numbers_of

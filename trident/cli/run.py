@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +23,13 @@ from trident.cli.commands import (
     TopologyOptions,
     command,
     flag,
+    needs,
     number,
     port,
     seconds,
     secret,
 )
-from trident.cli.console import Signals, ending_signals, problems, say, say_page
+from trident.cli.console import EndingSignals, problems, say, say_page
 from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
@@ -36,6 +37,7 @@ from trident.servers.log_addresses import is_log_address
 if TYPE_CHECKING:
     from trident.config import Config
     from trident.drpc import DRPCServer, LocalDRPC
+    from trident.runtime.running import RunningTopology
     from trident.storm import StormConfig, StormTopology
     from trident.topology import TridentTopology
 
@@ -45,8 +47,17 @@ Beside = Callable[[Any], AbstractContextManager[object]]
 LEFT_OUT = 4
 """The exit code of a run that has left tuples out, if that was asked for."""
 
+_LOCAL = "127.0.0.1"
 _OF_BATCHES = ("engine", "once", "fail_on_dead_letters", "takeover", "state_recovery", "log_dir", "drpc_port")
 """The options that say nothing to a topology of spouts and bolts."""
+_OF_COMMITS = (
+    "stopping after the commit under way (once more: at once)",
+    "ended at once; the next run undoes and repeats what was not recorded",
+)
+_OF_BOLTS = (
+    "stopping: spouts first, then what is pending (once more: at once)",
+    "ended at once; what was pending is still with its queues",
+)
 
 
 app = typer.Typer()
@@ -86,19 +97,26 @@ class RunOptions:
         int | None,
         port("Answer the DRPC functions here, over HTTP; 0 takes a free port.", show_default="they are not served"),
     ] = None
-    drpc_host: Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")] = "127.0.0.1"
+    drpc_host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="The address to answer at.", show_default=_LOCAL)
+    ] = None
     drpc_token: Token = None
     metrics_port: Annotated[
         int | None, port("Serve metrics here, in OpenMetrics; 0 takes a free port.", show_default="they are not served")
     ] = None
     metrics_host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="The address to serve metrics at.", show_default="127.0.0.1")
+        str | None, typer.Option(metavar="HOST", help="The address to serve metrics at.", show_default=_LOCAL)
     ] = None
     ui: Annotated[bool, flag("--ui", "Serve a page about the topology while it runs.")] = False
-    ui_port: Annotated[int, port("The port of the page; 0 takes a free one.")] = 8080
+    ui_port: Annotated[int | None, port("The port of the page; 0 takes a free one.", show_default="8080")] = None
     ui_host: Annotated[
-        str, typer.Option(metavar="HOST", help="The address to serve the page at; anyone who reaches it may read.")
-    ] = "127.0.0.1"
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="The address to serve the page at; anyone who reaches it may read.",
+            show_default=_LOCAL,
+        ),
+    ] = None
     ui_token: Annotated[
         str | None,
         secret(
@@ -126,18 +144,15 @@ def run_command(of: RunOptions) -> int:
     from trident.cli.target import load_runnable, settings, storm_settings
     from trident.storm import StormTopology
 
+    needs("--ui", of.ui, ui_port=of.ui_port, ui_host=of.ui_host)
+    needs("--drpc-port", of.drpc_port is not None, drpc_host=of.drpc_host)
     as_json = of.log_format == "json"
-    served = {"master": of.master, "metrics_port": of.metrics_port, "metrics_host": of.metrics_host}
-    given = {
-        **served,
-        "engine": of.engine,
-        "takeover": of.takeover or None,
-        "state_recovery": of.state_recovery,
-        "log_dir": of.log_dir,
-    }
+    served = {name: vars(of)[name] for name in ("master", "metrics_port", "metrics_host")}
+    of_batches = {name: vars(of)[name] for name in ("engine", "state_recovery", "log_dir")}
+    given = {**served, **of_batches, "takeover": of.takeover or None}
     with ExitStack() as opened:
         settings([], given)  # what is wrong here is reported before the module is imported
-        beside = [_page(opened, of.ui_host, of.ui_port, of.ui_token)] if of.ui else []
+        beside = [_page(opened, of.ui_host or _LOCAL, of.ui_port, of.ui_token)] if of.ui else []
         topology = load_runnable(of.target)
         if isinstance(topology, StormTopology):
             for name in _OF_BATCHES:
@@ -147,23 +162,23 @@ def run_command(of: RunOptions) -> int:
                     )
             return _run_storm(topology, storm_settings(of.target, of.conf or [], served), beside, as_json)
         config = settings(of.conf or [], given, topology)
-        drpc_port = of.drpc_port
-        if drpc_port is not None:
-            beside.append(lambda running: serving(running.local_drpc(), of.drpc_host, drpc_port, token=of.drpc_token))
+        if (drpc_port := of.drpc_port) is not None:
+            at = of.drpc_host or _LOCAL, drpc_port
+            beside.append(lambda running: serving(running.local_drpc(), *at, token=of.drpc_token))
         return _run(topology, config, of.once, beside, as_json, of.fail_on_dead_letters)
 
 
-def _page(opened: ExitStack, host: str, port: int, token: str | None) -> Beside:
+def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> Beside:
     """Open the page, which has its port before the topology starts; return what shows a topology there, and says where."""
     import secrets
 
     from trident.ui.ui_server import TopologyPage
 
     made = secrets.token_hex(16) if token is None else None
-    page = opened.enter_context(closing(TopologyPage(host, port, token or made)))
+    page = opened.enter_context(closing(TopologyPage(host, 8080 if port is None else port, token or made)))
 
     @contextmanager
-    def shown(running: Any) -> Iterator[None]:
+    def show_page(running: Any) -> Iterator[None]:
         with _logged_for_page():
             page.show(running)
             say_page(running.name, host, page.url)
@@ -171,7 +186,7 @@ def _page(opened: ExitStack, host: str, port: int, token: str | None) -> Beside:
                 say(f"{running.name}: actions on the page need the token {made}")
             yield
 
-    return shown
+    return show_page
 
 
 @contextmanager
@@ -194,26 +209,6 @@ def _logged_for_page() -> Iterator[None]:
         ours.setLevel(level)
         for handler, shown in added:
             handler.removeFilter(shown)
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """How a run ended.
-
-    `signum`: the signal that ended it, None if it ended by itself.
-    `seconds`: from the first definition to the last commit of this run.
-    `status`: as `RunningTopology` has it; None if it ended in the start, because a store was away or was being rewound, or
-    while Spark started.
-    """
-
-    signum: int | None
-    seconds: float = 0.0
-    status: Mapping[str, Any] | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """0, or 128 and the number of the signal, as shells have it: 130 after Ctrl-C, 143 after SIGTERM."""
-        return 0 if self.signum is None else 128 + self.signum
 
 
 class Display(Protocol):
@@ -242,25 +237,30 @@ def _run(
     """
     from trident.cli.live_lines import LineDisplay
 
+    def start() -> RunningTopology:
+        running = topology.start(config)
+        if running.ui_url is not None:
+            say(f"{topology.name}: page at {running.ui_url}")
+        return running
+
     display = None if as_json else LineDisplay(problems(), topology.name)
-    outcome = drive(topology, config, once, display, beside, as_json)
-    status = outcome.status
-    if status is None:
+    running, code = drive(start, once, display, beside, as_json)
+    if running is None:
         say("stopped before it had started; nothing was changed")
-        return outcome.exit_code
-    if outcome.signum is not None:
+        return code
+    status, seconds = running.status, running.seconds
+    if code:
         say(f"stopped after batch {status['txid']}; the next run continues from there")
     elif status["batches"] == 0:
         say(f"complete: nothing new after batch {status['txid']}")
     else:
         say(
             f"complete: {counted(status['batches'], 'batch', 'batches')} with {counted(status['tuples'], 'tuple')} in "
-            f"{outcome.seconds:.1f} s "
-            f"({status['tuples'] / max(outcome.seconds, 1e-9):,.0f} tuples/s), the last is batch {status['txid']}"
+            f"{seconds:.1f} s ({status['tuples'] / max(seconds, 1e-9):,.0f} tuples/s), the last is batch {status['txid']}"
         )
     if left_out := status["leftOut"]:
         say(_of_left_out(topology.name, config, left_out))
-    return LEFT_OUT if fail_on_left_out and left_out and not outcome.exit_code else outcome.exit_code
+    return LEFT_OUT if fail_on_left_out and left_out and not code else code
 
 
 def _of_left_out(topology: str, config: Config, count: int) -> str:
@@ -275,43 +275,39 @@ def _of_left_out(topology: str, config: Config, count: int) -> str:
 
 
 def drive(
-    topology: TridentTopology,
-    config: Config,
+    start: Callable[[], Any],
     once: bool,
     display: Display | None,
     beside: Sequence[Beside] = (),
     as_json: bool = False,
-) -> RunOutcome:
-    """Start a topology, show its progress, and stop it: when all is committed (`once`), or at a signal.
+    said: tuple[str, str] = _OF_COMMITS,
+) -> tuple[Any, int]:
+    """Start a topology of either kind, show its progress, and stop it: when all is committed (`once`), or at a signal.
 
+    `said`: at the first signal, and at the second.
+    Returns what ran, None if it ended in the start, because a store was away or was being rewound, or while Spark started; and
+    0, or 128 and the number of the signal, as shells have it: 130 after Ctrl-C, 143 after SIGTERM.
     Raises what ended the topology, if that was an error.
     """
     from trident.runtime.loop.retrying import giving_up_if  # after the messages of a declaration that is wrong
 
-    with ending_signals(
-        "stopping after the commit under way (once more: at once)",
-        "ended at once; the next run undoes and repeats what was not recorded",
-        as_json,
-    ) as signals:
+    with EndingSignals(*said, as_json) as signals:
         try:
             with giving_up_if(lambda: signals.received is not None, awaits_batch=once):
-                running = topology.start(config)
+                running = start()
         except (StoreAwayError, RewindError, EnvironmentProblem):  # a signal to the group of processes ends Spark's JVM
             if signals.received is None:
                 raise
-            return RunOutcome(signals.received)
-        if running.ui_url is not None:
-            say(f"{topology.name}: page at {running.ui_url}")
-        error = _until_ended(
-            running, running.process_all_available if once else running.await_termination, signals, display, beside
-        )
+            return None, 128 + signals.received
+        wait = running.process_all_available if once else running.await_termination
+        error = _until_ended(running, wait, signals, display, beside)
     if error is not None and not (signals.received and isinstance(error, EnvironmentProblem)):
         raise error
-    return RunOutcome(signals.received, running.seconds, running.status)
+    return running, 0 if signals.received is None else 128 + signals.received
 
 
 def _until_ended(
-    running: Any, wait: Callable[[], object], signals: Signals, display: Display | None, beside: Sequence[Beside]
+    running: Any, wait: Callable[[], object], signals: EndingSignals, display: Display | None, beside: Sequence[Beside]
 ) -> BaseException | None:
     """Show a topology until `wait` returns or a signal comes, and stop it; returns the error that ended it."""
     from concurrent.futures import ThreadPoolExecutor
@@ -347,27 +343,16 @@ def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Be
     from trident.cli.live_lines import StormLines
     from trident.storm.builder import start_on_spark
 
-    with ending_signals(
-        "stopping: spouts first, then what is pending (once more: at once)",
-        "ended at once; what was pending is still with its queues",
-        as_json,
-    ) as signals:
-        try:
-            running = start_on_spark(topology, config)
-        except EnvironmentProblem:  # a signal to the group of processes ends Spark's JVM
-            if signals.received is None:
-                raise
-            say(f"{config.name}: stopped before it had started")
-            return 128 + signals.received
-        display = None if as_json else StormLines(problems(), running.name)
-        error = _until_ended(running, running.await_termination, signals, display, beside)
-    if error is not None:
-        raise error
+    display = None if as_json else StormLines(problems(), config.name)
+    running, code = drive(lambda: start_on_spark(topology, config), False, display, beside, as_json, _OF_BOLTS)
+    if running is None:
+        say(f"{config.name}: stopped before it had started")
+        return code
     left = running.pending
     ended = f"; {left:,} were still pending and are with their queues" if left else "; nothing was pending"
     acked = running.status.statistics.over().figures.acked
     say(f"{config.name}: stopped after {acked:,} acknowledged messages{ended}")
-    return 0 if signals.received is None else 128 + signals.received
+    return code
 
 
 @command(app, "drpc", "`trident drpc examples/word_count.py:topology --port 3774`")
@@ -398,7 +383,7 @@ def drpc_command(
     more = {"token": token, "timeout_s": timeout, "max_connections": max_connections, **limits}
     stopping = "stopping after the requests in flight (a second signal ends it at once)"
     with (
-        ending_signals(stopping, "ended at once", as_json=False) as signals,
+        EndingSignals(stopping, "ended at once", as_json=False) as signals,
         LocalDRPC(topology, config, threads=threads) as drpc,
         serving(drpc, host, port, **more),
     ):

@@ -1,17 +1,46 @@
-"""`trident state`: moves a state to another store, layout or number of partitions; migrates its values; forgets keys."""
+"""Commands about states: batches run again to prove totals, explain one or try new code; states moved, migrated, forgotten."""
 
 from __future__ import annotations
 
+import json
 import time
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trident.cli.commands import StateName, TopologyOptions, argument, command, option
-from trident.cli.console import problems, say
+from trident.cli.commands import (
+    AsJson,
+    StateName,
+    SubmittedName,
+    TopologyOptions,
+    Wide,
+    argument,
+    command,
+    number,
+    option,
+)
+from trident.cli.console import print_json, problems, say, show
+from trident.http.plain_json import plain
 from trident.naming import counted
+from trident.servers.log_addresses import is_log_address
 
-app = typer.Typer(
+if TYPE_CHECKING:
+    from trident.planner.meaning import Meaning, TopologyChanges
+    from trident.runtime.replaying.rehearsing import Rehearsed
+    from trident.runtime.replaying.verifying import ValueOrigin, Verified
+    from trident.topology import TridentTopology
+
+WRONG = 4
+"""The exit code if keys are wrong."""
+
+_SHOWN = 20  # wrong keys of a state
+
+
+app = typer.Typer()
+state_app = typer.Typer(
     help="Move a state to where a new declaration of its topology has it, migrate its values to a new type, or forget keys.",
     epilog="Example: `trident state move words.py:in_redis count --to words.py:in_postgres`",
     no_args_is_help=True,
@@ -19,7 +48,244 @@ app = typer.Typer(
 )
 
 
-@command(app, "move", "`trident state move words.py:in_redis count --to words.py:in_postgres`")
+@command(app, "verify", "`trident verify words.py:topology`, or `… count --share 0.1`, or `… count --key the`")
+def verify_command(
+    of: TopologyOptions,
+    state: Annotated[
+        str | None, argument("The name of the state. Default: all.")
+    ] = None,
+    share: Annotated[
+        float, typer.Option(metavar="PART", help="Compare this part of the keys, the same ones each time.")
+    ] = 1.0,
+    keys: Annotated[
+        list[str] | None,
+        option("Compare this key; one of several fields is a JSON list. Repeatable.", "KEY", "--key", "-k")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:  # fmt: skip
+    """Recompute states from their sources, with the history of the log, and compare them with the stores.
+
+    Every batch is processed again in this process, with all states in memory; nothing is written anywhere, and the topology may
+    be running. It needs the history since the first batch (`history=`), and sources that still have the same data.
+
+    Exit codes: 0 all keys are equal, 1 failed, 2 wrong usage, 4 keys are wrong, 130 ended by Ctrl-C.
+    """
+    from trident.cli.target import parse_keys
+    from trident.reading import verify_state
+
+    if not 0 < share <= 1:
+        raise typer.BadParameter(f"{share:g}: more than 0, and at most 1", param_hint="--share")
+    if keys and state is None:
+        raise typer.BadParameter("name the state that the keys belong to", param_hint="--key")
+    topology, config = of.load()
+    wanted = [] if state is None else parse_keys(topology, state, keys or [])
+    states = [] if state is None else [state]
+    done = verify_state(topology, *states, keys=wanted, share=share, conf=config, progress=_progress(topology.name))
+    for each in done:
+        _print_verified(each, as_json)
+    return WRONG if any(each.wrong for each in done) else 0
+
+
+@command(app, "why", "`trident why words.py:topology count the --last 5`")
+def why_command(
+    of: TopologyOptions,
+    state: StateName,
+    key: Annotated[
+        str | None, argument("The key; one of several fields is a JSON list. None for a state that is a single value.")
+    ] = None,
+    last: Annotated[int | None, option("The last N batches that wrote it.", "N", min=1)] = None,
+    rows: Annotated[int, number("Print up to N rows of each batch, as they reached the state.", 0)] = 0,
+    wide: Wide = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which batches, positions of sources and rows a value comes from: a line for each batch that wrote it.
+
+    Every batch is processed again in this process, as by `trident verify`; nothing is written anywhere.
+    """
+    from trident.cli.target import parse_keys
+    from trident.reading import why
+
+    topology, config = of.load()
+    wanted = None if key is None else parse_keys(topology, state, [key])[0]
+    origins = why(topology, state, wanted, last, rows, config)
+    for origin in origins:
+        _print_origin(origin, as_json, wide)
+    if not origins:
+        say(f"{state}: no batch has written {'it' if key is None else key}", console=problems())
+
+
+@command(app, "rehearse", "`trident rehearse words.py:topology --to words_new.py:topology --last 50`")
+def rehearse_command(
+    of: TopologyOptions,
+    to: Annotated[str, option("The topology as its new code declares it.", "MODULE:TOPOLOGY")],
+    last: Annotated[int, number("Run the last N batches, as far as they are kept.")] = 100,
+    as_json: AsJson = False,
+) -> int:
+    """Show which totals new code would change, before it runs: a dry run of the last batches with the former and the new code.
+
+    Both start from what the stores have now, as if these batches came again. Nothing is written anywhere. For a
+    topology on a cluster, `trident upgrade --rehearse` takes the former code from there.
+
+    Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, 130 ended by Ctrl-C.
+    """
+    from trident.reading import rehearse_upgrade
+
+    former, new, config = of.load_both(to)
+    if not as_json:
+        _print_changes(_compare_topologies(former, new), new.name)
+    return print_rehearsed(rehearse_upgrade(former, new, last, config), as_json)
+
+
+@command(app, "diff", "`trident diff trident-log/words words_new.py:topology`")
+def diff_command(
+    old: Annotated[
+        str,
+        argument("What runs: a declaration, or the folder or address of a log that it has written.", "OLD")
+    ],
+    new: Annotated[str, argument("The topology as its new code declares it.", "MODULE:TOPOLOGY")],
+    name: SubmittedName = None,
+    as_json: AsJson = False,
+) -> int:  # fmt: skip
+    """Show what new code changes, and what becomes of the totals, before it runs; no batch is run, and nothing is written.
+
+    `trident rehearse` also shows which totals would differ.
+
+    Exit codes: 0 the totals go on, 1 failed, 2 wrong usage, 4 the new code would be refused, 130 ended by Ctrl-C.
+    """
+    from trident.cli.target import load_both, load_topology
+    from trident.planner.meaning import compare, meaning_of
+
+    if is_log_address(old) or Path(old).is_dir():
+        declared = load_topology(new, name)
+        compared = compare(_declared_in(old), meaning_of(declared.graph()))
+    else:
+        former, declared = load_both(old, new, name)
+        compared = _compare_topologies(former, declared)
+    if as_json:
+        shown = {"taken": compared.taken, "refused": [one._asdict() for one in compared.refused]}
+        print_json({**shown, "added": compared.added, "dropped": compared.dropped})
+    else:
+        _print_changes(compared, declared.name)
+    return WRONG if compared.refused else 0
+
+
+def _declared_in(log: str) -> Meaning:
+    from trident.coordination.log_address import open_reader
+    from trident.planner.meaning import Meaning
+
+    with closing(open_reader(log)) as reader:
+        if not reader.is_there():
+            raise typer.BadParameter(f"there is no log in {log}", param_hint="OLD")
+        return Meaning.of_log(reader.refresh().declared)
+
+
+def _compare_topologies(former: TridentTopology, new: TridentTopology) -> TopologyChanges:
+    from trident.planner.meaning import compare, meaning_of
+
+    return compare(meaning_of(former.graph()), meaning_of(new.graph()))
+
+
+def _print_changes(compared: TopologyChanges, topology: str) -> None:
+    for text, remedy in compared.refused:
+        say(f"refused: {text}", "red")
+        say(f"  To do: {remedy.replace('{name}', topology)}")
+    for change in compared.taken:
+        say(f"goes on: {change}")
+    for name in compared.added:
+        say(f"new: {name} begins with the next batch")
+    for name in compared.dropped:
+        say(f"gone: {name} stays as it is, and gets no further batch", "yellow")
+    if not (compared.refused or compared.taken or compared.added or compared.dropped):
+        say("the totals go on: no state or stream is declared differently")
+
+
+def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> int:
+    """Say what new code would change; returns the exit code, which tells whether it would."""
+    for each in done:
+        _print_rehearsed(each, as_json)
+    return WRONG if any(each.changed for each in done) else 0
+
+
+def _progress(topology: str) -> Callable[[int], None]:
+    """Return what says every few seconds how far it is."""
+    said = time.monotonic()
+
+    def progress(txid: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= 5.0:
+            said = time.monotonic()
+            say(f"{topology}: batch {txid:,} processed again", console=problems())
+
+    return progress
+
+
+def _print_verified(done: Verified, as_json: bool) -> None:
+    if as_json:
+        wrong = [
+            {"key": plain(key), "found": plain(a), "expected": plain(b), "since": c} for key, a, b, c in done.wrong
+        ]
+        print_json({**vars(done), "wrong": wrong})
+    elif done.refused:
+        say(f"{done.state}: not verified: {done.refused}")
+    else:
+        total = counted(done.equal + len(done.wrong), "key")
+        said = f"{len(done.wrong):,} of {total} wrong" if done.wrong else f"equal: {total}"
+        say(f"{done.state}: {said}, after batch {done.txid}", "red" if done.wrong else "")
+        for note in done.notes:
+            say(f"{done.state}: {note}", "yellow")
+        _print_keys(done.wrong, "key", "found", "expected", "wrong")
+
+
+def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
+    if as_json:
+        changed = [{name: plain(value) for name, value in row._asdict().items()} for row in done.changed]
+        print_json({**vars(done), "changed": changed})
+    elif done.refused:
+        say(f"{done.state}: not compared: {done.refused}")
+    else:
+        total, ran = counted(done.equal + len(done.changed), "key"), f"by batches {done.first} to {done.last}"
+        said = f"{len(done.changed):,} of {total} would be another" if done.changed else f"the same: {total}"
+        say(f"{done.state}: {said}, {ran}", "yellow" if done.changed else "")
+        _print_keys(done.changed, "key", "now", "former code", "new code")
+
+
+def _print_keys(rows: Sequence[tuple[Any, ...]], *columns: str) -> None:
+    """Print some keys as a table, nothing if there are none."""
+    if not rows:
+        return
+    keys = [(key[0] if len(key) == 1 else key or None, *values) for key, *values in rows[:_SHOWN]]
+    show(([*map(_cell_text, row)] for row in keys), *columns)
+    if len(rows) > _SHOWN:
+        say(f"and {len(rows) - _SHOWN:,} more; --json has all of them")
+
+
+def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
+    from trident.cli.log import commit_as_json, commit_line
+
+    if as_json:
+        facts = {name: plain(value) for name, value in vars(origin).items() if name != "batch"}
+        print_json({**commit_as_json(origin.batch), **facts})
+        return
+    what = f"{_cell_text(origin.before)} -> {_cell_text(origin.after)} ({_made_of(origin)})"
+    typer.echo(commit_line(origin.batch, what, wide))
+    for row in origin.rows:
+        typer.echo(f"    {json.dumps(plain(row), ensure_ascii=False)}")
+
+
+def _made_of(origin: ValueOrigin) -> str:
+    if origin.count is None:
+        return "by an updater, which does not say from which rows"
+    rows = counted(origin.count, "row")
+    return f"{rows}, reduced" if origin.partial is None else f"{rows}: {_cell_text(origin.partial)}"
+
+
+def _cell_text(value: Any) -> str:
+    if value is None:
+        return "–"
+    return str(plain(value)) if not isinstance(value, Sequence) or isinstance(value, str) else json.dumps(plain(value))
+
+
+@command(state_app, "move", "`trident state move words.py:in_redis count --to words.py:in_postgres`")
 def move_command(
     of: TopologyOptions,
     state: StateName,
@@ -41,7 +307,7 @@ def move_command(
     """
     from trident.reading import move_state
 
-    lines = _Lines(state)
+    lines = _MoveLines(state)
     declared, new, config = of.load_both(to)
     try:
         moved = move_state(declared, state, new, config, lines.update, called=to)
@@ -55,7 +321,7 @@ def move_command(
         say(f"{state}: moved to {to} after batch {moved.txid}: {counted(moved.rows, 'row')}{there}, all compared")
 
 
-@command(app, "migrate", "`trident state migrate shops.py:topology total`")
+@command(state_app, "migrate", "`trident state migrate shops.py:topology total`")
 def migrate_command(of: TopologyOptions, state: StateName) -> None:
     """Convert all values of a state to its declared type, with its migrate=, while its topology is stopped.
 
@@ -67,11 +333,11 @@ def migrate_command(of: TopologyOptions, state: StateName) -> None:
     from trident.reading import migrate_state
 
     topology, config = of.load()
-    done = migrate_state(topology, state, config, _Lines(state).update)
+    done = migrate_state(topology, state, config, _MoveLines(state).update)
     say(f"{state}: {counted(done.written, 'value')} migrated; none of a former type is left")
 
 
-@command(app, "forget", "`trident state forget users.py:topology visits ann@example.com`")
+@command(state_app, "forget", "`trident state forget users.py:topology visits ann@example.com`")
 def forget_command(
     of: TopologyOptions,
     state: StateName,
@@ -95,7 +361,7 @@ def forget_command(
     say(f"their bytes are {done.remains}")
 
 
-class _Lines:
+class _MoveLines:
     """Says how far a move is: a live line on a terminal, elsewhere one every few seconds."""
 
     def __init__(self, state: str, every_s: float = 5.0) -> None:

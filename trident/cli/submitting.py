@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from trident.cli.console import INTERRUPTED, print_json, problems, say, wrong_use
 from trident.cluster.client import ClusterClient
-from trident.cluster.code.package_archive import unpack_into
+from trident.cluster.code.package_archive import read_package
 from trident.cluster.code.topology_package import TopologyPackage, load_package, make_package, settings_of
 from trident.cluster.topology_overviews import TopologyOverview, first_line
 from trident.cluster_errors import ClusterError, NameTaken
@@ -26,7 +26,7 @@ from trident.coordination.log_reader import exists
 from trident.errors import ConfigError
 from trident.reading import rehearse_upgrade
 from trident.runtime.reading.targets import NoSuchTarget, forget_modules
-from trident.setting_types import gathered
+from trident.setting_types import nest_spark_conf
 
 if TYPE_CHECKING:
     from trident.runtime.replaying.rehearsing import Rehearsed
@@ -120,14 +120,14 @@ def rehearse(client: ClusterClient, topology: str, code: Code, keep_conf: bool, 
         conf.setdefault("log_dir", base.log_dir)
     with tempfile.TemporaryDirectory(prefix="trident-rehearsal-") as place:
         packages = {"former": client.package_of(topology), "new": package.data}
-        former, new = (_loaded(data, Path(place, name).resolve(), base.storm_name) for name, data in packages.items())
-        return rehearse_upgrade(former, new, batches, Config.of(gathered(conf)))
+        former, new = (_load(data, Path(place, name).resolve(), base.storm_name) for name, data in packages.items())
+        return rehearse_upgrade(former, new, batches, Config.of(nest_spark_conf(conf)))
 
 
-def _loaded(data: bytes, folder: Path, name: str) -> Any:
+def _load(data: bytes, folder: Path, name: str) -> Any:
     """Load a topology from a package, with the modules of this very package."""
     folder.mkdir()
-    manifest = unpack_into(io.BytesIO(data), folder)
+    manifest = read_package(io.BytesIO(data), folder)
     forget_modules({path.stem for path in folder.iterdir()})
     return load_package(folder, manifest, name)
 

@@ -13,7 +13,7 @@ from trident.config import Config
 from trident.errors import ConfigError
 from trident.runtime.reading import targets
 from trident.runtime.reading.written_values import parse_key
-from trident.setting_types import gathered
+from trident.setting_types import nest_spark_conf
 from trident.spark.shipping import ship_modules_of
 from trident.state.interfaces import Key
 from trident.storm import StormConfig, StormTopology, TopologyBuilder
@@ -79,7 +79,6 @@ def settings(conf: Sequence[str], given: Mapping[str, Any], topology: TridentTop
 
 
 def conf_of(given: Sequence[str]) -> dict[str, str]:
-    """Return the settings of `--conf key=value`, names and texts."""
     pairs = [each.partition("=") for each in given]
     for name, equals, value in pairs:
         if not (name and equals):
@@ -88,4 +87,4 @@ def conf_of(given: Sequence[str]) -> dict[str, str]:
 
 
 def _values(conf: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {**gathered(conf_of(conf)), **{key: value for key, value in given.items() if value is not None}}
+    return {**nest_spark_conf(conf_of(conf)), **{key: value for key, value in given.items() if value is not None}}

@@ -20,12 +20,12 @@ from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.state.cluster_address import STATE_FILE, find_token, folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_overviews import TopologyOverview, find_topology, overview, overviews, with_last_error
+from trident.cluster.topology_overviews import TopologyOverview, overview, overviews, with_last_error
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed
 from trident.coordination.log_reader import exists
 from trident.errors import TridentError
 from trident.roles import Closes
-from trident.ui.http_pages import client_of, error_of
+from trident.ui.cluster_pages import client_of, error_of
 
 if TYPE_CHECKING:
     import httpx
@@ -67,8 +67,9 @@ class ClusterClient(Closes):
                 "TRIDENT_CLUSTER"
             )
         token = find_token(folder, token)
-        self.cluster = StormClusterState(open_cluster_state(address))
-        self._http = NimbusHttp(self.cluster, token, patience_s)
+        self._patience_s, self._has_token = patience_s, token is not None
+        self._http = client_of("", token, _TIMEOUT_S, "asking a cluster", "cluster")
+        self.cluster = StormClusterState(open_cluster_state(address))  # a session, so the last that may fail
 
     def submit(
         self,
@@ -101,7 +102,7 @@ class ClusterClient(Closes):
             "conf": dict(conf or {}),
             "workers": workers,
         }
-        return str(self._http.ask("POST", "/api/v1/topology", json=wanted).json()["id"])
+        return str(self._ask("POST", "/api/v1/topology", json=wanted).json()["id"])
 
     def upgrade(
         self,
@@ -114,25 +115,24 @@ class ClusterClient(Closes):
         path = self._path(topology)
         self._send(package, progress)
         wanted = {"sha256": package.sha256, "conf": None if conf is None else dict(conf)}
-        done: dict[str, Any] = self._http.ask("POST", f"{path}/upgrade", json=wanted).json()
+        done: dict[str, Any] = self._ask("POST", f"{path}/upgrade", json=wanted).json()
         return done
 
     def package_of(self, topology: str) -> bytes:
-        """Return the package of code that a topology runs."""
-        _, base = find_topology(self.cluster.all_bases(), topology)
-        return self._http.ask("GET", f"{_CODE}/{base.code_hash}").content
+        _, base = self.cluster.find_storm(topology)
+        return self._ask("GET", f"{_CODE}/{base.code_hash}").content
 
     def activate(self, topology: str) -> None:
-        self._http.ask("POST", f"{self._path(topology)}/activate")
+        self._ask("POST", f"{self._path(topology)}/activate")
 
     def deactivate(self, topology: str) -> None:
-        self._http.ask("POST", f"{self._path(topology)}/deactivate")
+        self._ask("POST", f"{self._path(topology)}/deactivate")
 
     def kill(self, topology: str, wait_s: float = 30.0) -> TopologyOverview:
         """End a topology: what has begun may take `wait_s`. Returns it as it was last seen: it may be forgotten at once."""
         before = self.show(topology)
         with suppress(NoSuchTopology):  # forgotten already: an earlier try, whose answer was lost, has ended it
-            self._http.ask("POST", f"{self._path(before.storm_id)}/kill/{wait_s:g}")
+            self._ask("POST", f"{self._path(before.storm_id)}/kill/{wait_s:g}")
             return self.show(before.storm_id)
         return replace(before, base=replace(before.base, status=WantedStatus("killed", time.time(), wait_s)))
 
@@ -149,7 +149,7 @@ class ClusterClient(Closes):
             options["executors"] = dict(executors)
         # A rebalance may be a new driver, so one whose answer was lost is not sent again.
         path = f"{self._path(topology)}/rebalance/{wait_s:g}"
-        self._http.ask("POST", path, again=False, json={"rebalanceOptions": options})
+        self._ask("POST", path, again=False, json={"rebalanceOptions": options})
 
     def topologies(self) -> list[TopologyOverview]:
         """Return all topologies, by name."""
@@ -158,11 +158,11 @@ class ClusterClient(Closes):
 
     def show(self, topology: str) -> TopologyOverview:
         """Return one topology, by its id or its name."""
-        return with_last_error(self.cluster, overview(self.cluster, topology))
+        return with_last_error(self.cluster, overview(self.cluster, *self.cluster.find_storm(topology)))
 
     def errors(self, topology: str) -> list[dict[str, Any]]:
         """Return the last errors of a topology, newest first: `component`, `time`, `host`, `port`, `error`."""
-        storm_id, _ = find_topology(self.cluster.all_bases(), topology)
+        storm_id, _ = self.cluster.find_storm(topology)
         found = [
             {"component": name, "time": each.time_secs, "host": each.host, "port": each.port, "error": each.error}
             for name, errors in self.cluster.all_errors(storm_id).items()
@@ -173,16 +173,62 @@ class ClusterClient(Closes):
     def log(self, topology: str, offset: int | None = None) -> dict[str, Any]:
         """Return `{"text", "offset", "next"}`: the log of a topology's driver from `offset` on, or its end."""
         asked = {} if offset is None else {"offset": offset}
-        page: dict[str, Any] = self._http.ask("GET", f"{self._path(topology)}/log", params=asked).json()
+        page: dict[str, Any] = self._ask("GET", f"{self._path(topology)}/log", params=asked).json()
         return page
 
     def close(self) -> None:
-        """End the session and close the connections."""
         self._http.close()
         self.cluster.disconnect()
 
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        again: bool = True,
+        content: Callable[[], Iterator[bytes]] | None = None,
+        **request: Any,
+    ) -> httpx.Response:
+        """Send a request to the Nimbus that leads and return its answer, which is a success; again while none answers.
+
+        `again`: whether it may be sent again when it is not known whether it arrived: sent twice it does the same as once.
+        Raises `TridentError`: what Nimbus said, as the class that it was there.
+        """
+        until = time.monotonic() + self._patience_s
+        while True:
+            try:
+                if content is not None:
+                    request["content"] = content()
+                return self._request_once(method, path, again, request)
+            except _AGAIN as error:
+                if time.monotonic() > until or isinstance(error, _Unknown):
+                    raise
+            time.sleep(_PAUSE_S)
+
+    def _request_once(self, method: str, path: str, again: bool, request: Mapping[str, Any]) -> httpx.Response:
+        import httpx
+
+        url = leader_url(self.cluster)
+        try:
+            answer = self._http.request(method, url + path, **request)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise ClusterUnreachable(f"the Nimbus at {url} does not answer: {error}") from error
+        except httpx.HTTPError as error:
+            reason = f"within {_TIMEOUT_S:g} s" if isinstance(error, httpx.TimeoutException) else str(error)
+            kind = ClusterUnreachable if again else _Unknown
+            text = f"the Nimbus at {url} did not answer: {reason}"
+            raise kind(
+                text if again else f"{text}. It is not known whether that was done; check with `trident show`"
+            ) from error
+        if answer.is_success:
+            return answer
+        refused = error_of(url, answer)
+        if isinstance(refused, NotAllowed) and not self._has_token:
+            raise NotAllowed(f"{refused}; give it with --token or the variable TRIDENT_TOKEN")
+        raise refused if isinstance(refused, TridentError) else ClusterError(str(refused.args[0]))
+
     def _path(self, topology: str) -> str:
-        storm_id, _ = find_topology(self.cluster.all_bases(), topology)
+        storm_id, _ = self.cluster.find_storm(topology)
         return f"/api/v1/topology/{quote(storm_id, safe='')}"
 
     def _send(self, package: TopologyPackage, progress: Progress | None) -> None:
@@ -195,9 +241,9 @@ class ClusterClient(Closes):
                 yield data[start : start + _PIECE]
                 report(len(data[start : start + _PIECE]))
 
-        if not self._http.ask("GET", _CODE, params={"has": package.sha256}).json()["has"]:
+        if not self._ask("GET", _CODE, params={"has": package.sha256}).json()["has"]:
             headers = {"Content-Length": str(len(data))}
-            self._http.ask("PUT", f"{_CODE}/{package.sha256}", content=pieces, headers=headers)
+            self._ask("PUT", f"{_CODE}/{package.sha256}", content=pieces, headers=headers)
 
 
 def leader_url(cluster: StormClusterState) -> str:
@@ -219,79 +265,6 @@ def leader_url(cluster: StormClusterState) -> str:
             "cluster"
         )
     return str(leader["url"])
-
-
-class NimbusHttp:
-    """Asks Nimbus.
-
-    `patience_s`: for how long a request is tried again while no Nimbus answers: another one becomes the leader meanwhile.
-    """
-
-    def __init__(self, cluster: StormClusterState, token: str | None, patience_s: float) -> None:
-        self._cluster, self._patience_s = cluster, patience_s
-        self._has_token = token is not None
-        self._client = client_of("", token, _TIMEOUT_S, "asking a cluster", "cluster")
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        *,
-        again: bool = True,
-        content: Callable[[], Iterator[bytes]] | None = None,
-        timeout_s: float = _TIMEOUT_S,
-        **request: Any,
-    ) -> httpx.Response:
-        """Send a request and return its answer, which is a success.
-
-        `again`: whether it may be sent again when it is not known whether it arrived: sent twice it does the same as once.
-        Raises `ClusterUnreachable`, `NoLeader`: no Nimbus has answered for so long.
-        Raises `TridentError`: what Nimbus said, as the class that it was there.
-        """
-        until = time.monotonic() + self._patience_s
-        while True:
-            try:
-                if content is not None:
-                    request["content"] = content()
-                return self._sent(method, path, again, timeout_s, request)
-            except _AGAIN as error:
-                if time.monotonic() > until or isinstance(error, _Unknown):
-                    raise
-            time.sleep(_PAUSE_S)
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _sent(
-        self, method: str, path: str, again: bool, timeout_s: float, request: Mapping[str, Any]
-    ) -> httpx.Response:
-        import httpx
-
-        url = leader_url(self._cluster)
-        try:
-            answer = self._client.request(method, url + path, timeout=timeout_s, **request)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise ClusterUnreachable(f"the Nimbus at {url} does not answer: {error}") from error
-        except httpx.HTTPError as error:
-            reason = f"within {timeout_s:g} s" if isinstance(error, httpx.TimeoutException) else str(error)
-            kind = ClusterUnreachable if again else _Unknown
-            text = f"the Nimbus at {url} did not answer: {reason}"
-            raise kind(
-                text if again else f"{text}. It is not known whether that was done; check with `trident show`"
-            ) from error
-        if answer.is_success:
-            return answer
-        raise self._error(url, answer)
-
-    def _error(self, url: str, answer: httpx.Response) -> TridentError:
-        try:
-            problem = dict(answer.json())
-        except (ValueError, TypeError):
-            return ClusterError(f"{url} does not answer as Nimbus does (status {answer.status_code})")
-        error = error_of(url, answer.status_code, problem)
-        if isinstance(error, NotAllowed) and not self._has_token:
-            return NotAllowed(f"{error}; give it with --token or the variable TRIDENT_TOKEN")
-        return error if isinstance(error, TridentError) else ClusterError(str(error.args[0]))
 
 
 class _Unknown(ClusterUnreachable):

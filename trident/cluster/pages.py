@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from trident import __version__
+from trident.cluster.client import leader_url
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import ErrorInfo, StatusKind, WorkerHeartbeat, machine_names
+from trident.cluster.state.cluster_records import ErrorInfo, StatusKind, machine_names
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_overviews import TopologyOverview, find_topology, overview_of, overviews
-from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
+from trident.cluster.topology_overviews import TopologyOverview, overview, overviews
+from trident.cluster_errors import ClusterError, NoSuchTopology, NotRunning
 from trident.errors import TridentError
 from trident.observe.topology_status import pretty_seconds
-from trident.redaction import redacted, shown_configuration
-from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages, topology_row
-from trident.ui.http_pages import HttpTopologyPages
+from trident.redaction import shown_configuration
+from trident.ui.cluster_pages import Action, HttpTopologyPages, LogOf, Page, TopologyPages, topology_row
 
 Acting = Callable[[str, Action, Mapping[str, Any]], Page]
 """Does something to a topology, by its id."""
@@ -40,7 +40,7 @@ class ClusterOverview:
 
     def __init__(self, cluster: StormClusterState, token: str | None, act: Acting | None = None) -> None:
         self.read_only = act is None
-        self._cluster, self._token, self._act = cluster, token, act
+        self.act, self._cluster, self._token = act, cluster, token
         self._drivers: dict[str, HttpTopologyPages] = {}
 
     def cluster_summary(self) -> Page:
@@ -100,11 +100,12 @@ class ClusterOverview:
         return {"topologies": self._rows()}
 
     def of_topology(self, topology_id: str) -> TopologyPages:
-        return ClusterTopologyPages(self._cluster, self.id_of(topology_id), self.driver_of, self._act)
+        storm_id, _ = self._cluster.find_storm(topology_id)
+        return ClusterTopologyPages(self._cluster, storm_id, self)
 
     def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
         """Return a part of its driver's log, or of what that prints, from the machine where it is, or where its driver died."""
-        storm_id = self.id_of(topology_id)
+        storm_id, _ = self._cluster.find_storm(topology_id)
         assignment = self._cluster.assignment_info(storm_id)
         deaths = [] if assignment is not None else self._cluster.all_deaths().get(storm_id, [])
         if assignment is None and not deaths:
@@ -113,20 +114,10 @@ class ClusterOverview:
         info = self._cluster.supervisor_info(node)
         if info is None or "logs" not in info.scheduler_meta:
             raise ClusterError(f"the log of {storm_id} is on {machine}, whose supervisor is not running")
-        return self._driver(info.scheduler_meta["logs"], storm_id).log(offset, of)
+        return self.served_at(info.scheduler_meta["logs"], storm_id).log(offset, of)
 
-    def id_of(self, topology: str) -> str:
-        """Return the id of a topology that is named by its id or its name.
-
-        Raises `NoSuchTopology`: there is none; the message lists those that there are.
-        """
-        return find_topology(self._cluster.all_bases(), topology)[0]
-
-    def driver_of(self, beat: WorkerHeartbeat) -> HttpTopologyPages | None:
-        """Return what the driver of a heartbeat serves, None if it serves nothing."""
-        return self._driver(beat.pages, beat.storm_id) if beat.pages else None
-
-    def _driver(self, url: str, storm_id: str) -> HttpTopologyPages:
+    def served_at(self, url: str, storm_id: str) -> HttpTopologyPages:
+        """Return what a driver, or a supervisor, serves of a topology."""
         key = f"{url} {storm_id}"
         if key not in self._drivers:
             if len(self._drivers) > 1000:  # most of them of drivers that are long gone
@@ -142,7 +133,7 @@ class ClusterOverview:
         return runs
 
     def _rows(self) -> list[Page]:
-        judged = [(each, each.judged(each.stats)) for each in overviews(self._cluster)]
+        judged = [(each, each.with_verdict(each.stats)) for each in overviews(self._cluster)]
         return sorted(({**topology_row(page), **each.facts()} for each, page in judged), key=_urgency)
 
 
@@ -158,19 +149,13 @@ def _urgency(row: Page) -> tuple[int, int]:
 class ClusterTopologyPages:
     """`TopologyPages` of a topology of the cluster: its driver's, or what its last heartbeat says."""
 
-    def __init__(
-        self,
-        cluster: StormClusterState,
-        storm_id: str,
-        driver_of: Callable[[WorkerHeartbeat], HttpTopologyPages | None],
-        act: Acting | None,
-    ) -> None:
-        self._cluster, self._id, self._driver_of, self._act = cluster, storm_id, driver_of, act
+    def __init__(self, cluster: StormClusterState, storm_id: str, overview: ClusterOverview) -> None:
+        self._cluster, self._id, self._overview = cluster, storm_id, overview
 
     def topology(self, window_s: int = 0) -> Page:
         """Return what the driver says, else what its last heartbeat said; `note` says so when it is the latter."""
-        seen = self._seen()
-        driver, page, base = self._driver_of_seen(seen), seen.stats, seen.base
+        seen, driver = self._look_up()
+        page, base = seen.stats, seen.base
         note, served = seen.why_no_driver if driver is None else "", False
         try:
             if driver is not None:
@@ -190,7 +175,7 @@ class ClusterTopologyPages:
             "isServed": served,
             "logs": ["driver", "output"],
         }
-        return seen.judged({**settings, **page, **known})
+        return seen.with_verdict({**settings, **page, **known})
 
     def component(self, component: str, window_s: int = 0) -> Page:
         page = self._driver().component(component, window_s)
@@ -199,16 +184,16 @@ class ClusterTopologyPages:
 
     def visualization(self, window_s: int = 0) -> Page:
         """Return the picture; an empty one while there is no driver."""
-        driver = self._driver_now()
+        _, driver = self._look_up()
         return {"nodes": [], "edges": []} if driver is None else driver.visualization(window_s)
 
     def series(self, window_s: int = 0) -> Page:
-        driver = self._driver_now()
+        _, driver = self._look_up()
         return {} if driver is None else driver.series(window_s)
 
     def batches(self) -> Sequence[Page]:
         """Return the last batches; none while there is no driver."""
-        driver = self._driver_now()
+        _, driver = self._look_up()
         return [] if driver is None else driver.batches()
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
@@ -216,29 +201,25 @@ class ClusterTopologyPages:
 
     def dead_letters(self) -> Page:
         """Return the dead letters that wait; none while there is no driver."""
-        driver = self._driver_now()
+        _, driver = self._look_up()
         return {"deadLetters": []} if driver is None else driver.dead_letters()
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
-        if self._act is None:
+        if self._overview.act is None:
             raise ClusterError("this server can only be read")
-        return self._act(self._id, action, parameters)
+        return self._overview.act(self._id, action, parameters)
 
-    def _seen(self) -> TopologyOverview:
+    def _look_up(self) -> tuple[TopologyOverview, HttpTopologyPages | None]:
+        """Return the topology, and what its driver serves; None if it serves nothing."""
         base = self._cluster.storm_base(self._id)
         if base is None:
             raise NoSuchTopology(f"the topology {self._id} has ended")
-        return overview_of(self._cluster, self._id, base)
-
-    def _driver_of_seen(self, seen: TopologyOverview) -> HttpTopologyPages | None:
-        return None if seen.heartbeat is None else self._driver_of(seen.heartbeat)
-
-    def _driver_now(self) -> HttpTopologyPages | None:
-        return self._driver_of_seen(self._seen())
+        seen = overview(self._cluster, self._id, base)
+        url = "" if seen.heartbeat is None else seen.heartbeat.pages
+        return seen, self._overview.served_at(url, self._id) if url else None
 
     def _driver(self) -> HttpTopologyPages:
-        seen = self._seen()
-        driver = self._driver_of_seen(seen)
+        seen, driver = self._look_up()
         if driver is None:
             raise NotRunning(f"the topology {self._id} does not run: {seen.why_no_driver}")
         return driver
@@ -247,7 +228,7 @@ class ClusterTopologyPages:
 def _error(info: ErrorInfo) -> dict[str, Any]:
     return {
         "errorTime": info.time_secs,
-        "error": redacted(info.error),
+        "error": info.error,
         "errorHost": info.host,
         "errorPort": info.port,
         "errorLapsedSecs": max(0.0, time.time() - info.time_secs),
@@ -263,10 +244,7 @@ def open_cluster_pages(address: str, token: str | None) -> Iterator[ClusterOverv
     cluster = StormClusterState(open_cluster_state(address))
 
     def forward(storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
-        leader = cluster.leader()
-        if leader is None:
-            raise NoLeader("no Nimbus leads the cluster just now; try again")
-        with HttpTopologyPages(leader["url"], token, storm_id) as nimbus:
+        with HttpTopologyPages(leader_url(cluster), token, storm_id) as nimbus:
             return nimbus.act(action, parameters)
 
     try:

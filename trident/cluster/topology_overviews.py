@@ -9,10 +9,9 @@ from typing import Any
 
 from trident.cluster.state.cluster_records import DRIVER, Assignment, ErrorInfo, StormBase, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import NoSuchTopology
+from trident.observe.at_work import verdict
 from trident.observe.topology_status import pretty_seconds
-from trident.observe.verdict import verdict
-from trident.redaction import redacted, shown_configuration
+from trident.redaction import shown_configuration
 from trident.ui.cluster_pages import Page
 
 _FRESH_S = 30.0
@@ -64,7 +63,6 @@ class TopologyOverview:
 
     @property
     def stats(self) -> Page:
-        """What its last heartbeat says; nothing without one."""
         return {} if self.heartbeat is None else dict(self.heartbeat.stats)
 
     @property
@@ -80,11 +78,11 @@ class TopologyOverview:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """Whether all is well with it, in the words of its page; see `trident.observe.verdict`."""
-        judged: dict[str, Any] = self.judged(self.stats)["verdict"]
+        """Whether all is well with it, in the words of its page; see `trident.observe.at_work`."""
+        judged: dict[str, Any] = self.with_verdict(self.stats)["verdict"]
         return judged
 
-    def judged(self, said: Page) -> Page:
+    def with_verdict(self, said: Page) -> Page:
         """Return what its driver said with what the cluster's state says, and the verdict."""
         page = {**said, **self.facts()}
         why = {
@@ -102,7 +100,7 @@ class TopologyOverview:
             "name": base.storm_name,
             "kind": base.kind,
             "status": self.status,
-            "statusReason": redacted(base.status.reason),
+            "statusReason": base.status.reason,
             "uptime": pretty_seconds(now - base.launch_time_secs),
             "uptimeSeconds": now - base.launch_time_secs,
             "workersTotal": base.num_workers,
@@ -117,25 +115,19 @@ class TopologyOverview:
         }
 
     def as_json(self) -> dict[str, Any]:
-        base, assigned, beat = self.base, self.assignment, self.heartbeat
+        base, assigned, beat, facts = self.base, self.assignment, self.heartbeat, self.facts()
+        alike = ("id", "name", "kind", "target", "conf", "generation", "supervisor", "host")
         return {
-            "id": self.storm_id,
-            "name": base.storm_name,
-            "kind": base.kind,
+            **{name: facts[name] for name in alike},
             "status": base.status.kind,
             "reason": base.status.reason or self.why_waiting,
             "submitted": base.launch_time_secs,
             "statusSince": base.status.since_secs,
             "workers": base.num_workers,
             "executors": dict(base.component_executors),
-            "target": base.target,
-            "conf": shown_configuration(base.conf),
             "codeHash": base.code_hash,
             "previousCodeHash": base.previous_code_hash,
-            "generation": base.generation,
             "driver": self.driver,
-            "supervisor": None if assigned is None else assigned.slot.node,
-            "host": None if assigned is None else assigned.machine,
             "port": None if assigned is None else assigned.slot.port,
             "pid": None if beat is None else beat.pid,
             "driverUptime": None if beat is None else beat.uptime_secs,
@@ -160,12 +152,7 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     return found
 
 
-def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
-    """Return one topology, see `find_topology`."""
-    return overview_of(cluster, *find_topology(cluster.all_bases(), topology))
-
-
-def overview_of(cluster: StormClusterState, storm_id: str, base: StormBase) -> TopologyOverview:
+def overview(cluster: StormClusterState, storm_id: str, base: StormBase) -> TopologyOverview:
     assigned, leader = cluster.assignment_info(storm_id), cluster.leader()
     beat = None if assigned is None else cluster.get_worker_heartbeat(storm_id, *assigned.slot)
     read = TopologyOverview(storm_id, base, assigned, beat)
@@ -194,30 +181,15 @@ def _overview(
 
 
 def with_last_error(cluster: StormClusterState, seen: TopologyOverview) -> TopologyOverview:
-    """Return a topology with its last error, while no driver of it runs."""
     if seen.driver in ("active", "inactive", "ending"):
         return seen
     errors = [each for errors in cluster.all_errors(seen.storm_id).values() for each in errors]
     return replace(seen, last_error=max(errors, key=lambda each: each.time_secs, default=None))
 
 
-def find_topology(bases: Mapping[str, StormBase], topology: str) -> tuple[str, StormBase]:
-    """Return the id and the record of a topology, by its id or its name; of several of one name, the one that does not end.
-
-    Raises `NoSuchTopology`: there is none; the message names those that there are.
-    """
-    if topology in bases:
-        return topology, bases[topology]
-    matches = [(storm_id, base) for storm_id, base in bases.items() if base.storm_name == topology]
-    if not matches:
-        names = ", ".join(sorted(base.storm_name for base in bases.values())) or "none"
-        raise NoSuchTopology(f"there is no topology {topology!r} in this cluster; its topologies are: {names}")
-    return max(matches, key=lambda each: (each[1].status.kind != "killed", each[1].launch_time_secs))
-
-
 def first_line(error: str) -> str:
-    """Return an error in a line, without secrets: its first one, the last one of a stack trace, both where a list follows."""
-    lines = redacted(error).strip().splitlines() or [""]
+    """Return an error in a line: its first one, the last one of a stack trace, both where a list follows."""
+    lines = error.strip().splitlines() or [""]
     head, trace, _ = lines[0].partition("Traceback (most recent call last)")
     if trace:
         return lines[-1] if lines[-1].startswith(head.strip()) else f"{head}{lines[-1]}"

@@ -62,12 +62,12 @@ class HeadBody(Head):
     def to_bytes(self) -> bytes:
         (segment, count), about = self.position, vars(self) | {"format": FORMAT, "version": VERSION}
         del about["records"], about["tag"]
-        return _framed([encode({**about, "position": [*segment, count]}), *self.records])
+        return _frame_payloads([encode({**about, "position": [*segment, count]}), *self.records])
 
     @staticmethod
     def of(data: bytes, where: str) -> HeadBody:
         """Return the head that `to_bytes` gave; another one is an error that says where it is."""
-        first, *records = _unframed(data, where)
+        first, *records = _read_payloads(data, where)
         try:
             about = decode(first)
             if about.pop("format") != FORMAT:
@@ -155,7 +155,7 @@ class HeadRecords(RecordStore):
         chunks, records = ((), tuple(payloads)) if begins else (body.chunks, (*body.records, *payloads))
         made: dict[str, bytes] = {}
         if begins or sum(map(len, records)) > self.head_bytes:
-            data = _framed(records)
+            data = _frame_payloads(records)
             name = self._chunk_name(after.segment, after.length - len(records), len(data))
             made[name], chunks, records = data, (*chunks, LogChunk(name, len(records))), ()
         new = replace(body, position=after, turn=body.turn + 1, chunks=chunks, records=records)
@@ -235,7 +235,7 @@ class HeadRecords(RecordStore):
         return f"{CHUNKS}/{segment.epoch:08d}-{segment.seq:04d}-{first:08d}-{secrets.token_hex(8)}"
 
     def _records_of(self, chunk: LogChunk, found: StoredNode) -> list[bytes]:
-        records = _unframed(found.data, self._place(chunk.name))
+        records = _read_payloads(found.data, self._place(chunk.name))
         if len(records) != chunk.length:
             raise CorruptLogError(self._place(chunk.name), 0, f"it has {len(records)} records, not {chunk.length}")
         return records
@@ -255,14 +255,14 @@ def _body(head: Head) -> HeadBody:
     return head
 
 
-def _framed(payloads: Iterable[bytes]) -> bytes:
+def _frame_payloads(payloads: Iterable[bytes]) -> bytes:
     data = bytearray()
     for payload in payloads:
         data += frame(payload, len(data))
     return bytes(data)
 
 
-def _unframed(data: bytes, where: str) -> list[bytes]:
+def _read_payloads(data: bytes, where: str) -> list[bytes]:
     frames, torn = read_frames(data, 0, Path(where))
     if torn or not frames:
         raise CorruptLogError(where, len(data) - torn, "the record there has a wrong checksum")

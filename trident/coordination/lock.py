@@ -209,7 +209,7 @@ def holder_facts(epoch: int, clock: Callable[[], float]) -> str:
     """Return what a claim says about its holder, this process."""
     since = datetime.fromtimestamp(clock(), UTC).isoformat(timespec="seconds")
     facts = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "epoch": epoch}
-    return json.dumps({**facts, "machine": local_processes.machine(), "started": _started(os.getpid())})
+    return json.dumps({**facts, "machine": local_processes.machine(), "started": _start_time(os.getpid())})
 
 
 def holder_text(facts: str | bytes, epoch: int) -> str:
@@ -229,7 +229,7 @@ def is_running(facts: str) -> bool | None:
     about = _read(facts)
     if about.get("machine") is None or about.get("machine") != local_processes.machine():
         return None
-    started = _started(about["pid"])
+    started = _start_time(about["pid"])
     return started is not None and started == about["started"] and about["pid"] != os.getpid()
 
 
@@ -242,7 +242,7 @@ def _read(facts: str | bytes) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def _started(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     """Return the time at which a process of this machine began, None if there is none."""
     stat = local_processes.stat_of(pid)
     return None if stat is None or stat[0] == "Z" else stat[19]

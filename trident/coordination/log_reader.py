@@ -9,17 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from trident.coordination.framing import HEAD_BYTES, Frame, decode, length_of, read_frames
 from trident.coordination.lock import Listing, SegmentName, held_by, list_log, os_error_text
-from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import TransactionLogReader
+from trident.coordination.log_interface import TransactionLogReader
+from trident.coordination.log_state import LogState, header_state
 from trident.coordination.records import record_from_data
 from trident.errors import CorruptLogError, LogError
 
-FORMAT = "trident-log"
-VERSION = 1
 _TRIES = 20
 
 
@@ -187,37 +184,3 @@ def _first(frames: list[Frame], file: Path) -> Frame:
         # A segment gets its name only once its header is durable, so this is no crash.
         raise CorruptLogError(str(file), 0, "the header has a wrong checksum")
     return frames[0]
-
-
-def header_state(payload: bytes, segment: SegmentName, where: str) -> LogState:
-    """Return the state in the header of a segment; `CorruptLogError` if it is something else."""
-    try:
-        return state_of(decode(payload), segment, where)
-    except (ValueError, KeyError) as error:
-        raise CorruptLogError(where, 0, str(error)) from error
-
-
-def header_of(segment: SegmentName, state: LogState) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "incarnation": state.incarnation,
-        "topology": state.topology,
-        "epoch": segment.epoch,
-        "seq": segment.seq,
-        "state": state.to_data(),
-    }
-
-
-def state_of(header: Any, segment: SegmentName, where: str) -> LogState:
-    """Return the state that the header of a segment holds; ValueError or KeyError if it is something else."""
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ValueError("this is not the header of a transaction log")
-    if header["version"] != VERSION:
-        raise LogError(
-            f"{where} is of format version {header['version']}; this version of the software reads version {VERSION}. "
-            "Use the version that wrote the log"
-        )
-    if (header["epoch"], header["seq"]) != segment:
-        raise ValueError(f"the header is of segment {header['seq']} of epoch {header['epoch']}")
-    return LogState.from_data(header["state"])

@@ -11,6 +11,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+from trident.coordination.framing import decode
+from trident.coordination.lock import SegmentName
 from trident.coordination.records import (
     LETTERS,
     AdoptRecord,
@@ -26,12 +28,15 @@ from trident.coordination.records import (
     record_from_data,
     with_letters,
 )
+from trident.errors import CorruptLogError, LogError
 from trident.retention import Retention
 from trident.state.txid import Sentinel, Snapshot, Txid, epoch_of
 from trident.state.winners import CHANGES, FORMER, Epochs, Winners, renamed_facts
 
+FORMAT = "trident-log"
+VERSION = 1
 HISTORY = 100  # commits that the folded state remembers in full
-_LATER = ("runs", "retention", "discarded", "renamed")  # not written while there is none: former versions read the log
+_LATER = ("runs", "retention", "discarded", "renamed")  # not written while there is none
 
 
 class CommittedUpTo(NamedTuple):
@@ -180,7 +185,7 @@ class LogState:
         since: int | None = self.declared.get("states", {}).get(state, {}).get(CHANGES)
         return None if since is None else max(since, self.adopted.get(state, 0))
 
-    def expected(self, state: str, partition: int) -> Sentinel | None:
+    def expected_sentinel(self, state: str, partition: int) -> Sentinel | None:
         """Return the sentinel that this partition must have; None if no committed batch ever touched it."""
         return self.touched.get(state, {}).get(partition)
 
@@ -188,7 +193,7 @@ class LogState:
         """Return a commit, the next one by default, as each partition of a state must see it."""
         # In this order, because the txid changes last while a commit is being recorded.
         txid = self.txid + 1 if txid is None else txid
-        expected = [self.expected(state, partition) for partition in range(partitions)]
+        expected = [self.expected_sentinel(state, partition) for partition in range(partitions)]
         winners = self.winners_of(state)
         return [Txid(txid, attempt, winners, self.incarnation, each, self.epochs) for each in expected]
 
@@ -249,7 +254,7 @@ class LogState:
         states[record.new] = renamed_facts(states.pop(record.old), record.old)
         self.declared = {**self.declared, "states": states}
         self.executors = [names.get(name, name) for name in self.executors]
-        self.history = deque((each.called(names) for each in self.history), maxlen=HISTORY)
+        self.history = deque((each.with_state_names(names) for each in self.history), maxlen=HISTORY)
         self.renamed = [*self.renamed, (self.txid, record.old, record.new)]
 
     def _end_feed(self, state: str) -> None:
@@ -307,3 +312,37 @@ class LogState:
             return cls(**{**data, **changed})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a folded log: {type(error).__name__}: {error}") from error
+
+
+def header_state(payload: bytes, segment: SegmentName, where: str) -> LogState:
+    """Return the state in the header of a segment; `CorruptLogError` if it is something else."""
+    try:
+        return state_of(decode(payload), segment, where)
+    except (ValueError, KeyError) as error:
+        raise CorruptLogError(where, 0, str(error)) from error
+
+
+def header_of(segment: SegmentName, state: LogState) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "incarnation": state.incarnation,
+        "topology": state.topology,
+        "epoch": segment.epoch,
+        "seq": segment.seq,
+        "state": state.to_data(),
+    }
+
+
+def state_of(header: Any, segment: SegmentName, where: str) -> LogState:
+    """Return the state that the header of a segment holds; ValueError or KeyError if it is something else."""
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ValueError("this is not the header of a transaction log")
+    if header["version"] != VERSION:
+        raise LogError(
+            f"{where} is of format version {header['version']}; this version of the software reads version {VERSION}. "
+            "Use the version that wrote the log"
+        )
+    if (header["epoch"], header["seq"]) != segment:
+        raise ValueError(f"the header is of segment {header['seq']} of epoch {header['epoch']}")
+    return LogState.from_data(header["state"])

@@ -152,7 +152,7 @@ class ObjectRecords(HeadRecords):
             return None
 
     def _call(self, request: Callable[[], T]) -> T:
-        def known() -> T:
+        def explain_refusal() -> T:
             try:
                 return request()
             except (self._errors.BaseError, NotImplementedError) as error:
@@ -163,7 +163,7 @@ class ObjectRecords(HeadRecords):
                     "that they allow to read, write, list and remove objects there"
                 ) from error
 
-        return self.patience.run(known)
+        return self.patience.run(explain_refusal)
 
     def _away(self, error: Exception) -> str | None:
         if isinstance(error, _UnderWayError):

@@ -159,7 +159,7 @@ class PostgresRecords(RecordStore):
             "payloads": list(payloads),
             "count": after.length,
         }
-        given |= {**old, **_named(after.segment), **_columns(committed)}
+        given |= {**old, **_segment_arguments(after.segment), **_columns(committed)}
         if not beside:
             return bool(next(iter(self._ask(_WRITE, given)), (0,))[0])
         given["topology"] = self._address.topology
@@ -213,14 +213,14 @@ class PostgresRecords(RecordStore):
 
     def read(self, head: Head, first: int) -> list[bytes] | None:
         segment, length = head.position
-        found = self._ask(_READ, {**_named(segment), "first": first, "count": length})
+        found = self._ask(_READ, {**_segment_arguments(segment), "first": first, "count": length})
         return [record for (record,) in found] if len(found) == length - first else None
 
     def segments(self, before: SegmentName, most: int | None = None) -> list[SegmentName]:
-        return [SegmentName(*each) for each in self._ask(_SEGMENTS, {**_named(before), "most": most})]
+        return [SegmentName(*each) for each in self._ask(_SEGMENTS, {**_segment_arguments(before), "most": most})]
 
     def read_old(self, segment: SegmentName, header_only: bool) -> Iterator[bytes]:
-        found = self._ask(_READ_OLD, {**_named(segment), "most": 1 if header_only else None})
+        found = self._ask(_READ_OLD, {**_segment_arguments(segment), "most": 1 if header_only else None})
         for expected, (number, record) in enumerate(found):
             if number != expected:
                 where = f"{self._address}, rows with epoch {segment.epoch} and segment {segment.seq}"
@@ -228,7 +228,7 @@ class PostgresRecords(RecordStore):
             yield record
 
     def sweep(self, keep: SegmentName) -> None:
-        self._ask(_SWEEP, _named(keep))
+        self._ask(_SWEEP, _segment_arguments(keep))
 
     def carry(self, timeout_s: float) -> None:
         """From now on also make writes of states, each of which may take so long."""
@@ -272,7 +272,7 @@ class PostgresRecords(RecordStore):
 
     def _once(self, work: Callable[[PostgresConnection], T]) -> T | None:
         try:
-            return work(self._opened())
+            return work(self._open_connection())
         except NotWrittenError:
             raise
         except self._psycopg.errors.UndefinedTable:
@@ -289,7 +289,7 @@ class PostgresRecords(RecordStore):
             self.close()  # the answer to what was asked may still come, and would be taken for the next one
             raise
 
-    def _opened(self) -> PostgresConnection:
+    def _open_connection(self) -> PostgresConnection:
         if self._connection is None or self._process != os.getpid():
             self._connection, self._process = self._connect(), os.getpid()
             self._connection.limit_s = self._limit_s
@@ -353,5 +353,5 @@ def _key(id: str) -> int:
     return int.from_bytes(bytes.fromhex(id), signed=True)
 
 
-def _named(segment: SegmentName) -> dict[str, int]:
+def _segment_arguments(segment: SegmentName) -> dict[str, int]:
     return {"epoch": segment.epoch, "segment": segment.seq}

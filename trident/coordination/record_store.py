@@ -166,7 +166,7 @@ class Patience:
                     raise
                 self.check(since, f": {text}", error)
             else:
-                self.answered()
+                self.note_answer()
                 return result
             self._pauses.wait(pause)
             self._pauses.clear()
@@ -187,7 +187,7 @@ class Patience:
             self._waiting_since = since
             logger.warning("no answer from %s for %s; waiting until there is one%s", self.server, self._place, why)
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """Say that the server answers again, if it was said that it did not."""
         since, self._waiting_since = self._waiting_since, None
         if since is not None:

@@ -16,9 +16,7 @@ class Record:
     """One entry of the log."""
 
     tag: ClassVar[str]
-    later: ClassVar[
-        tuple[str, ...]
-    ] = ()  # fields that are not written while they are empty: former versions read the log
+    later: ClassVar[tuple[str, ...]] = ()  # fields that are not written while they are empty
 
     def to_data(self) -> dict[str, Any]:
         data = {"record": self.tag, **vars(self)}
@@ -27,16 +25,16 @@ class Record:
                 del data[name]
         return data
 
-    def called(self, names: Mapping[str, str]) -> Self:
+    def with_state_names(self, names: Mapping[str, str]) -> Self:
         """Return the record with other names of states; `names` by the former ones."""
         found: dict[str, Any] = {}
         for name, value in vars(self).items():
             if name == "state":
                 found[name] = names.get(value, value)
             elif name in ("states", "touched"):
-                found[name] = _called(value, names)
+                found[name] = _rename_keys(value, names)
             elif name == "declares" and value:
-                found[name] = {**value, "states": _called(value["states"], names)}
+                found[name] = {**value, "states": _rename_keys(value["states"], names)}
         return replace(self, **found)
 
 
@@ -89,7 +87,7 @@ class StartRecord(Record):
     """The driver of an epoch has compared log and stores; from now on it may write to the states.
 
     `executors`: the states that tasks of Spark commit for it, by name.
-    `run`: tells it from a driver that gets the same epoch because the log was set back; "" where a former version wrote it.
+    `run`: tells it from a driver that gets the same epoch because the log was set back.
     """
 
     tag, later = "start", ("run",)
@@ -200,7 +198,7 @@ _RECORDS: dict[str, type[Record]] = {
 }  # fmt: skip
 
 
-def _called(by_state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _rename_keys(by_state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in by_state.items()}
 
 

@@ -10,11 +10,10 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, Self
 
-from trident.coordination.durable_log import AT_ONCE, DurableLog, claimed, first_kept
 from trident.coordination.framing import decode, encode
 from trident.coordination.lock import SegmentName, holder_facts, holder_text, is_running
-from trident.coordination.log_reader import header_of, state_of
-from trident.coordination.log_state import CommittedUpTo, LogState
+from trident.coordination.log_interface import AT_ONCE, DurableLog, claim_log, first_kept
+from trident.coordination.log_state import CommittedUpTo, LogState, header_of, state_of
 from trident.coordination.record_store import Head, LogEnd, NotWrittenError, RecordStore
 from trident.coordination.records import Record, record_from_data
 from trident.errors import AlreadyRunningError, CorruptLogError, FencedError, LogError, LogHeldError
@@ -59,9 +58,9 @@ class StoredClaim:
     def check(self) -> None:
         """Raise `FencedError` unless this is still the claim."""
         if not self._store.has(self.head):
-            raise self.fenced(self._store.look())
+            raise self.fencing_error(self._store.look())
 
-    def fenced(self, now: Head | None) -> FencedError:
+    def fencing_error(self, now: Head | None) -> FencedError:
         """Return the error that tells who has taken over."""
         if now is not None and now.epoch > self.epoch:
             successor = holder_text(now.about, now.epoch)
@@ -85,76 +84,19 @@ def look(store: RecordStore) -> Head | None:
     return store.look()
 
 
-class StoredSegments:
-    """Writes the segments of one claim; nothing is written without it."""
-
-    def __init__(self, store: RecordStore, place: object, claim: StoredClaim, segment_bytes: int) -> None:
-        self._store, self._place, self._claim = store, place, claim
-        self._segment_bytes = segment_bytes
-        self._at = claim.head.position
-        self._size = self._roll_at = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next segment should begin."""
-        return self._size >= self._roll_at or self._at.length >= _RECORDS
-
-    def begin(self, state: LogState) -> None:
-        """Begin the next segment with `state` and write to it from now on; remove what is older than the one before."""
-        previous, epoch = self._at.segment, self._claim.epoch
-        segment = SegmentName(epoch, previous.seq + 1 if previous.epoch == epoch else 1)
-        payload = encode(header_of(segment, state))
-        if state.retention is not None and previous.seq:
-            self._store.keep()
-        self._write(LogEnd(segment, 1), [payload], state.committed_with(None))
-        self._size = len(payload)
-        # A state that is larger than a segment must not be written again with every record.
-        self._roll_at = len(payload) + max(self._segment_bytes, len(payload))
-        keep = previous if previous.seq else segment
-        try:
-            if state.retention is not None:
-                old = self._store.segments(self._at.segment, AT_ONCE + 1)
-                keep = first_kept(old or [keep], state, lambda name: self._store.read_old(name, header_only=True))
-            self._store.sweep(keep)
-        except LogError as error:
-            logger.warning("transaction log %s: cannot remove old segments: %s", self._place, error)
-
-    def append(self, payloads: Sequence[bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()) -> None:
-        """Append records; when this returns they are durable."""
-        self._write(LogEnd(self._at.segment, self._at.length + len(payloads)), payloads, committed, beside)
-        self._size += sum(map(len, payloads))
-
-    def _write(
-        self, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
-    ) -> None:
-        if not self._store.write(self._claim.head, self._at, after, payloads, committed, beside):
-            now = self._store.look()
-            if now is None or now.id != self._claim.head.id:
-                raise self._claim.fenced(now)
-            raise LogError("its newest records were removed while it was written (was it restored from a copy?)")
-        self._at = after
-
-
 class StoredLog(DurableLog):
     """The log at an address of a `RecordStore`. Threads may append at the same time; a forked child may not.
 
     A record that need not be durable goes with the next one that must.
     """
 
-    segments_type: type[StoredSegments] = StoredSegments
-
     def __init__(
-        self,
-        address: str,
-        store: RecordStore,
-        claim: StoredClaim,
-        state: LogState,
-        segment_bytes: int,
+        self, address: str, store: RecordStore, claim: StoredClaim, state: LogState, segment_bytes: int
     ) -> None:
         """Not for callers: use `open`."""
-        self.address, self._store, self._claim = address, store, claim
-        self.server = store.patience.server
-        self._segments = self.segments_type(store, address, claim, segment_bytes)
+        self._store, self._claim, self._segment_bytes = store, claim, segment_bytes
+        self._at = claim.head.position
+        self._size = self._roll_at = 0
         self._waiting: list[bytes] = []  # records for the next durable one
         super().__init__(address, state, claim.check)
 
@@ -180,13 +122,13 @@ class StoredLog(DurableLog):
         """
         reader = StoredReader(address, store, closes=False)
         try:
-            claim, state = claimed(
+            claim, state = claim_log(
                 address, topology, reader.state_if_there,
                 lambda: StoredClaim.take(store, address, takeover, clock), history,
             )  # fmt: skip
             try:
                 log = cls(address, store, claim, state, segment_bytes)
-                log._segments.begin(log.state)
+                log._begin_segment()
             except BaseException:
                 claim.release()
                 raise
@@ -241,10 +183,12 @@ class StoredLog(DurableLog):
     def _send(self, last: Record | None, beside: Sequence[LaterWrite] = ()) -> None:
         """Make the records that wait durable, the `last` of which is not folded yet; in one request, if they fit."""
         try:
-            if self._segments.is_full:
-                self._segments.begin(self.state)
+            if self._size >= self._roll_at or self._at.length >= _RECORDS:
+                self._begin_segment()
                 del self._waiting[:-1]  # the state has what is folded
-            self._segments.append(self._waiting, self.state.committed_with(last), beside)
+            after = LogEnd(self._at.segment, self._at.length + len(self._waiting))
+            self._write(after, self._waiting, self.state.committed_with(last), beside)
+            self._size += sum(map(len, self._waiting))
         except NotWrittenError:
             del self._waiting[-1]
             raise
@@ -259,12 +203,42 @@ class StoredLog(DurableLog):
             raise
         self._waiting.clear()
 
+    def _begin_segment(self) -> None:
+        """Begin the next segment with the state and write to it from now on; remove what is older than the one before."""
+        state, previous, epoch = self.state, self._at.segment, self.epoch
+        segment = SegmentName(epoch, previous.seq + 1 if previous.epoch == epoch else 1)
+        payload = encode(header_of(segment, state))
+        if state.retention is not None and previous.seq:
+            self._store.keep()
+        self._write(LogEnd(segment, 1), [payload], state.committed_with(None))
+        self._size = len(payload)
+        # A state that is larger than a segment must not be written again with every record.
+        self._roll_at = len(payload) + max(self._segment_bytes, len(payload))
+        keep = previous if previous.seq else segment
+        try:
+            if state.retention is not None:
+                old = self._store.segments(segment, AT_ONCE + 1)
+                keep = first_kept(old or [keep], state, lambda name: self._store.read_old(name, header_only=True))
+            self._store.sweep(keep)
+        except LogError as error:
+            logger.warning("transaction log %s: cannot remove old segments: %s", self._place, error)
+
+    def _write(
+        self, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
+    ) -> None:
+        if not self._store.write(self._claim.head, self._at, after, payloads, committed, beside):
+            now = self._store.look()
+            if now is None or now.id != self._claim.head.id:
+                raise self._claim.fencing_error(now)
+            raise LogError("its newest records were removed while it was written (was it restored from a copy?)")
+        self._at = after
+
     def _fail(self, error: LogError) -> NoReturn:
         """Refuse all further records."""
         self._dead = LogError(
             f"cannot append to the transaction log {self._place}: {error}. "
             f"Batch {self.state.txid} is the last one known to be committed; whether the next one is, the log says when "
-            f"{self.server} answers again. Start again then: the topology continues from there"
+            f"{self._store.patience.server} answers again. Start again then: the topology continues from there"
         )
         raise self._dead from error
 

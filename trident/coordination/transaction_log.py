@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, Self
 
-from trident.coordination.durable_log import DurableLog, claimed, first_kept
 from trident.coordination.framing import encode, frame
 from trident.coordination.lock import Claim, SegmentName, list_log, os_error_text
-from trident.coordination.log_reader import LogReader, exists, header_of, read_payloads
-from trident.coordination.log_state import LogState
+from trident.coordination.log_interface import DurableLog, claim_log, first_kept
+from trident.coordination.log_reader import LogReader, exists, read_payloads
+from trident.coordination.log_state import LogState, header_of
 from trident.coordination.records import Record
 from trident.errors import FencedError, LogError
 from trident.retention import Retention
@@ -207,7 +207,7 @@ class FileLog(DurableLog):
         try:
             make_directory(directory)
             reader = LogReader(directory)
-            claim, state = claimed(
+            claim, state = claim_log(
                 directory, topology, lambda: reader.read_all() if exists(directory) else None,
                 lambda: Claim.take(directory, takeover, clock), history,
             )  # fmt: skip

@@ -53,9 +53,9 @@ class LogNodes(ZooKeeperNodes):
     def __init__(self, address: ZooKeeperAddress, patience: Patience, on_connection: Callable[[], None]) -> None:
         self.address, self.has_fired = address, threading.Event()
         self._patience, self._on_connection = patience, on_connection
-        super().__init__(address.hosts, address.path, SESSION_S, f"the connection to {address}", self._told)
+        super().__init__(address.hosts, address.path, SESSION_S, f"the connection to {address}", self._on_event)
 
-    def _told(self, event: NodeEvent) -> None:
+    def _on_event(self, event: NodeEvent) -> None:
         if event.kind == "changed":
             self.has_fired.set()
         elif event.kind != "suspended":
@@ -64,8 +64,8 @@ class LogNodes(ZooKeeperNodes):
     def check_patience(self, since: float) -> None:
         self._patience.check(since)
 
-    def answered(self) -> None:
-        self._patience.answered()
+    def note_answer(self) -> None:
+        self._patience.note_answer()
 
     def unreachable(self) -> LogError:
         return LogError(
@@ -73,7 +73,7 @@ class LogNodes(ZooKeeperNodes):
             "correct the address; a majority of an ensemble's servers must be up"
         )
 
-    def refused(self) -> LogError:
+    def refusal_error(self) -> LogError:
         return LogError(
             f"ZooKeeper refuses access to {self.address}: its access control list (ACL) does not allow it. Give the "
             f"credentials that the list names as {AUTH}=digest:USER:PASSWORD, or name another path"
@@ -139,7 +139,7 @@ class ZooKeeperRecords(HeadRecords):
     def _get_each(self, names: Sequence[str]) -> list[StoredNode | None]:
         paths = [self._paths(name) for name in names]
         found = iter(self._nodes.read([path for some in paths for path in some], sync=True))
-        return [_joined([next(found) for _ in some]) for some in paths]
+        return [_join_parts([next(found) for _ in some]) for some in paths]
 
     def _replace(self, body: HeadBody, chunks: Mapping[str, bytes]) -> int | None:
         nodes = [node for name, data in chunks.items() for node in self._cut(name, data)]
@@ -219,7 +219,7 @@ class ZooKeeperRecords(HeadRecords):
             )  # fmt: skip
 
 
-def _joined(parts: Sequence[StoredNode | None]) -> StoredNode | None:
+def _join_parts(parts: Sequence[StoredNode | None]) -> StoredNode | None:
     """Return what nodes hold together, with the version of the first; None if one is missing."""
     found = [each for each in parts if each is not None]
     return StoredNode(b"".join(each.data for each in found), found[0].version) if len(found) == len(parts) else None

@@ -1,13 +1,12 @@
 """`trident crashtest`: kills a plain Spark job of the user's at every bad moment and compares what it wrote.
 
-Begin with `crash_test.py`: an undisturbed run, then a run for each kill of `kill_points.py`. `job_run.py` copies the job's
+Begin with `crash_test.py`: an undisturbed run, then a run for each kill. `job_run.py` says where that may be, copies the job's
 folder, starts a run in the copy and hears what it does; `injected/sitecustomize.py` is in the job's own process and kills
 it. `table_rows.py` reads the table, and compares.
 """
 
 from trident.crashtest.crash_test import CrashReport, CrashTest, Trial, TrialOutcome
-from trident.crashtest.job_run import TimeLimits
-from trident.crashtest.kill_points import USUAL, KillMoment
+from trident.crashtest.job_run import USUAL, KillMoment, TimeLimits
 from trident.crashtest.table_rows import Comparison, RowDifference, Table, table_named
 
 __all__ = [

@@ -12,8 +12,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from trident.crashtest.job_run import JobCopy, JobRun, TimeLimits, copy_folder
-from trident.crashtest.kill_points import USUAL, FunctionCall, KillMoment, KillPoint, choose
+from trident.crashtest.job_run import (
+    USUAL,
+    FunctionCall,
+    JobCopy,
+    JobRun,
+    KillMoment,
+    KillPoint,
+    TimeLimits,
+    choose,
+    copy_folder,
+)
 from trident.crashtest.table_rows import Comparison, Row, RowDifference, Table
 from trident.errors import ConfigError, TridentError
 from trident.naming import counted
@@ -63,13 +72,12 @@ class CrashReport:
 
     @property
     def kills(self) -> int:
-        """How many kills were made."""
         return sum(trial.outcome is not TrialOutcome.missed for trial in self.trials)
 
 
-@dataclass(frozen=True)
+@dataclass
 class CrashTest:
-    """A test of a job that writes a table by `foreachBatch`.
+    """A test of a job that writes a table by `foreachBatch`. Runs it in copies, each in a folder of its own, which is removed.
 
     `command`: the job. Each of its runs has a new copy of `folder` as its working directory.
     `folder`: the job with its inputs; it is only read.
@@ -95,6 +103,11 @@ class CrashTest:
     most_bytes: int = 1_000_000_000
     on_progress: Callable[[str], None] = lambda text: None
     on_trial: Callable[[Trial], None] = lambda trial: None
+    _place: Path = field(init=False)
+    _before: list[Row] | None = field(init=False, default=None)
+    _rows: list[Row] = field(init=False, default_factory=list)
+    _last: dict[int, int] = field(init=False, default_factory=dict)  # the last batch of each query
+    _begins_empty: bool = field(init=False, default=False)  # without what earlier runs left
 
     def run(self) -> CrashReport:
         """Run the test.
@@ -105,19 +118,19 @@ class CrashTest:
         """
         self._check_copy()
         with tempfile.TemporaryDirectory(prefix="trident-crashtest-", ignore_cleanup_errors=True) as place:
-            runs = _Runs(self, Path(place).resolve())
-            calls, rows = runs.undisturbed()
+            self._place = Path(place).resolve()
+            calls, rows = self._run_to_end()
             said = f"undisturbed: {counted(len(calls), 'batch', 'batches')}, {counted(len(rows), 'row')}"
             self.on_progress(f"{said} in {self.table.name}")
             trials = []
             for number, point in enumerate(choose(calls, self.kills, self.moments, self.seed), 1):
                 self.on_progress(f"kill {number} of {self.kills}: {point.moment.value}, batch {point.batch}")
-                trials.append(runs.trial(number, point))
+                trials.append(self._trial(number, point))
                 self.on_trial(trials[-1])
             report = CrashReport(calls, rows, trials)
             if any(trial.outcome is TrialOutcome.wrong for trial in trials):
                 self.on_progress("a second undisturbed run, as only a job that writes the same each time can be judged")
-                self._check_repeatable(rows, runs.undisturbed()[1])
+                self._check_repeatable(rows, self._run_to_end()[1])
             return report
 
     def _check_copy(self) -> None:
@@ -146,63 +159,46 @@ class CrashTest:
                 "with --ignore COLUMN, or let the job read the same rows each time"
             )
 
-
-class _HinderedError(TridentError):
-    """What earlier runs left in the folder keeps the job from its work in a copy of it."""
-
-
-class _Runs:
-    """Runs the job in copies, each in a folder of its own, which is removed."""
-
-    def __init__(self, test: CrashTest, place: Path) -> None:
-        self._test, self._place = test, place
-        self._before: list[Row] | None = None
-        self._rows: list[Row] = []
-        self._last: dict[int, int] = {}  # the last batch of each query
-        self._limits = test.limits
-        self._begins_empty = False  # without what earlier runs left
-
-    def undisturbed(self) -> tuple[list[FunctionCall], list[Row]]:
+    def _run_to_end(self) -> tuple[list[FunctionCall], list[Row]]:
         """Run the job to its end; return the calls of its function and the rows of the table."""
         try:
-            return self._undisturbed()
+            return self._run_undisturbed()
         except _HinderedError as hindered:
-            if self._begins_empty or self._test.reset or self._test.table.kind not in ("path", "sqlite"):
+            if self._begins_empty or self.reset or self.table.kind not in ("path", "sqlite"):
                 raise
             self._begins_empty = True
-            self._test.on_progress(
-                f"the folder has the checkpoint of an earlier run: each copy begins without it and {self._test.table.place}"
+            self.on_progress(
+                f"the folder has the checkpoint of an earlier run: each copy begins without it and {self.table.place}"
             )
             try:
-                return self._undisturbed()
+                return self._run_undisturbed()
             except TridentError:
                 raise hindered from None
 
-    def _undisturbed(self) -> tuple[list[FunctionCall], list[Row]]:
+    def _run_undisturbed(self) -> tuple[list[FunctionCall], list[Row]]:
         with self._copy() as job:
             before = self._rows_before(job.folder)
             left = _left_by_earlier_runs(job.folder)
             with JobRun(job, measure=True) as run:
-                run.wait(self._test.limits, lambda: False)
+                run.wait(self.limits, lambda: False)
             _check_run(run, " ".join(shlex.quote(str(each.relative_to(job.folder))) for each in left))
-            rows = self._test.table.read(job.folder)
-            if not self._test.comparison.differences(before, rows):
+            rows = self.table.read(job.folder)
+            if not self.comparison.differences(before, rows):
                 raise TridentError(
                     f"the job ran {counted(len(run.told.calls), 'batch', 'batches')} and wrote nothing into "
-                    f"{self._test.table.name}: name the table that it writes with --table"
+                    f"{self.table.name}: name the table that it writes with --table"
                 )
-            self._before, self._rows, self._limits = before, rows, self._test.limits.after(run)
+            self._before, self._rows, self.limits = before, rows, self.limits.after(run)
             self._last = {call.query: call.batch for call in run.told.calls}
             return run.told.calls, rows
 
-    def trial(self, number: int, point: KillPoint) -> Trial:
+    def _trial(self, number: int, point: KillPoint) -> Trial:
         """Run the job, kill it, start it again and look at its table."""
-        test = self._test
         with self._copy() as job:
             self._check_before(job.folder)
             copy = job.folder.with_name("older")
-            with JobRun(job, point.asked(str(copy))) as run:
-                run.wait(self._limits, lambda: False)
+            with JobRun(job, point.as_request(str(copy))) as run:
+                run.wait(self.limits, lambda: False)
             where = run.told.killed
             if where is None:
                 return Trial(number, point, TrialOutcome.missed, problem=run.problem or "")
@@ -210,25 +206,25 @@ class _Runs:
                 point = replace(point, batch=run.told.killed_in)
             where += _set_back(point, run.told.checkpoints[point.query], copy)
             with JobRun(job) as again:
-                again.wait(self._limits, lambda: self._is_done(again, job.folder))
+                again.wait(self.limits, lambda: self._is_done(again, job.folder))
             if again.problem is not None:
                 outcome = TrialOutcome.refused if point.moment is KillMoment.older else TrialOutcome.stopped
                 return Trial(number, point, outcome, where, problem=again.problem)
-            differences = test.comparison.differences(self._rows, test.table.read(job.folder))
+            differences = self._differences(job.folder)
             return Trial(number, point, TrialOutcome.wrong if differences else TrialOutcome.exact, where, differences)
 
     @contextmanager
     def _copy(self) -> Iterator[JobCopy]:
         """Make a copy of the folder, as it is before the first run."""
         folder = self._place / "job"
-        copy_folder(self._test.folder, folder, self._test.most_bytes, self._test.on_progress)
+        copy_folder(self.folder, folder, self.most_bytes, self.on_progress)
         try:
-            if self._test.reset:
-                _reset(self._test.reset, folder)
+            if self.reset:
+                _reset(self.reset, folder)
             elif self._begins_empty:
-                for left in (*_left_by_earlier_runs(folder), folder / self._test.table.place):
+                for left in (*_left_by_earlier_runs(folder), folder / self.table.place):
                     left.unlink() if left.is_file() else shutil.rmtree(left, ignore_errors=True)
-            yield JobCopy(self._test.command, folder, self._place / "tmp")
+            yield JobCopy(self.command, folder, self._place / "tmp")
         finally:
             for each in ("job", "older", "tmp"):
                 shutil.rmtree(self._place / each, ignore_errors=True)
@@ -236,17 +232,17 @@ class _Runs:
     def _rows_before(self, folder: Path) -> list[Row]:
         """Return the rows before the first run; none if a function of the user's cannot say any before there is a table."""
         try:
-            return self._test.table.read(folder)
+            return self.table.read(folder)
         except TridentError:
-            if self._test.table.kind == "function":
+            if self.table.kind == "function":
                 return []
             raise
 
     def _check_before(self, folder: Path) -> None:
         assert self._before is not None, "the undisturbed run is the first one"
-        if differences := self._test.comparison.differences(self._before, self._rows_before(folder)):
+        if differences := self.comparison.differences(self._before, self._rows_before(folder)):
             raise TridentError(
-                f"{self._test.table.name} is not as it was before the first run: {differences[0].key} had "
+                f"{self.table.name} is not as it was before the first run: {differences[0].key} had "
                 f"{differences[0].expected} and has {differences[0].found}. Let --reset bring back what is not in the folder"
             )
 
@@ -256,7 +252,20 @@ class _Runs:
                    if query in run.told.checkpoints]  # fmt: skip
         if len(commits) < len(self._last) or not all(commit.exists() for commit in commits):
             return False
-        return not self._test.comparison.differences(self._rows, self._test.table.read(folder))
+        return not self._differences(folder)
+
+    def _differences(self, folder: Path) -> list[RowDifference]:
+        """Return how a table differs from that of the undisturbed run; what no reader can read any more differs as a whole."""
+        try:
+            return self.comparison.differences(self._rows, self.table.read(folder))
+        except TridentError as error:
+            if self.table.database is not None:  # a server may be away
+                raise
+            return [RowDifference("the whole table", counted(len(self._rows), "row"), str(error))]
+
+
+class _HinderedError(TridentError):
+    """What earlier runs left in the folder keeps the job from its work in a copy of it."""
 
 
 def _left_by_earlier_runs(folder: Path) -> list[Path]:

@@ -111,7 +111,13 @@ def _rows_of_path(table: Table, folder: Path) -> Iterable[Row]:
         if (path / "_delta_log").is_dir():
             with needs_package("a Delta table", "delta"):
                 from deltalake import DeltaTable
-            return list(DeltaTable(str(path)).to_pyarrow_table().to_pylist())
+                from deltalake.exceptions import DeltaError, TableNotFoundError
+            try:
+                return list(DeltaTable(str(path)).to_pyarrow_table().to_pylist())
+            except TableNotFoundError:  # its folder is there, and no commit yet
+                return []
+            except DeltaError as error:
+                raise TridentError(f"table {table.name} cannot be read: {describe(error)}") from error
         return [row for file in _files(path) for row in _rows_of_file(file, path, table)]
     except (OSError, ValueError, csv.Error) as error:
         raise TridentError(f"table {table.name} cannot be read: {describe(error)}") from error
@@ -156,16 +162,17 @@ def _rows_of_file(file: Path, root: Path, table: Table) -> Iterator[Row]:
 
 def _rows_of_csv(file: Path, header: bool) -> Iterator[Row]:
     with file.open(encoding="utf-8", newline="") as lines:
-        yield from csv.DictReader(lines) if header else map(_as_row, csv.reader(lines))
+        # A line that a kill has cut, and the next one written behind it, have more values than there are names.
+        yield from csv.DictReader(lines, restkey="beyond the header") if header else map(_as_row, csv.reader(lines))
 
 
 def _rows_of_json(file: Path, lines: bool) -> list[Row]:
-    """Read a row in each line, as Spark writes them; or one list of rows, or one object with a row for each key."""
+    """Read a row in each line, as Spark writes them; or one list of rows, one object with a row for each key, or one value."""
     data = file.read_bytes()
     whole = [json.loads(line) for line in data.splitlines() if line.strip()] if lines else json.loads(data)
     if isinstance(whole, dict):
         return [{"key": key, "value": value} for key, value in whole.items()]
-    return [_as_row(row) for row in whole]
+    return [_as_row(row) for row in (whole if isinstance(whole, list) else [whole])]
 
 
 def _as_row(row: Any) -> Row:
@@ -270,14 +277,14 @@ class Comparison:
 
         Raises `ConfigError`: a column of the key is not in the table.
         """
-        one, other = self._grouped(expected), self._grouped(found)
+        one, other = self._count_by_key(expected), self._count_by_key(found)
         return [
-            RowDifference(key, self._shown(one[key]), self._shown(other[key]))
+            RowDifference(key, self._counts_text(one[key]), self._counts_text(other[key]))
             for key in sorted({*one, *other})
             if one[key] != other[key]
         ]
 
-    def _grouped(self, rows: Sequence[Mapping[str, Any]]) -> defaultdict[str, Counter[str]]:
+    def _count_by_key(self, rows: Sequence[Mapping[str, Any]]) -> defaultdict[str, Counter[str]]:
         grouped: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for row in rows:
             if missing := [name for name in self.key if name not in row]:
@@ -288,7 +295,7 @@ class Comparison:
             grouped[_text({name: row[name] for name in names}, bare=len(self.key) == 1)][_text(rest)] += 1
         return grouped
 
-    def _shown(self, rows: Counter[str]) -> str:
+    def _counts_text(self, rows: Counter[str]) -> str:
         if not rows:
             return "no row"
         if not self.key or set(rows) == {""}:
@@ -303,8 +310,15 @@ def _text(row: Mapping[str, Any], bare: bool = False) -> str:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return format(value, ".12g")  # the order in which a sum of doubles was added up is no difference
     if isinstance(value, dict | list | tuple):
-        return json.dumps(value, sort_keys=True, default=str)
-    return "NULL" if value is None else str(value)
+        return json.dumps(_rounded(value), sort_keys=True, default=str)
+    return "NULL" if value is None else format(value + 0.0, ".12g") if isinstance(value, float) else str(value)
+
+
+def _rounded(value: Any) -> Any:
+    """Return a value whose floats have 12 digits, and no -0: the order in which a sum was added up is no difference."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return float(_value(value)) if isinstance(value, float) else value

@@ -38,27 +38,23 @@ _CLOSE_WAIT_S = 5.0
 
 @runtime_checkable
 class QueriedTopology(Protocol):
-    """A topology that runs in this process, as its DRPC functions know it; `RunningTopology` is one."""
+    """A topology that runs in this process, as its DRPC functions know it; `RunningTopology` is one.
+
+    `gate`: holding it delays the next commit.
+    `log_state`: what is committed now.
+    `partitions`: the number of partitions of each state that the topology updates.
+    """
 
     @property
-    def graph(self) -> Graph:
-        """What was declared."""
-
+    def graph(self) -> Graph: ...
     @property
-    def config(self) -> Config:
-        """The settings that it was started with."""
-
+    def config(self) -> Config: ...
     @property
-    def gate(self) -> AbstractContextManager[Any]:
-        """Holding it delays the next commit."""
-
+    def gate(self) -> AbstractContextManager[Any]: ...
     @property
-    def log_state(self) -> LogState:
-        """What is committed now."""
-
+    def log_state(self) -> LogState: ...
     @property
-    def partitions(self) -> Mapping[str, int]:
-        """The number of partitions of each state that the topology updates."""
+    def partitions(self) -> Mapping[str, int]: ...
 
 
 class OwnLog:
@@ -168,7 +164,7 @@ class RequestExecutor:
         try:
             return self.answers([args])[0]
         except (Exception, SystemExit) as error:
-            raise _failed(self._function, error) from error
+            raise _execution_error(self._function, error) from error
 
     def close(self) -> None:
         """End the operations and close the states; an error of one does not keep the others open."""
@@ -191,7 +187,6 @@ def check_args(function: str, args: object) -> None:
 
 
 def unknown_function(function: str, topology: str, known: Sequence[str]) -> DRPCExecutionException:
-    """Return the error for a function that a topology does not have."""
     return DRPCExecutionException(function, f"topology {topology!r} has the functions {list(known)}", reason="unknown")
 
 
@@ -254,7 +249,7 @@ class DRPCFunction:
         request = _Request(args)
         with self._changed:
             if self._closed:
-                raise self._stopped()
+                raise self._stopped_error()
             self._waiting.append(request)
             self._changed.notify()
         return request.answer
@@ -278,7 +273,7 @@ class DRPCFunction:
             self._changed.notify_all()
         for request in waiting:
             if request.answer.set_running_or_notify_cancel():
-                request.answer.set_exception(self._stopped())
+                request.answer.set_exception(self._stopped_error())
         for thread in self._threads:
             thread.join(_CLOSE_WAIT_S)
             if thread.is_alive():
@@ -287,7 +282,7 @@ class DRPCFunction:
     def __repr__(self) -> str:
         return f"DRPCFunction({self.name!r})"
 
-    def _stopped(self) -> DRPCExecutionException:
+    def _stopped_error(self) -> DRPCExecutionException:
         return DRPCExecutionException(self.name, "the topology or the server was stopped", reason="stopped")
 
     def _serve(self, executor: RequestExecutor) -> None:
@@ -320,10 +315,10 @@ class DRPCFunction:
             self._answer(executor, requests[half:])
             return
         for request in requests:
-            request.answer.set_exception(_failed(self.name, error))
+            request.answer.set_exception(_execution_error(self.name, error))
 
 
-def _failed(function: str, error: BaseException) -> DRPCExecutionException:
+def _execution_error(function: str, error: BaseException) -> DRPCExecutionException:
     if isinstance(error, StepFailed):
         failure = error.failure
         on = f" on tuple {failure.row}" if failure.row is not None else ""

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from trident.errors import ConfigError, DRPCExecutionException, describe
+from trident.http.server_thread import bearer
 from trident.redaction import redacted
 from trident.roles import Closes
 
@@ -32,16 +33,19 @@ class DRPCClient(Closes):
     """
 
     def __init__(self, url: str, token: str | None = None, timeout: float = 30.0) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:  # half an IPv6 address, or no port
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
                 f"{redacted(url)!r} is not the address of a DRPC server; expected one like http://localhost:3774"
             )
         self.url = url.rstrip("/")
         self._shown = redacted(self.url)
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
-        self._path, self._timeout = parts.path.rstrip("/"), timeout
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._secure, self._path, self._timeout = parts.scheme == "https", parts.path.rstrip("/"), timeout
+        self._headers = {} if token is None else {"Authorization": bearer(token)}
         self._own = _Own()
         self._connections: weakref.WeakSet[http.client.HTTPConnection] = weakref.WeakSet()
 
@@ -73,7 +77,7 @@ class DRPCClient(Closes):
 
     def _ask(self, method: str, path: str, function: str, body: bytes | None = None) -> Any:
         try:
-            status, data = self._sent(method, self._path + path, body)
+            status, data = self._send(method, self._path + path, body)
         except TimeoutError:
             self._connection().close()
             cause = f"no answer from {self._shown} within {self._timeout} s"
@@ -96,7 +100,7 @@ class DRPCClient(Closes):
             reason = "overloaded" if status == 503 else "unreachable"
             raise DRPCExecutionException(function, cause, reason=reason) from error
 
-    def _sent(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    def _send(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         """Send on the open connection; if the server has closed it meanwhile, once more on a new one."""
         connection = self._connection()
         was_open = connection.sock is not None
@@ -111,7 +115,7 @@ class DRPCClient(Closes):
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
     ) -> tuple[int, bytes]:
-        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        headers = self._headers if body is None else {**self._headers, "Content-Type": b"application/json"}
         try:
             connection.request(method, path, body, headers)
         except (BrokenPipeError, ConnectionResetError):

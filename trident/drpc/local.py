@@ -30,11 +30,8 @@ __all__ = ["DRPCFunction", "DeclaredTopology", "LocalDRPC"]
 class DeclaredTopology(Protocol):
     """A declared topology; `TridentTopology` is one."""
 
-    def graph(self) -> Graph:
-        """Return the declaration as data."""
-
-    def settings(self, conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> Config:
-        """Return the settings, those included that are given elsewhere."""
+    def graph(self) -> Graph: ...
+    def settings(self, conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> Config: ...
 
 
 class LocalDRPC(Closes):

@@ -28,7 +28,7 @@ from trident.graph import (
     SelectNode,
 )
 from trident.operations.expressions import col
-from trident.operations.vectorised import ArrowFunction
+from trident.operations.interfaces import ArrowFunction
 from trident.planner import Exchange, RequestPlan, Sink, Step
 from trident.runtime.engine.fragment_runs import run_step
 from trident.runtime.engine.routing import route
@@ -73,7 +73,8 @@ def _by_request(table: pa.Table, fields: Fields, requests: int) -> list[list[lis
 def _carrying(node: Node) -> Step:
     """Return the step that keeps the number of the request beside all fields."""
     if isinstance(node, AggregateNode):
-        node = replace(node, fields=_NUMBER.concat(node.fields), group=_NUMBER.concat(node.group), grouped=True)
+        members = tuple(replace(one, group=_NUMBER.concat(one.group)) for one in node.members)
+        node = replace(node, fields=_NUMBER.concat(node.fields), members=members)
     elif isinstance(node, JoinNode):
         keys = len(node.groups[0])
         names, types = list(node.fields.names), list(node.fields.types)
@@ -98,9 +99,9 @@ def _apply(node: Node, carrying: Step, sources: list[pa.Table], requests: int, r
     if from_unknown_rows or isinstance(node, (JoinNode, MultiReduceNode)):
         return _one_by_one(node, sources, requests, run)
     if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
-        return _routed(node, sources[0], run)
+        return _route(node, sources[0], run)
     done = run_step(carrying, sources, run)
-    if isinstance(node, AggregateNode) and not node.grouped and not node.partial:
+    if isinstance(node, AggregateNode) and not len(node.group) and not node.partial:
         return _with_aggregates_of_nothing(node, done, sources[0], requests, run)
     return done
 
@@ -111,7 +112,7 @@ def _with_aggregates_of_nothing(
     """Add the aggregate of nothing for each request that has no rows."""
     missing = sorted(set(range(requests)).difference(source.column(_REQUEST).to_pylist()))
     nothing = source.slice(0, 0)
-    tables = [_numbered(aggregate(node.id, node, nothing, run), number, done) for number in missing]
+    tables = [_with_number(aggregate(node.id, node, nothing, run), number, done) for number in missing]
     return pa.concat_tables([done, *tables])
 
 
@@ -125,17 +126,17 @@ def _one_by_one(node: Node, sources: list[pa.Table], requests: int, run: StepRun
             table = multi_reduce(node, own, run)
         else:
             table = run_step(Step(node.id, node.parents, node, node.fields.names), own, run)
-        tables.append(_numbered(table, number))
+        tables.append(_with_number(table, number))
     return pa.concat_tables(tables)
 
 
-def _numbered(table: pa.Table, number: int, like: pa.Table | None = None) -> pa.Table:
+def _with_number(table: pa.Table, number: int, like: pa.Table | None = None) -> pa.Table:
     column = pa.array([number] * table.num_rows, pa.int64())
     numbered = table.append_column(_REQUEST, column)
     return numbered if like is None else numbered.select(like.column_names)
 
 
-def _routed(node: RepartitionNode, table: pa.Table, run: StepRun) -> pa.Table:
+def _route(node: RepartitionNode, table: pa.Table, run: StepRun) -> pa.Table:
     """Return the rows of the only partition; a user's function may send a row there several times, or nowhere."""
     sink = Sink(node.id, node.parents[0], node.fields, routing=node.routing)
     frames = route(sink, Exchange(node, (node.fields,), 1), [table], (node.id, 0, 0), run)

@@ -19,9 +19,8 @@ from starlette.types import ASGIApp, Scope
 from trident.drpc.batching import DRPCFunction
 from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, TridentError, describe
-from trident.http.guard import Guard
-from trident.http.plain_json import to_json
-from trident.http.server_thread import ServerThread, is_loopback
+from trident.http.plain_json import json_answer, to_json
+from trident.http.server_thread import Guard, ServerThread, bearer, body_within, is_loopback
 
 DEFAULT_PORT = 3774
 """Storm's port for DRPC over HTTP."""
@@ -78,7 +77,9 @@ class DRPCServer(ServerThread):
             raise ConfigError("timeout_s and the limits of a DRPC server must be above 0")
         if token == "":
             raise ConfigError("the token of a DRPC server must not be empty; leave it out to let every client ask")
-        if token is None and not is_loopback(host):
+        if token is not None:
+            bearer(token)  # or no client could send it
+        elif not is_loopback(host):
             logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
 
         limits = timeout_s, max_request_bytes, max_concurrency
@@ -114,20 +115,17 @@ def make_app(
     def needs_token(scope: Scope) -> bool:
         return token is not None and any(route.matches(scope)[0] is Match.FULL for route in asking)
 
+    def refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
+        return _problem("*", cause, None, "forbidden" if status == 403 else "unauthorized")
+
     return Starlette(
         routes=[*asking, Route("/health", service.health, methods=["GET"])],
-        middleware=[Middleware(Guard, token, loopback, needs_token, _refusal)],
+        middleware=[Middleware(Guard, token, loopback, needs_token, refusal)],
         exception_handlers={HTTPException: _no_such_page},
     )
 
 
-def _refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
-    return _problem(DRPCExecutionException("*", cause, reason="forbidden" if status == 403 else "unauthorized"))
-
-
 class _Service:
-    """The three pages."""
-
     def __init__(self, drpc: LocalDRPC, timeout_s: float, max_request_bytes: int, max_concurrency: int) -> None:
         self._drpc, self._timeout_s, self._max_bytes = drpc, timeout_s, max_request_bytes
         self._free = self._most = max_concurrency
@@ -146,54 +144,43 @@ class _Service:
                 self._free += 1
         except TimeoutError:
             cause = f"no answer within {self._timeout_s:g} s"
-            return _problem(DRPCExecutionException(function, cause, reason="timeout"))
+            return _problem(function, cause, None, "timeout")
         except DRPCExecutionException as error:
-            return _problem(error)
+            return _problem(error.function, error.cause, error.step, error.reason)
         except ClientDisconnect:
             return Response(status_code=400)  # the client does not read it
         return Response(to_json(answer, str), media_type="application/json")
 
     async def functions(self, request: Request) -> Response:
-        return _json({"topology": self._drpc.name, "functions": self._drpc.functions})
+        return json_answer({"topology": self._drpc.name, "functions": self._drpc.functions})
 
     async def health(self, request: Request) -> Response:
         try:
             txid = await run_in_threadpool(lambda: self._drpc.txid)
         except TridentError as error:
-            return _json({"status": "failing", "cause": describe(error)}, 503)
+            return json_answer({"status": "failing", "cause": describe(error)}, 503)
         if self._drpc.closed:
-            return _json({"status": "stopped"}, 503)
-        return _json({"status": "ok", "topology": self._drpc.name, "txid": txid})
+            return json_answer({"status": "stopped"}, 503)
+        return json_answer({"status": "ok", "topology": self._drpc.name, "txid": txid})
 
     async def _answer(self, function: DRPCFunction, request: Request) -> list[list[Any]]:
-        answer = function.submit(_args_of(function.name, request, await self._body(function.name, request)))
+        body = await body_within(request, self._max_bytes)
+        if body is None:
+            cause = f"the request is longer than the {self._max_bytes} bytes that the server takes"
+            raise DRPCExecutionException(function.name, cause, reason="too_large")
+        answer = function.submit(_args_of(function.name, request, body))
         try:
             return await asyncio.wrap_future(answer)
         except asyncio.CancelledError:  # too late, or the client has gone
             function.forget(answer)
             raise
 
-    async def _body(self, function: str, request: Request) -> bytes:
-        length = request.headers.get("content-length", "0")
-        if length.isdigit() and int(length) > self._max_bytes:
-            raise self._too_large(function)
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > self._max_bytes:
-                raise self._too_large(function)
-        return bytes(body)
-
-    def _too_large(self, function: str) -> DRPCExecutionException:
-        cause = f"the request is longer than the {self._max_bytes} bytes that the server takes"
-        return DRPCExecutionException(function, cause, reason="too_large")
-
 
 def _args_of(function: str, request: Request, body: bytes) -> str:
     """Return the arguments: `args` of a JSON object, or the body itself if its content type is not JSON."""
     try:
         text = body.decode()
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return text
         args = json.loads(text)["args"]
         if isinstance(args, str):
@@ -204,17 +191,11 @@ def _args_of(function: str, request: Request, body: bytes) -> str:
     raise DRPCExecutionException(function, cause, reason="invalid")
 
 
-def _problem(error: DRPCExecutionException) -> Response:
-    problem = {"function": error.function, "reason": error.reason, "step": error.step, "cause": error.cause}
-    return _json({"error": problem}, _STATUS.get(error.reason, 500), _HEADERS.get(error.reason))
+def _problem(function: str, cause: str, step: str | None, reason: str, status: int | None = None) -> Response:
+    problem = {"function": function, "reason": reason, "step": step, "cause": cause}
+    return json_answer({"error": problem}, status or _STATUS.get(reason, 500), _HEADERS.get(reason))
 
 
 async def _no_such_page(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
     cause = f"{request.method} {request.url.path}: this server has POST /drpc/FUNCTION, GET /drpc and GET /health"
-    problem = {"function": "*", "reason": "unknown", "step": None, "cause": cause}
-    return _json({"error": problem}, status)
-
-
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(json.dumps(value), status, headers, "application/json")
+    return _problem("*", cause, None, "unknown", error.status_code if isinstance(error, HTTPException) else 500)

@@ -10,6 +10,7 @@ from trident.config import Config
 from trident.fields import Fields
 from trident.graph import (
     AggregateNode,
+    Aggregation,
     DrpcNode,
     EachNode,
     FilterNode,
@@ -17,7 +18,6 @@ from trident.graph import (
     JoinNode,
     JoinWithinNode,
     MapNode,
-    Member,
     MergeNode,
     MultiReduceNode,
     Node,
@@ -36,7 +36,7 @@ from trident.operations.expressions import Expression, col
 from trident.operations.names import operation_name
 from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import early_reads, is_exact, lack_text, spout_type_of
-from trident.planner.placing import Stage, misplaced, stage_memory, stages_of
+from trident.planner.plan import Stage, misplaced_states, stage_memory, stages_of
 from trident.redaction import shown_configuration
 from trident.spout.interfaces import SpoutType
 from trident.state.interfaces import StateSpec, StateType
@@ -90,7 +90,7 @@ def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: C
 
 def _in_executors(plan: Plan, placements: Mapping[str, str]) -> list[str]:
     wanted = [name for name, where in placements.items() if where == "executors" and name in plan.partitions]
-    return [name for name in wanted if name not in misplaced(plan, wanted)]
+    return [name for name in wanted if name not in misplaced_states(plan, wanted)]
 
 
 def _is_here(plan: Plan, name: str) -> bool:
@@ -243,12 +243,12 @@ def _pairing(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) ->
         exact = is_exact(promise, spec.kind, spec.facts.keeps_attempts)
         why = _why(promise, spec.kind, exact)
         if exact:
-            exact, why = next(_spoiled(graph, plan, spout, writer), (exact, why))
+            exact, why = next(_spoilers(graph, plan, spout, writer), (exact, why))
     guarantee = {True: "exact", False: "not exact", None: "unknown"}[exact]
     return {"spout": promise.value, "cell": cell, "exact": exact, "guarantee": guarantee, "why": why}
 
 
-def _spoiled(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) -> Iterator[tuple[bool | None, str]]:
+def _spoilers(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) -> Iterator[tuple[bool | None, str]]:
     """Return what else flows into the state, in addition to the spout's tuples, as `(is it exact, why)`, the worst first."""
     above = graph.above(writer.id)
     found: list[tuple[bool | None, str]] = []
@@ -299,17 +299,17 @@ def _join(node: JoinNode) -> str:
     return f"join {keys} ({sides}) -> {', '.join(node.fields)}"
 
 
-def _persisted(node: PersistNode) -> str:
+def _persist(node: PersistNode) -> str:
     aggregation = node.aggregation
     if aggregation is None:
         return f"persist {node.state}: {_call(node.updater, node.inputs)}"
     called = _call(aggregation.aggregator, aggregation.inputs)
     pairs = zip(node.removals, node.parents[1:], strict=True)
     removed = "".join(f"; removes {', '.join(key)} of {stream}" for key, stream in pairs)
-    return f"persist {node.state}: {called} -> {', '.join(aggregation.output)}{_by(aggregation.group)}{removed}"
+    return f"persist {node.state}: {called} -> {', '.join(aggregation.outputs)}{_by(aggregation.group)}{removed}"
 
 
-def _named(name: str, expression: Expression) -> str:
+def _column(name: str, expression: Expression) -> str:
     return name if repr(expression) == repr(col(name)) else f"{name} = {expression!r}"
 
 
@@ -319,7 +319,7 @@ def _call(operation: Any, inputs: Fields) -> str:
     return f"{operation_name(operation)}({', '.join(inputs)})"
 
 
-def _member(member: Member) -> str:
+def _member(member: Aggregation) -> str:
     return f"{_call(member.aggregator, member.inputs)} -> {', '.join(member.outputs)}"
 
 
@@ -335,7 +335,7 @@ _WHAT: Sequence[tuple[type[Node], Callable[[Any], str]]] = (  # the first class 
     (MapNode, lambda node: f"{'flat_map' if node.flat else 'map'} {operation_name(node.function)} -> {node.fields}"),
     (PeekNode, lambda node: f"peek {operation_name(node.consumer)}"),
     (ProjectNode, lambda node: f"project {', '.join(node.fields)}"),
-    (SelectNode, lambda node: f"select {', '.join(map(_named, node.fields.names, node.expressions))}"),
+    (SelectNode, lambda node: f"select {', '.join(map(_column, node.fields.names, node.expressions))}"),
     (MergeNode, lambda node: f"merge {len(node.parents)} streams -> {', '.join(node.fields)}"),
     (
         AggregateNode,
@@ -355,7 +355,7 @@ _WHAT: Sequence[tuple[type[Node], Callable[[Any], str]]] = (  # the first class 
         WindowNode,
         lambda node: f"{node.config.what} {node.state}: {node.config}{_by(node.group)}: {_member(node.member)}",
     ),
-    (PersistNode, _persisted),
+    (PersistNode, _persist),
     (RepartitionNode, lambda node: f"repartition {routing_text(node.routing)}"),
     (JoinNode, _join),
     (

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trident.errors import TopologyError
-from trident.fields import Fields, free_name, is_nested, unquoted
+from trident.fields import Fields, free_name, is_nested, unquote
 from trident.fluent.base import StreamBase
-from trident.graph import AggregateNode, Member, RepartitionNode, Routing, SelectNode
+from trident.graph import AggregateNode, Aggregation, RepartitionNode, Routing, SelectNode
 from trident.naming import TridentNames
 from trident.operations.adapters import aggregate_type, output_fields, refuse_missing_output
 from trident.operations.builtin import MaxBy, MaxWithComparator, MinBy, MinWithComparator
 from trident.operations.expression_types import type_of
 from trident.operations.expressions import col
 from trident.operations.names import merging_member, step_label
-from trident.operations.several import Several, WideAggregator, result_fields, several, value_of
+from trident.operations.several import WideAggregator, result_fields, several, value_of
 from trident.roles import has
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Aggregating(StreamBase):
 
         A combiner or a reducer gives one tuple per partition, also for an empty one; an `Aggregator` what it emits.
         """
-        return declare(self, None, [member_of(self, args, "partition_aggregate")], full=False)
+        return declare(self, [member_of(self, args, "partition_aggregate")], full=False)
 
     def aggregate(self, *args: Any) -> Self:
         """Aggregate the whole batch: `([in,] aggregator, out)`; the result replaces the tuples.
@@ -41,11 +41,11 @@ class Aggregating(StreamBase):
         sees all tuples in one partition. An empty batch gives what the aggregator makes of nothing: one tuple `[0]` of
         `Count`. Several combiners by name, as `{"n": Count(), "mean": Avg("euros")}`, give a field each.
         """
-        return self._aggregated(None, args)
+        return self._full_aggregate(Fields(), args)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer[Self]:
         """Begin several aggregators over the same tuples: `.aggregate(...)`, again and again, then `.chain_end()`."""
-        return ChainedAggregatorDeclarer(self, None)
+        return ChainedAggregatorDeclarer(self, Fields())
 
     def min_by(self, field: str, comparator: Callable[[Any, Any], int] | None = None) -> Self:
         """Keep the tuple of each partition with the least value of a field; of equal ones the last.
@@ -69,26 +69,25 @@ class Aggregating(StreamBase):
         """Keep the greatest tuple of each partition, by a comparator of tuples; of equal ones the last."""
         return self._keep_one(MaxWithComparator(comparator), "max")
 
-    def _aggregated(self, group: Fields | None, args: Sequence[Any]) -> Self:
+    def _full_aggregate(self, group: Fields, args: Sequence[Any]) -> Self:
         """Add a full aggregate, of one aggregator or of several by name."""
         named = by_name(self, args, "aggregates", "aggregate", group)
         if named is None:
-            return declare(self, group, [member_of(self, args, "aggregate")], full=True)
-        made = declare(self, group, [Member(*named, combines=True)], full=True)
-        return results(made, named[1], named[2].names[0])
+            return declare(self, [member_of(self, args, "aggregate", group)], full=True)
+        return results(declare(self, [named], full=True), named)
 
     def _by(self, field: str, aggregator: MinWithComparator) -> Self:
         label = "max_by" if isinstance(aggregator, (MaxBy, MaxWithComparator)) else "min_by"
         if not isinstance(field, str):
             raise self._wrong(f"{label} takes the name of one field, got {field!r}")
-        aggregator.field = unquoted(field)
+        aggregator.field = unquote(field)
         (type_,) = self.fields.select([aggregator.field], self.get_name()).types
         if isinstance(aggregator, MinBy) and is_nested(type_):
             raise self._wrong(f"{label} cannot order {field!r}, which is {type_}; give it a comparator")
         return self._keep_one(aggregator, label)
 
     def _keep_one(self, aggregator: MinWithComparator, label: str) -> Self:
-        return declare(self, None, [Member(self.fields, aggregator, self.fields)], full=False, label=label)
+        return declare(self, [Aggregation(self.fields, aggregator, self.fields)], full=False, label=label)
 
 
 class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
@@ -98,16 +97,16 @@ class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
     varying fastest. Where one emits nothing, there is no combination (Storm fails).
     """
 
-    def __init__(self, stream: S, group: Fields | None, members: Sequence[tuple[bool, Member]] = ()) -> None:
+    def __init__(self, stream: S, group: Fields, members: Sequence[tuple[bool, Aggregation]] = ()) -> None:
         self._stream, self._group, self._members = stream, group, tuple(members)
 
     def aggregate(self, *args: Any) -> ChainedAggregatorDeclarer[S]:
         """Add an aggregator of the whole batch: `([in,] aggregator, out)`."""
-        return self._with(True, member_of(self._stream, args, "aggregate"))
+        return self._with(True, member_of(self._stream, args, "aggregate", self._group))
 
     def partition_aggregate(self, *args: Any) -> ChainedAggregatorDeclarer[S]:
         """Add an aggregator of each partition: `([in,] aggregator, out)`."""
-        return self._with(False, member_of(self._stream, args, "partition_aggregate"))
+        return self._with(False, member_of(self._stream, args, "partition_aggregate", self._group))
 
     def chain_end(self) -> S:
         """Return the stream of the results. Combiners are aggregated in part first if all of the chain are combiners."""
@@ -115,41 +114,39 @@ class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
             raise self._stream._wrong(
                 "chained_agg has no aggregator; add one with aggregate(...) or partition_aggregate(...) before chain_end()"
             )
-        members = [member for _, member in self._members]
-        return declare(self._stream, self._group, members, full=self._members[0][0])
+        return declare(self._stream, [member for _, member in self._members], full=self._members[0][0])
 
-    def _with(self, full: bool, member: Member) -> ChainedAggregatorDeclarer[S]:
+    def _with(self, full: bool, member: Aggregation) -> ChainedAggregatorDeclarer[S]:
         if any(other is not full for other, _ in self._members):
             raise self._stream._wrong("a chain is made of aggregate calls or of partition_aggregate calls, not of both")
         return ChainedAggregatorDeclarer(self._stream, self._group, [*self._members, (full, member)])
 
 
-def by_name(
-    stream: StreamBase, args: Sequence[Any], value: str, call: str, group: Fields | None
-) -> tuple[Fields, Several, Fields] | None:
+def by_name(stream: StreamBase, args: Sequence[Any], value: str, call: str, group: Fields) -> Aggregation | None:
     """Read `(aggregates by name[, out])`, or one that has several fields; None if the arguments are others.
 
-    Returns what is read, the aggregator, and its output field, which is called `value` if `out` does not say it.
+    The output field is called `value` if `out` does not say it.
     """
     if not any(isinstance(one, (Mapping, WideAggregator)) for one in args):
         return None
     inputs, given, out = stream._operation_args(args)
     if isinstance(given, WideAggregator):
         refuse_missing_output(call, given, out, stream.get_name())
-    name = free_name(value, group or ()) if out is None else out.names[0]
+    name = free_name(value, group) if out is None else out.names[0]
     aggregates = given if isinstance(given, Mapping) else {name: (inputs, given)}
     made = several(aggregates, stream.fields, stream.get_name(), aggregate_type)
     read = dict.fromkeys(name for part in made.parts for name in part.inputs.names)
-    return stream._select(Fields.named(read)), made, value_of(made, name)
+    return Aggregation(stream._select(Fields.named(read)), made, value_of(made, name), True, group)
 
 
-def results(stream: S, aggregator: Several, value: str) -> S:
+def results(stream: S, aggregation: Aggregation) -> S:
     """Return a stream that has the results of several aggregates each as a field, in place of their value.
 
     Raises `TopologyError`: a result is called as a field of the key, beside which it is given.
     """
+    (value,) = aggregation.outputs.names
     columns = {name: col(name) for name in stream.fields.names if name != value}
-    given = {name: col(value).field(name) for name in result_fields(aggregator).names}
+    given = {name: col(value).field(name) for name in result_fields(aggregation.aggregator).names}
     if both := [name for name in columns if name in given]:
         raise TopologyError(
             f"stream {stream.get_name()!r} gives its key ({', '.join(columns)}) and the results of its aggregates, and both "
@@ -160,44 +157,52 @@ def results(stream: S, aggregator: Several, value: str) -> S:
     return stream._then("select", SelectNode, Fields.of(list(columns), types), expressions=tuple(columns.values()))
 
 
-def member_of(stream: StreamBase, args: Sequence[Any], call: str) -> Member:
+def member_of(
+    stream: StreamBase, args: Sequence[Any], call: str, group: Fields = Fields(), in_state: bool = False
+) -> Aggregation:
     """Read `([in,] aggregator, out)`; `TopologyError` if it is no aggregator or the fields do not fit it."""
     inputs, aggregator, out = stream._operation_args(args)
     combines = has(aggregator, "combine")
     single = combines or has(aggregator, "reduce")
     refuse_missing_output(call, aggregator, out, stream.get_name())
-    if out is None or isinstance(aggregator, type) or not (single or has(aggregator, "complete")):
+    fits = not isinstance(aggregator, type) and (single or (has(aggregator, "complete") and not in_state))
+    if out is None or not fits:
+        takes, kinds = _IN_STATE if in_state else _IN_BATCH
         raise stream._wrong(
-            f"{call} takes ([fields,] aggregator, output fields); got {aggregator!r}, expected an object with combine "
-            "(CombinerAggregator), reduce (ReducerAggregator) or aggregate and complete (Aggregator)"
+            f"{call} takes ({takes}); got {aggregator!r}, expected an object with combine (CombinerAggregator){kinds}"
         )
     if not len(out):
         raise stream._wrong(f"{call} needs at least one output field")
     name = stream.get_name()
     typed = aggregate_type(aggregator, inputs, out, name) if single else output_fields(aggregator, out, name)
-    return Member(inputs, aggregator, typed, combines)
+    return Aggregation(inputs, aggregator, typed, combines, group)
 
 
-def declare(stream: S, group: Fields | None, members: Sequence[Member], full: bool, label: str | None = None) -> S:
-    """Add the nodes of an aggregate; `group` is None where it is not grouped."""
-    key = group or Fields()
-    fields = _results(stream, key, members)
+_IN_STATE = "state, [fields,] aggregator, output field", " or reduce (ReducerAggregator)"
+_IN_BATCH = "[fields,] aggregator, output fields", ", reduce (ReducerAggregator) or aggregate and complete (Aggregator)"
+
+
+def declare(stream: S, members: Sequence[Aggregation], full: bool, label: str | None = None) -> S:
+    """Add the nodes of an aggregate, whose members all have the same key."""
+    group = members[0].group
+    fields = _results(stream, members)
     call = "aggregate" if full else "partition_aggregate"
     id_ = stream._child_id(label or (step_label(call, members[0].aggregator) if len(members) == 1 else call))
     parent, sent = stream._node.id, stream.fields
     if full:
         if all(member.combines for member in members):
-            part = AggregateNode(f"{id_}:part", (parent,), fields, key, group is not None, tuple(members), partial=True)
+            part = AggregateNode(f"{id_}:part", (parent,), fields, tuple(members), partial=True)
             parent, sent = stream._topology._add(part).id, fields
             members = [merging_member(one) for one in members]
-        routing = Routing("global") if group is None else Routing("hash", group)
+        routing = Routing("hash", group) if len(group) else Routing("global")
         parent = stream._topology._add(RepartitionNode(f"{id_}:exchange", (parent,), sent, routing)).id
-    node = AggregateNode(id_, (parent,), fields, key, group is not None, tuple(members))
+    node = AggregateNode(id_, (parent,), fields, tuple(members))
     return type(stream)(stream._topology, stream._topology._add(node))
 
 
-def _results(stream: StreamBase, key: Fields, members: Sequence[Member]) -> Fields:
+def _results(stream: StreamBase, members: Sequence[Aggregation]) -> Fields:
     """Return the fields of the key and of all results; `TopologyError` if two are of one name."""
+    key = members[0].group
     names = [name for member in members for name in member.outputs.names]
     if len(set(names)) < len(names):
         raise stream._wrong(f"output fields of chained aggregators must be distinct, got {names}")

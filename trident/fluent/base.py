@@ -47,11 +47,8 @@ class StreamBase(TridentNames):
     def _child_id(self, label: str) -> str:
         return self._topology._child_id(self._node.id, self._label or label)
 
-    def _child(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Node:
-        return child_of([self], label, kind, fields, **rest)
-
     def _then(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Self:
-        return type(self)(self._topology, self._child(label, kind, fields, **rest))
+        return type(self)(self._topology, child_of([self], label, kind, fields, **rest))
 
     def _operation_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:
         """Read `([fields,] operation[, output fields])`."""

@@ -36,7 +36,7 @@ def _writer(graph: Graph, state: StateNode) -> PersistNode:
         why = "it keeps the tuples of a window or of a join, which leave it by themselves"
     elif writer.aggregation is None:
         why = "its updater chooses the keys. Merge the streams, and let the updater call state.multi_remove(keys)"
-    elif not writer.aggregation.grouped:
+    elif not len(writer.aggregation.group):
         why = "it is a single value and has no keys"
     elif REMOVED in writer.aggregation.group.names:
         why = f"no field of its key may be called {REMOVED!r}, as the keys to remove are marked. Rename it"

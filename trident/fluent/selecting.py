@@ -54,7 +54,7 @@ class Selecting(StreamBase):
         `select("word", upper=col("word").upper())`, `select("*", total=col("price") * col("n"))`
         """
         texts, rest = sql_texts(fields)
-        columns = {name: col(name) for name in self._named(rest)}
+        columns = {name: col(name) for name in self._selected_names(rest)}
         for name, given in [*texts, *expressions.items()]:
             if name in columns:
                 raise self._wrong(f"select names field {name!r} twice")
@@ -85,7 +85,7 @@ class Selecting(StreamBase):
         inputs = self.fields.select(list(dict.fromkeys(condition.fields())))
         return self._then("where", FilterNode, self.fields, inputs=inputs, filter=condition)
 
-    def _named(self, fields: tuple[Any, ...]) -> list[str]:
+    def _selected_names(self, fields: tuple[Any, ...]) -> list[str]:
         names: list[str] = []
         for one in fields:
             if not is_fields(one):

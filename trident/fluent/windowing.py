@@ -12,19 +12,19 @@ from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import by_name, member_of
 from trident.fluent.base import StreamBase, is_fields, refuse_state
 from trident.fluent.declaration import spec_of
-from trident.graph import FilterNode, Member, ProjectNode, SelectNode, StateNode, WindowNode
+from trident.graph import Aggregation, FilterNode, ProjectNode, SelectNode, StateNode, WindowNode
 from trident.naming import TridentNames
 from trident.operations.adapters import output_fields
 from trident.operations.expressions import Expression, col
 from trident.operations.names import step_label
 from trident.operations.several import result_fields
-from trident.operations.timers import TimersConfig
 from trident.operations.windows import (
     LATE,
     EventTime,
     SessionWindow,
     SlidingCountWindow,
     SlidingDurationWindow,
+    TimersConfig,
     TumblingCountWindow,
     TumblingDurationWindow,
     WindowConfig,
@@ -76,7 +76,7 @@ class Windowing(TridentNames, Generic[S]):
         TopologyError
             A state that is not opaque, a field that is not there or is no time, a name that is there already.
         """
-        stream, group = self._windowed()
+        stream, group = self._stream_and_group()
         return _declare(stream, group, config, args, bounds, state_name, Fields())
 
     def window_with_late_rows(
@@ -108,7 +108,7 @@ class Windowing(TridentNames, Generic[S]):
         --------
         `sessions, late = clicks.group_by("user").window_with_late_rows(SessionWindow.of(gap, "at"), Count(), "clicks")`
         """
-        stream, group = self._windowed()
+        stream, group = self._stream_and_group()
         fired = _declare(stream, group, config, args, bounds, state_name, stream.fields)
         if parallelism is not None:
             stream._topology._hint(fired._node.id, parallelism)
@@ -145,20 +145,20 @@ class Windowing(TridentNames, Generic[S]):
         """
         by_time = isinstance(length, timedelta)
         if by_time is not isinstance(slide, timedelta):
-            raise self._windowed()[0]._wrong(
+            raise self._stream_and_group()[0]._wrong(
                 f"a window with length {length!r} and slide {slide!r}: give two numbers of tuples, or two timedeltas"
             )
         kind: Any = SlidingDurationWindow if by_time else SlidingCountWindow
         return self.window(kind.of(length, slide), *args, bounds=bounds, state_name=state_name)
 
     @abstractmethod
-    def _windowed(self) -> tuple[S, Fields | None]:
-        """Return the stream, and the grouping fields if it is grouped."""
+    def _stream_and_group(self) -> tuple[S, Fields]:
+        """Return the stream, and the grouping fields; none if it is not grouped."""
 
 
 def _declare(
     stream: S,
-    group: Fields | None,
+    key: Fields,
     config: WindowConfig,
     args: Sequence[Any],
     bounds: FieldsLike | None,
@@ -166,30 +166,36 @@ def _declare(
     late: Fields,
 ) -> S:
     refuse_state(stream, "a window")
-    _check_config(stream, group, config, late)
+    _check_config(stream, key, config, late)
     if config.event_time is not None:
-        config = config.timed(event_time_type(stream, config.event_time.field))
+        config = config.with_time_type(event_time_type(stream, config.event_time.field))
     spec, rest = spec_and_rest(args)
-    key, limits = group or Fields(), _bounds(stream, config, bounds)
-    named = by_name(stream, rest, "aggregates", "window", group)
-    member = member_of(stream, rest, "window") if named is None else Member(*named, combines=True)
+    limits, named = _bounds(stream, config, bounds), by_name(stream, rest, "aggregates", "window", key)
+    member = named or member_of(stream, rest, "window", key)
     key.concat(member.outputs, stream.get_name())  # both are kept, so their names must differ
-    given = member.outputs if named is None else result_fields(named[1])
+    given = member.outputs if named is None else result_fields(named.aggregator)
     fields = key.concat(limits, stream.get_name()).concat(given, stream.get_name())
     check_own_names(stream, "a window cannot take or give", (*fields.names, *member.inputs.names, *late.names))
-    name = state_name or stream._label or f"{member.outputs.names[0]}-window"
-    stream._topology._add_state(
-        StateNode(name, keeping(stream, "window", name, spec, config.kept_ms, by_key=len(key) > 0))
-    )
-    label = step_label("window", member.aggregator, name)
     if len(late):
-        own = Fields.of([LATE, *map(late_field, late.names)], ["boolean", *late.types])
-        fields = fields.concat(own)
-    node = stream._child(
-        label, WindowNode, fields, state=name, inputs=member.inputs, window=config, group=key,
-        grouped=group is not None, member=member, bounds=limits, late=late,
-    )  # fmt: skip
-    return type(stream)(stream._topology, node)
+        fields = fields.concat(Fields.of([LATE, *map(late_field, late.names)], ["boolean", *late.types]))
+    return _add_timed_node(stream, config, member, fields, spec, state_name, bounds=limits, late=late)
+
+
+def _add_timed_node(
+    stream: S,
+    config: WindowConfig,
+    member: Aggregation,
+    fields: Fields,
+    spec: StateSpec,
+    name: str | None,
+    **more: Fields,
+) -> S:
+    """Add the node of a window or of a process, and its state."""
+    name = name or stream._label or f"{member.outputs.names[0]}-{config.what}"
+    kept = keeping(stream, config.what, name, spec, config.kept_ms, by_key=len(member.group) > 0)
+    stream._topology._add_state(StateNode(name, kept))
+    label, more = step_label(config.what, member.aggregator, name), {"inputs": member.inputs, **more}
+    return stream._then(label, WindowNode, fields, state=name, window=config, member=member, **more)
 
 
 def check_own_names(stream: StreamBase, what: str, names: Iterable[str]) -> None:
@@ -199,7 +205,7 @@ def check_own_names(stream: StreamBase, what: str, names: Iterable[str]) -> None
         raise stream._wrong(f"{what} {reserved[0]!r}: names that begin with $ are reserved; rename the field")
 
 
-def _check_config(stream: StreamBase, group: Fields | None, config: WindowConfig, late: Fields) -> None:
+def _check_config(stream: StreamBase, group: Fields, config: WindowConfig, late: Fields) -> None:
     if not isinstance(config, WindowConfig):
         raise stream._wrong(
             f"window takes (config, [state,] [fields,] aggregator, output fields); {config!r} is not a window configuration, "
@@ -319,20 +325,14 @@ def declare_process(
     """Add the node of a process; see `GroupedStream.process`."""
     refuse_state(stream, "process")
     spec, rest = spec_and_rest(args)
-    member = _member(stream, rest)
+    member = _member(stream, rest, group)
     config = _config(stream, event_time, delay)
     fields = group.concat(member.outputs, stream.get_name())
     check_own_names(stream, "a process cannot take or give", (*fields.names, *member.inputs.names))
-    name = state_name or stream._label or f"{member.outputs.names[0]}-process"
-    stream._topology._add_state(StateNode(name, keeping(stream, config.what, name, spec, config.kept_ms)))
-    node = stream._child(
-        step_label(config.what, member.aggregator, name), WindowNode, fields, state=name, inputs=member.inputs,
-        window=config, group=group, grouped=True, member=member,
-    )  # fmt: skip
-    return type(stream)(stream._topology, node)
+    return _add_timed_node(stream, config, member, fields, spec, state_name)
 
 
-def _member(stream: StreamBase, args: Sequence[Any]) -> Member:
+def _member(stream: StreamBase, args: Sequence[Any], group: Fields) -> Aggregation:
     if args and not is_fields(args[0]):
         args = [stream.fields, *args]
     inputs, process, out = stream._operation_args(args)
@@ -342,7 +342,7 @@ def _member(stream: StreamBase, args: Sequence[Any]) -> Member:
             "process(value, tuple, timers, collector) and on_timer(value, time, timers, collector), as a KeyedProcess has "
             "them, and the fields that it emits, with their types"
         )
-    return Member(inputs, process, output_fields(process, out, stream.get_name()))
+    return Aggregation(inputs, process, output_fields(process, out, stream.get_name()), group=group)
 
 
 def _config(stream: StreamBase, event_time: str | None, delay: timedelta) -> TimersConfig:

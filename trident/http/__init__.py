@@ -1,4 +1,4 @@
 """What the HTTP servers of DRPC, the page, Nimbus and metrics share.
 
-Begin with `server_thread.py`; `guard.py` refuses requests.
+Begin with `server_thread.py`, whose `Guard` refuses requests.
 """

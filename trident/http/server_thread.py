@@ -1,4 +1,4 @@
-"""`ServerThread`: serves an application over HTTP from a thread of its own; `stranger`: whose requests every server refuses.
+"""`ServerThread`: serves an application over HTTP from a thread of its own; `Guard`: what a request must satisfy before.
 
 Every HTTP server of this package asks whether a request comes from a page of another site, which a user's browser was made to
 send, whether or not it wants a token: a browser on this machine reaches what listens on this machine, no matter who wrote the
@@ -8,17 +8,24 @@ page that it shows.
 from __future__ import annotations
 
 import errno
+import hmac
 import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
 from trident.roles import Closes
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
@@ -94,9 +101,24 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def listening(cannot: str, host: str, port: int) -> socket.socket:
-    """Return a socket that listens; `ConfigError`, which begins with `cannot`, if the address cannot be had."""
+@contextmanager
+def listens_at(cannot: str, host: str, port: int) -> Iterator[None]:
+    """Run what makes a server listen; `ConfigError`, which begins with `cannot`, if the address cannot be had."""
     try:
+        if not 0 <= port <= 65_535:  # getaddrinfo would take its last 16 bits
+            raise OSError("a port is a number from 0 to 65535")
+        yield
+    except UnicodeError as error:  # a host's name that cannot be one
+        raise ConfigError(f"{cannot} {host}:{port}: {error}") from error
+    except OSError as error:
+        hint = "; another program or topology has the port, choose another one, or 0 for a free one"
+        in_use = hint if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"{cannot} {host}:{port}: {error.strerror or error}{in_use}") from error
+
+
+def listening(cannot: str, host: str, port: int) -> socket.socket:
+    """Return a socket that listens, as of `listens_at`."""
+    with listens_at(cannot, host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         try:
@@ -106,9 +128,6 @@ def listening(cannot: str, host: str, port: int) -> socket.socket:
         except BaseException:
             listener.close()
             raise
-    except OSError as error:
-        hint = "; another program has the port, choose another one" if error.errno == errno.EADDRINUSE else ""
-        raise ConfigError(f"{cannot} {host}:{port}: {error.strerror or error}{hint}") from error
     return listener
 
 
@@ -126,12 +145,90 @@ def stranger(host: str, origin: str | None, loopback: bool) -> str | None:
     return None
 
 
+def bearer(token: str) -> bytes:
+    """Return the header `Authorization` with a token; `ConfigError`, without the token, if no header can have it as it is."""
+    if token != token.strip() or not token.isprintable() or not token:
+        raise ConfigError(
+            "a token must be one line of text, without spaces before and after it; the one that was given is not"
+        )
+    return f"Bearer {token}".encode()
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine by itself: its name is `localhost`, or its address begins with 127 or is `::1`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Refuses requests of other sites, and those without the token, before `app` sees them.
+
+    `token`: what `Authorization: Bearer …` must have where it is needed; None: what needs it is refused.
+    `loopback`: as of `stranger`.
+    `needs_token`: whether a request needs the token.
+    `refusal`: returns the answer to a refused request, from its status and the cause.
+    `headers`: returns the headers that every answer to a request has, unless it sets them itself.
+    """
+
+    app: ASGIApp
+    token: str | None
+    loopback: bool
+    needs_token: Callable[[Scope], bool]
+    refusal: Callable[[Scope, int, str], ASGIApp]
+    headers: Callable[[Scope], Mapping[str, str]] = lambda scope: {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        from starlette.datastructures import MutableHeaders
+
+        if scope["type"] != "http":
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self.headers(scope).items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refused = self._refusal(scope)
+        app = self.app if refused is None else self.refusal(scope, *refused)
+        await app(scope, receive, sending)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        from starlette.datastructures import Headers
+
+        headers = Headers(scope=scope)
+        cause = stranger(headers.get("host", ""), headers.get("origin"), self.loopback)
+        if cause is not None:
+            return 403, cause
+        if not self.needs_token(scope):
+            return None
+        if self.token is None:
+            return 403, "the server was started without a token, so it can only be read"
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return 401, "this needs the token, as the header Authorization: Bearer TOKEN"
+        # Of spaces only: half a letter of UTF-8 may be one that `strip` takes for a space.
+        if not hmac.compare_digest(token.strip(" \t").encode("latin-1", "replace"), self.token.encode()):
+            return 401, "the token is wrong"
+        return None
+
+
+async def body_within(request: Request, most: int) -> bytes | None:
+    """Return the body of a request; None if it is longer than `most` bytes, and then it is not read further."""
+    length = request.headers.get("content-length", "0")
+    body = bytearray()
+    if length.isdigit() and int(length) > most:
+        return None
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            return None
+    return bytes(body)
 
 
 def _split(address: str) -> SplitResult:

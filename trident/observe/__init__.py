@@ -2,9 +2,10 @@
 
 Begin with `events.py` and `batch_committed.py`. `monitoring.py` passes events on: to the log, to the metrics
 (`open_metrics.py`), to each listener through a queue. What components did in windows (`time_series.py`) is in
-`component_statistics.py`; `topology_status.py` makes pages of it, and `verdict.py` judges it.
+`component_statistics.py`; `topology_status.py` makes pages of it, and `at_work.py` judges it.
 """
 
+from trident.counts import KeyCounts
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read
 from trident.observe.events import (
     AttemptFailed,
@@ -15,7 +16,6 @@ from trident.observe.events import (
     TopologyStarted,
     TopologyTerminated,
 )
-from trident.state.key_counts import KeyCounts
 
 __all__ = [
     "AttemptFailed", "BatchCommitted", "JsonFormatter", "KeyCounts", "Phases", "Placement", "Read", "ReplayDiffered",

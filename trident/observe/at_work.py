@@ -1,6 +1,10 @@
-"""`AtWork`: what a topology works on just now, and since when; `stalls` judges it.
+"""`AtWork`: what a topology works on just now, and since when; `stalls` judges it, and `verdict` the topology.
 
 A figure that is counted when something ends says nothing of what does not end. So these are read while it runs.
+
+`verdict` says in sentences whether all is well, and if not, what is wrong and what can be done: one judgement for the page, the
+REST interface, `trident show` and the rows of the overview. It is a function of a topology's page alone. What does not move is
+judged by `stalls`, which the log and the metrics ask too.
 """
 
 from __future__ import annotations
@@ -10,21 +14,25 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
-from trident.naming import duration
+from trident.naming import counted, duration
 from trident.redaction import redacted
+from trident.spout.interfaces import REST
 
 Tone = Literal["good", "quiet", "warn", "bad"]
+Line = tuple[Tone, str]
 
 _NOTED_S = 10.0
 """What takes longer than this is mentioned."""
 _LONG_S = 30.0
 """What takes longer than this, and than `_TIMES` as long as is usual for it, is a warning."""
 _TIMES = 3
+_RECENT_S = 600
+_LONGEST_ERROR, _LONGEST_CAUSE = 600, 300
 _DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -92,10 +100,10 @@ class AtWork:
         """Read plain data; keys that this version does not know are ignored."""
         data = data or {}
         batch, calls = data.get("batch"), data.get("calls", ())
-        running = RunningBatch(**_known(RunningBatch, batch)) if batch else None
+        running = RunningBatch(**_known_fields(RunningBatch, batch)) if batch else None
         with_tasks = ({**each, "tasks": tuple(each.get("tasks", ()))} for each in calls)
-        called = tuple(RunningCall(**_known(RunningCall, each)) for each in with_tasks)
-        return cls(**{**_known(cls, data), "batch": running, "calls": called})
+        called = tuple(RunningCall(**_known_fields(RunningCall, each)) for each in with_tasks)
+        return cls(**{**_known_fields(cls, data), "batch": running, "calls": called})
 
 
 class Stall(NamedTuple):
@@ -151,7 +159,8 @@ def place_of(frame: FrameType) -> str:
 
 def _short(file: str) -> str:
     """Return the path of a module from where it was imported: the code of a topology in a cluster is in a long one."""
-    folders = [each for each in sys.path if each and file.startswith(each + os.sep)]
+    paths = map(str, sys.path)  # a user may have put a Path there, which an import passes over
+    folders = [each for each in paths if each and file.startswith(each + os.sep)]
     return file[len(max(folders, key=len)) + 1 :] if folders else file
 
 
@@ -175,7 +184,7 @@ def _of_batch(at_work: AtWork) -> Iterator[Stall]:
         step = f" in step `{visible(batch.step)}`" if batch.step else ""
         again = f", in its {_nth(batch.tries)} try" if batch.tries > 1 else ""
         doing = f"it is in {batch.where}" if batch.where else _DOING.get(batch.phase, batch.phase)
-        text = f"Batch {batch.txid} has run for {duration(batch.seconds)}{step}{again}: {_ended(doing)}"
+        text = f"Batch {batch.txid} has run for {duration(batch.seconds)}{step}{again}: {_sentence(doing)}"
     yield Stall(tone, about, text + _usual(batch.usual_s, "Batches take"), batch.seconds)
 
 
@@ -197,7 +206,7 @@ def _of_calls(at_work: AtWork) -> Iterator[Stall]:
         yield Stall(
             tone,
             ("call", call.component, call.tasks),
-            f"{_ended(text)} Its tuples, acks and timeouts wait for it.{must}{_usual(call.usual_s, 'Its calls take')}",
+            f"{_sentence(text)} Its tuples, acks and timeouts wait for it.{must}{_usual(call.usual_s, 'Its calls take')}",
             call.seconds,
         )
 
@@ -224,7 +233,7 @@ def _usual(seconds: float, what: str) -> str:
     return f" {what} {duration(seconds)} on average." if seconds >= 1 else ""
 
 
-def _ended(text: str) -> str:
+def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
@@ -233,6 +242,183 @@ def _nth(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+def _known_fields(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     names = {each.name for each in fields(kind)}
     return {name: value for name, value in data.items() if name in names}
+
+
+def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the worst tone (`good`, `quiet`, `warn`, `bad`), and a line for each sentence: its tone and text.
+
+    `recentFailures` counts the last ten minutes: older failures are mentioned, but no longer raise the alarm.
+
+    `page`: as of `TopologyPages.topology`, or a heartbeat of it. A missing key means that the figure is unknown, not that it is
+    0.
+    """
+    still = stalls(AtWork.of(page.get("atWork"))) if page.get("status") in ("ACTIVE", "INACTIVE", "KILLED") else []
+    if _away(page):  # which is why its batch does not move
+        still = [each for each in still if each.about[0] != "batch"]
+    lines = [*_end_lines(page), *((each.tone, each.text) for each in still), *_unwell(page), *_busy(page, still)]
+    lines += _behind(page, still)
+    if all(tone in ("good", "quiet") for tone, _ in lines):
+        lines.insert(0, _calm(page, still))
+    worst = max((tone for tone, _ in lines), key=("good", "quiet", "warn", "bad").index)
+    sentences = [{"tone": tone, "text": text} for tone, text in lines]
+    return {"tone": worst, "lines": sentences, "recentFailures": _recent_failures(page)}
+
+
+def _recent_failures(page: Mapping[str, Any]) -> int:
+    recent = _recent(page)
+    for failures in (recent.get("retries"), recent.get("failed"), _health(page).get("failures")):
+        if failures is not None:
+            return int(failures)
+    return 0
+
+
+def _recent(page: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the figures of the last ten minutes."""
+    return next((each for each in page.get("topologyStats") or () if str(each.get("window")) == str(_RECENT_S)), {})
+
+
+def _calm(page: Mapping[str, Any], still: Sequence[Stall]) -> Line:
+    status = page.get("status")
+    if status == "STARTING":
+        return "quiet", "It starts."
+    if status != "ACTIVE":
+        return "quiet", "Nothing is processed now."
+    failures = _health(page).get("failures")
+    if failures is None:
+        return "quiet", "Its driver has not reported yet."
+    if still:  # it may be as slow as it should be, but it has not moved
+        return "quiet", "It is at work: no failures."
+    return "good", "All is well now." if failures else "All is well: no failures."
+
+
+def _end_lines(page: Mapping[str, Any]) -> Iterator[Line]:
+    health, status, reason = _health(page), page.get("status"), page.get("statusReason")
+    if (silent := page.get("heardSecondsAgo") or 0) >= 10:
+        yield "warn", f"Its driver has not been heard from for {duration(silent)}: the figures here are that old."
+    if health.get("fenced"):
+        yield "bad", "Fenced: another driver has taken this topology over; this one writes nothing more."
+    elif health.get("error"):
+        yield "bad", f"It has ended: {_cut(health['error'], _LONGEST_ERROR)}"
+    elif status == "FAILED":
+        yield "bad", f"It was marked as failed: {_cut(reason, _LONGEST_ERROR)}" if reason else "It has failed."
+    yield from _idle(page)
+
+
+def _idle(page: Mapping[str, Any]) -> Iterator[Line]:
+    """Say why it does nothing, or nothing more."""
+    status, reason = page.get("status"), page.get("statusReason")
+    if status == "INACTIVE":
+        yield "warn", "Deactivated: its sources are not asked for more until it is activated."
+    elif status == "STOPPED":
+        yield "quiet", "It was stopped."
+    elif status == "KILLED":
+        yield "warn", "It is being killed: what is pending is finished, then it is gone."
+    elif status == "STARTING" and page.get("driverDied"):
+        yield "warn", f"It starts again; its last driver died: {_cut(page['driverDied'], _LONGEST_CAUSE)}"
+    elif status == "WAITING":
+        free = "It waits for a free slot. Start a supervisor, or free a slot."
+        yield "warn", f"It waits: {_cut(reason, _LONGEST_ERROR)}" if reason else free
+
+
+def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
+    health = _health(page)
+    if away := _away(page):
+        yield "bad", f"It is {_cut(away, _LONGEST_CAUSE)}. It goes on by itself when that answers."
+    elif waiting := health.get("waiting"):
+        yield "quiet", f"It is {_cut(waiting, _LONGEST_CAUSE)}. Everything else goes on."
+    if failures := health.get("failures"):
+        yield _failure_line(page, failures)
+    if letters := health.get("deadLetters"):
+        waits, them = ("waits: a tuple that was", "it") if letters == 1 else ("wait: tuples that were", "them")
+        text = f"{counted(letters, 'dead letter')} {waits} left out. “trident dead-letters” shows {them} and puts {them} back."
+        yield "warn", text
+    if differed := (page.get("replays") or {}).get("differed"):
+        checked = f"({differed:,} of the batches checked differed)"
+        yield "warn", f"A replay may give other totals: see the errors of its steps {checked}."
+    for each in health.get("leftOut") or ():
+        yield (
+            "warn",
+            f"{each['tuples']:,} of the last {each['of']:,} tuples were left out of {each['state']!r}: they came too late, or "
+            "have no time that it can use. Its errors and its counters say more.",
+        )
+    if deaths := health.get("workerDeaths"):
+        times = "once" if deaths == 1 else f"{deaths:,} times"
+        yield "warn" if _is_recent(page) else "quiet", f"Workers have died {times} and were started again."
+
+
+def _failure_line(page: Mapping[str, Any], failures: int) -> Line:
+    tone: Tone = "warn" if _recent_failures(page) else "quiet"
+    share, since = (_share(page), "") if tone == "warn" else ("", " None of them in the last ten minutes.")
+    one = failures == 1
+    if page.get("kind") != "trident":
+        whose = "its spout was" if one else "their spouts were"
+        return tone, f"{counted(failures, 'message')} failed or timed out; {whose} notified{share}.{since}"
+    last = _health(page).get("lastFailure")
+    cause = f"; the last: {_cut(last, _LONGEST_CAUSE)}." if last else "."
+    return (
+        tone,
+        f"{counted(failures, 'attempt')} failed and {'was' if one else 'were'} tried again{share}{cause}{since}",
+    )
+
+
+def _share(page: Mapping[str, Any]) -> str:
+    """Say how many of the last ten minutes failed, of how many, and whether they become more."""
+    recent = _recent(page)
+    failed, of, trend = recent.get("failed"), recent.get("failedOf"), recent.get("failures")
+    if not failed or not of:
+        return ""
+    return f" (within ten minutes {failed:,} of {of:,}: {failed / of:.1%}{f', {trend}' if trend else ''})"
+
+
+def _is_recent(page: Mapping[str, Any]) -> bool:
+    if (page.get("uptimeSeconds") or 0) < _RECENT_S:
+        return True
+    return any((each.get("errorLapsedSecs") or 0) < _RECENT_S for each in page.get("errors") or ())
+
+
+def _busy(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
+    stuck = {
+        each.about[1] for each in still if each.about[0] == "call"
+    }  # full of one call, which more executors do not end
+    full = [
+        f"{each.get('label') or each['boltId']} works at {float(each['capacity']):.0%} of its capacity"
+        for each in page.get("bolts") or ()
+        if float(each.get("capacity") or 0) >= 0.9 and each.get("boltId") not in stuck
+    ]
+    if full:
+        more = " More executors help (rebalance)." if page.get("kind") == "bolts" else ""
+        yield "warn", f"{', '.join(full[:3])}.{more}"
+
+
+def _behind(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
+    share = page.get("share")
+    if share is not None and share < 1:
+        yield "warn", f"The states cannot keep up: sources are held back to {share:.0%} of their limits."
+    trend = page.get("lagTrend")
+    if page.get("status") != "ACTIVE" or trend is None:
+        return
+    if trend == "grows":
+        yield "warn", "It falls behind: the lag grows."
+    elif trend == "shrinks":
+        yield "quiet", "It catches up: the lag shrinks."
+    elif not still:
+        yield "quiet", "It keeps up with its sources."
+
+
+def _health(page: Mapping[str, Any]) -> Mapping[str, Any]:
+    health: Mapping[str, Any] = page.get("health") or {}
+    return health
+
+
+def _away(page: Mapping[str, Any]) -> str:
+    """Return what it waits for that does not answer; a writer that has not come to an end is no fault."""
+    waiting = str(_health(page).get("waiting") or "")
+    return "" if waiting.startswith(f"waiting for {REST}") else waiting
+
+
+def _cut(text: Any, most: int) -> str:
+    whole = visible(str(text))
+    return whole if len(whole) <= most else f"{whole[: most - 1]}…"

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
+from trident.counts import NO_KEYS, KeyCounts
 from trident.naming import counted, page_entry
 from trident.spout.interfaces import Lag, TransactionAttempt
-from trident.state.key_counts import NO_KEYS, KeyCounts
 
 Placement = Literal["driver", "executors"]
 """Where a state commits."""
@@ -80,7 +80,7 @@ class Read(NamedTuple):
         return sum(self.rows.values())
 
 
-def summed(lags: Iterable[Lag]) -> list[Lag]:
+def sum_lags(lags: Iterable[Lag]) -> list[Lag]:
     """Return lags added up, one for each unit: the lag of a topology, wherever it is shown."""
     amounts: dict[str, int] = {}
     for each in lags:
@@ -228,7 +228,6 @@ class RecentBatches:
         return self._all[-1].read.tasks if self._all else 0
 
     def rates(self) -> Entry:
-        """Return what is committed per second."""
         return {
             "tuplesPerSecond": sum(each.tuples for each in self._recent) / self._span_s,
             "batchesPerSecond": len(self._recent) / self._span_s,

@@ -114,7 +114,6 @@ class EdgeStatistics:
 
     @property
     def tuples(self) -> int:
-        """How many tuples went along it."""
         return self.figures.executed or self.figures.emitted
 
 
@@ -147,7 +146,6 @@ class ComponentStatistics:
 
     @property
     def tasks(self) -> int:
-        """In how many tasks it runs."""
         return self.described.tasks
 
 
@@ -171,7 +169,6 @@ class WindowStatistics:
         return [edge for each in self.components.values() for edge in each.inputs]
 
     def per_second(self, amount: float) -> float:
-        """Return how much that is per second of the window."""
         return amount / max(self.seconds, 1e-3)
 
 

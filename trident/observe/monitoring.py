@@ -73,7 +73,6 @@ class Monitoring:
             self._metrics.status = status
 
     def publish(self, event: TopologyEvent) -> None:
-        """Tell of an event."""
         if self._metrics is not None:
             self._metrics.take(event)
         for delivery in self._deliveries:
@@ -101,12 +100,10 @@ class Monitoring:
             delivery.close()
 
     def listeners(self) -> list[dict[str, Any]]:
-        """Return the figures of each listener."""
         return [delivery.as_dict() for delivery in self._deliveries]
 
     @property
     def is_in_listener(self) -> bool:
-        """Whether the calling thread is a listener's."""
         return any(delivery.is_here for delivery in self._deliveries)
 
     def close(self, last: TopologyEvent | None = None) -> None:
@@ -197,11 +194,9 @@ class Delivery:
 
     @property
     def is_here(self) -> bool:
-        """Whether the calling thread is the listener's."""
         return threading.current_thread() is self._thread
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures of `status`."""
         return {"name": self.name, "delivered": self.delivered, "dropped": self.dropped, "errors": self.errors}
 
     def _run(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -12,9 +11,8 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from trident.errors import ConfigError
 from trident.extras import needs_package
-from trident.http.server_thread import is_loopback, stranger
+from trident.http.server_thread import is_loopback, listens_at, stranger, url_of
 from trident.observe.at_work import is_stalled
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.component_statistics import Figures
@@ -56,7 +54,10 @@ def _families(topology: str, table: Sequence[_Family], source: Any) -> Iterator[
     for each in table:
         family: Any = kinds[each.kind](f"trident_{each.name}", each.text, labels=("topology", *each.labels))
         for labels, value in each.values(source).items():
-            family.add_metric((topology, *labels), *(value if isinstance(value, tuple) else (value,)))
+            texts = [
+                one.encode(errors="backslashreplace").decode() for one in (topology, *labels)
+            ]  # of data: a lone surrogate
+            family.add_metric(texts, *(value if isinstance(value, tuple) else (value,)))
         yield family
 
 
@@ -64,8 +65,6 @@ def _families(topology: str, table: Sequence[_Family], source: Any) -> Iterator[
 
 
 class _Counts:
-    """What was counted of batches."""
-
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
         self.rows: Counter[tuple[str]] = Counter()
@@ -170,7 +169,7 @@ def _by_component(
     return values
 
 
-def _stalled(status: TopologyStatus) -> Values:
+def _stalled_value(status: TopologyStatus) -> Values:
     return {(): float(is_stalled(status.at_work))}
 
 
@@ -178,7 +177,7 @@ _STALLED = "Whether something has not moved for long, as the page says: 1 or 0."
 _OF_OPERATIONS: Sequence[_Family] = (
     _gauge("running_batch_seconds", "How long the next batch has been running, 0: none is running.",
         lambda of: {(): 0.0 if of.at_work.batch is None else of.at_work.batch.seconds}),
-    _gauge("stalled", _STALLED, _stalled),
+    _gauge("stalled", _STALLED, _stalled_value),
     _counter("replays_verified", "Batches that were processed twice; skipped: that failed; differed: of those checked.",
         lambda of: {(outcome,): count for outcome, count in of.more.get("replays", {}).items()}, ("outcome",)),
     *(
@@ -210,7 +209,6 @@ class Metrics:
         self.status: Callable[[], TopologyStatus] | None = None
 
     def take(self, event: TopologyEvent) -> None:
-        """Add an event to the figures."""
         with self._lock:
             if isinstance(event, AttemptFailed):
                 self._counts.totals["failures"] += 1
@@ -285,7 +283,7 @@ _OF_BOLTS: Sequence[_Family] = (
         _by_component(lambda figures: figures.capacity, WINDOWS_S[0]), ("component",)),
     _gauge("storm_running_call_seconds", "For how long a call of a component has run, if a second or more.",
         _running_calls, ("component",)),
-    _gauge("storm_stalled", _STALLED, _stalled),
+    _gauge("storm_stalled", _STALLED, _stalled_value),
     _gauge("storm_unanswered_seconds", "Seconds since a message was acknowledged, 0: nothing is pending.",
         lambda of: {(): of.at_work.moved_s if of.at_work.left else 0.0}),
     _gauge("storm_pending_messages", "Messages of spouts that are not answered.", lambda of: {(): of.pending}),
@@ -301,7 +299,6 @@ class StormMetrics:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        """Iterate over the metrics, as `prometheus_client` asks for them."""
         status = self._status()
         yield from _families(status.name, _OF_BOLTS, status)
 
@@ -321,22 +318,16 @@ class MetricsServer:
         with needs_package("metrics_port", "metrics", "prometheus-client", "prometheus_client"):
             import prometheus_client as prometheus
         registry = prometheus.CollectorRegistry()  # one of its own: two topologies of a process have two ports
-        try:
+        with listens_at("metrics cannot be served at", host, port):
             self._server, self._thread = prometheus.start_http_server(port, host, registry)
-        except OSError as error:
-            hint = "; another program or topology has the port, choose another one, or 0 for a free one"
-            in_use = hint if error.errno == errno.EADDRINUSE else ""
-            raise ConfigError(
-                f"metrics cannot be served at {host}:{port}: {error.strerror or error}{in_use}"
-            ) from error
         self._thread.name = f"trident-{topology}-metrics"
         self._server.RequestHandlerClass = _patient(self._server.RequestHandlerClass)
-        self._server.set_app(_guarded(self._server.get_app(), is_loopback(host)))
+        self._server.set_app(_guard_app(self._server.get_app(), is_loopback(host)))
         for collector in (prometheus.GCCollector, prometheus.PlatformCollector, prometheus.ProcessCollector):
             collector(registry=registry)
         registry.register(metrics)  # after the guard, so that nothing is served without it
         self.host, self.port = host, int(self._server.server_address[1])
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
+        self.url = f"{url_of(host, self.port)}/metrics"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -361,7 +352,7 @@ def _patient(handler: Any) -> Any:
     return Handler
 
 
-def _guarded(app: Any, loopback: bool) -> Any:
+def _guard_app(app: Any, loopback: bool) -> Any:
     """Return the application behind the guard of every server of this package."""
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

@@ -65,7 +65,6 @@ class Windows(Generic[K]):
         }
 
     def add(self, amounts: Mapping[K, float], now: float) -> None:
-        """Add to the totals."""
         self._turn(now)
         for key, amount in amounts.items():
             self._totals[key] = self._totals.get(key, 0) + amount
@@ -79,6 +78,10 @@ class Windows(Generic[K]):
         note = next(note for note in self._notes[window] if note.bucket >= first)
         added = {key: total - note.totals.get(key, 0) for key, total in self._totals.items()}
         return Difference(now - self._began - first * window / BUCKETS, added)
+
+    def over_all(self, now: float) -> dict[int, Difference[K]]:
+        """Return what was added in each of `WINDOWS_S`, and in `ALL_TIME`."""
+        return {window: self.over(window, now) for window in (*WINDOWS_S, ALL_TIME)}
 
     def _turn(self, now: float) -> None:
         """Note the totals if a bucket has begun since the last note."""
@@ -116,7 +119,6 @@ class TimeSpan:
     is_whole: bool = True
 
     def take(self, other: TimeSpan) -> None:
-        """Add what happened in another one."""
         self.tuples += other.tuples
         self.timed += other.timed
         self.took_s += other.took_s
@@ -170,7 +172,6 @@ class TimeSeries:
         self._lines.append(_Line(WINDOWS_S[-1] / SPANS, of_all_time=True))
 
     def add(self, happened: TimeSpan, now: float) -> None:
-        """Add what happened since the last call."""
         with self._guard:
             for line in self._lines:
                 line.add(happened, now - self._began)
@@ -208,8 +209,8 @@ class TimeSeries:
         """Return whether failures become more within a window, by more than chance; None if it had none, or is too short."""
         _, spans = self._over(window_s, now)
         half = len(spans) // 2
-        before, after = _failed(spans[:half]), _failed(spans[len(spans) - half :])
-        if len(spans) < 4 or not _failed(spans):  # fewer have no trend
+        before, after = _failures(spans[:half]), _failures(spans[len(spans) - half :])
+        if len(spans) < 4 or not _failures(spans):  # fewer have no trend
             return None
         by_chance = 2.0 * math.sqrt(before + after)  # standard deviations: what differs less may be chance
         return "rising" if after - before > by_chance else "falling" if before - after > by_chance else "steady"
@@ -242,5 +243,5 @@ def _by_unit(spans: Sequence[TimeSpan]) -> dict[str, list[int | None]]:
     return {unit: [each.lags.get(unit) for each in spans] for unit in units}
 
 
-def _failed(spans: Sequence[TimeSpan]) -> int:
+def _failures(spans: Sequence[TimeSpan]) -> int:
     return sum(each.failed for each in spans)

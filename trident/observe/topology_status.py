@@ -8,12 +8,12 @@ The heartbeat of a driver contains such a page, cut to a few kilobytes whatever 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trident.http.plain_json import to_json
 from trident.naming import page_entry
 from trident.observe.at_work import AtWork
 from trident.observe.component_statistics import (
@@ -135,7 +135,7 @@ class TopologyStatus:
         return {
             **self._head(id_, window),
             **{key: self.more[key] for key in ("txid", "share", "engine", "deactivated") if key in self.more},
-            **(self._counted(window, counted) if counted is not None else {"componentType": "state"}),
+            **(self._component_figures(window, counted) if counted is not None else {"componentType": "state"}),
             **nodes[component],
             "topologyId": id_,
             "inputs": [each for each in drawn["edges"] if each["target"] == component],
@@ -144,7 +144,6 @@ class TopologyStatus:
         }
 
     def visualization(self, window_s: int = 0, topology_id: str | None = None) -> Entry:
-        """Return the picture: nodes, and edges with rates."""
         window = self.statistics.over(window_s)
         names = {"window": window_names(window_s)["window"], "windowSeconds": window.seconds}
         return {"id": topology_id or self.name, **names, **picture(window, self._states(window))}
@@ -204,7 +203,7 @@ class TopologyStatus:
             **last_error(described.id, self.errors),
         }
 
-    def _counted(self, window: WindowStatistics, component: ComponentStatistics) -> Entry:
+    def _component_figures(self, window: WindowStatistics, component: ComponentStatistics) -> Entry:
         id_, is_spout = component.described.id, component.described.kind == "spout"
         return {
             **self._component(component),
@@ -292,7 +291,7 @@ def _commits(writer: ComponentStatistics | None) -> Entry:
 
 def pretty_seconds(seconds: float) -> str:
     """Return a duration as Storm UI writes it: "1d 2h 3m 4s", without the leading units that are 0."""
-    minutes, s = divmod(int(seconds), 60)
+    minutes, s = divmod(int(max(seconds, 0)), 60)  # below 0 where another machine's clock is ahead
     hours, m = divmod(minutes, 60)
     d, h = divmod(hours, 24)
     parts = [(d, "d"), (h, "h"), (m, "m"), (s, "s")]
@@ -352,13 +351,13 @@ def heartbeat_of(page: Mapping[str, Any]) -> dict[str, Any]:
         for each in page.get("topologyStats", ())
     ]
     beat.update(spouts=[], bolts=[], omitted=0)
-    room = HEARTBEAT_BYTES - _size(beat)
+    room = HEARTBEAT_BYTES - len(to_json(beat))
     busiest = sorted(page.get("bolts", ()), key=lambda each: -float(each.get("capacity") or 0.0))
     left = room / 2
     for kind, components in (("spouts", page.get("spouts", ())), ("bolts", busiest)):
         for each in components:
             entry = {key: _short(each[key]) for key in _OF_COMPONENT if each.get(key) is not None}
-            size = _size(entry) + 1
+            size = len(to_json(entry)) + 1
             if size > left:
                 beat["omitted"] += 1
             else:
@@ -376,7 +375,3 @@ def _short(value: Any) -> Any:
     if isinstance(value, list):
         return [_short(each) for each in value[:_MOST_ENTRIES]]
     return value
-
-
-def _size(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())

@@ -1,10 +1,10 @@
 """Operations: the interfaces that users implement, and the built-ins.
 
 Begin with `interfaces.py`, then `builtin.py` (`Count`, `Sum`, `Split` …). `adapters.py` makes operations of plain functions,
-`vectorised.py` of functions over Arrow arrays; `expressions.py` has `col` and `lit`. How Arrow tables pass through operations
-is in `trident.runtime.steps`.
+`expressions.py` has `col` and `lit`. How Arrow tables pass through operations is in `trident.runtime.steps`.
 """
 
+from trident.counts import Counter
 from trident.operations.assemblies import Assembly, FirstN
 from trident.operations.builtin import (
     Count,
@@ -31,6 +31,8 @@ from trident.operations.builtin import (
 from trident.operations.expressions import Expression, coalesce, col, concat, greatest, if_else, least, lit
 from trident.operations.interfaces import (
     Aggregator,
+    ArrowFilter,
+    ArrowFunction,
     BaseAggregator,
     BaseFilter,
     BaseFunction,
@@ -49,16 +51,17 @@ from trident.operations.interfaces import (
     Operation,
     ReducerAggregator,
     TridentOperationContext,
+    arrow_filter,
+    arrow_function,
 )
-from trident.operations.metrics import Counter
 from trident.operations.several import ArgMax, ArgMin, Avg, Collect, CountDistinct, StdDev, TopN
 from trident.operations.sql import sql
-from trident.operations.timers import KeyedProcess, Timers
-from trident.operations.vectorised import ArrowFilter, ArrowFunction, arrow_filter, arrow_function
 from trident.operations.windows import (
+    KeyedProcess,
     SessionWindow,
     SlidingCountWindow,
     SlidingDurationWindow,
+    Timers,
     TumblingCountWindow,
     TumblingDurationWindow,
     WindowConfig,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from trident.errors import TopologyError
-from trident.fields import Fields, is_nested, struct_type, type_of_hint, widens, written
+from trident.fields import Fields, is_nested, quote_if_needed, struct_type, type_of_hint, widens
 from trident.operations.builtin import (
     Count,
     First,
@@ -32,9 +32,17 @@ from trident.operations.builtin import (
     TupleCollectionGet,
 )
 from trident.operations.expressions import Expression
-from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Function, MapFunction, Operation
-from trident.operations.names import function_name
-from trident.operations.vectorised import ArrowFilter, ArrowFunction
+from trident.operations.interfaces import (
+    ArrowFilter,
+    ArrowFunction,
+    Consumer,
+    Filter,
+    FlatMapFunction,
+    Function,
+    MapFunction,
+    Operation,
+    function_name,
+)
 from trident.roles import has
 from trident.state.interfaces import StateSpec, StateType
 from trident.tuples import TridentCollector, TridentTuple
@@ -54,7 +62,7 @@ class _Plain(Operation):
 
     def __init__(self, function: Callable[..., Any], spread: bool) -> None:
         self.function, self.spread = function, spread
-        self.output_types = _hinted(function, self.yields)
+        self.output_types = _hinted_types(function, self.yields)
 
     @property
     def yields(self) -> bool:
@@ -121,7 +129,7 @@ def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any
     """Return `operation` itself if it is vectorised or has the one method, else the plain function wrapped."""
     method = plain.METHOD
     if isinstance(operation, plain.VECTORISED):
-        return _vectorised(operation, stream)
+        return _check_arrow_output(operation, stream)
     if inspect.isclass(operation) and has(operation, method):
         raise TopologyError(
             f"stream {stream!r} got the class {operation.__name__}; give an object: {operation.__name__}()"
@@ -141,7 +149,7 @@ def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any
     )
 
 
-def _vectorised(operation: Any, stream: str) -> Any:
+def _check_arrow_output(operation: Any, stream: str) -> Any:
     if isinstance(operation, ArrowFunction) and (not len(operation.output) or None in operation.output.types):
         raise TopologyError(
             f"stream {stream!r}: {operation.name} does not say what it gives: set its attribute output to fields with types, "
@@ -167,7 +175,7 @@ def output_fields(operation: Any, out: Fields, stream: str) -> Fields:
     if unknown:
         raise TopologyError(
             f"stream {stream!r}: the type of field {unknown[0]!r} that {_name(operation)} emits is not known. "
-            f"Write it in the field list ('{written(unknown[0])}: string'), give the function a return type hint, "
+            f"Write it in the field list ('{quote_if_needed(unknown[0])}: string'), give the function a return type hint, "
             "or the operation an attribute output_types"
         )
     return Fields.of(out.names, types)
@@ -177,7 +185,7 @@ def refuse_missing_output(call: str, operation: Any, out: Fields | None, stream:
     """Raise `TopologyError` for an operation that gives values where no field is named for them."""
     if out is not None or isinstance(operation, type) or has(operation, "is_keep"):
         return
-    hinted = _hinted(operation, inspect.isgeneratorfunction(operation)) if inspect.isfunction(operation) else None
+    hinted = _hinted_types(operation, inspect.isgeneratorfunction(operation)) if inspect.isfunction(operation) else None
     gives = any(has(operation, method) for method in ("execute", "combine", "reduce", "complete"))
     if gives or hinted not in (None, ["boolean"]):
         name = function_name(operation)
@@ -200,7 +208,7 @@ def refuse_migration(migrate: Any, spec: StateSpec, value: Fields, state: str) -
         raise TopologyError(f"{what} takes an opaque state, whose values say which attempt wrote them")
     if declared is None:
         raise TopologyError(f"{what}: declare the type of {value.names[0]!r}, as in '{value.names[0]}: bigint'")
-    hinted = _hinted(migrate, False)
+    hinted = _hinted_types(migrate, False)
     is_of = hinted is None or re.split("[(<]", hinted[0])[0] == re.split("[(<]", declared)[0]
     if hinted is not None and not (is_of or widens(hinted[0], declared) or widens(declared, hinted[0])):
         raise TopologyError(f"{what} returns {', '.join(hinted)}, and {value.names[0]!r} is declared as {declared}")
@@ -214,7 +222,7 @@ def aggregate_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) ->
         return Fields.of(out.names, [own])
     if out.types[0] is None and not has(aggregator, "output_types"):
         for method in ("combine", "reduce", "zero", "init"):
-            hinted = _hinted(getattr(aggregator, method, None), yields=False)
+            hinted = _hinted_types(getattr(aggregator, method, None), yields=False)
             if hinted is not None:
                 return Fields.of(out.names, hinted)
     return output_fields(aggregator, out, stream)
@@ -236,7 +244,7 @@ def _name(operation: Any) -> str:
     return operation.name if isinstance(operation, (_Plain, ArrowFunction)) else type(operation).__name__
 
 
-def _hinted(function: Any, yields: bool) -> Sequence[str] | None:
+def _hinted_types(function: Any, yields: bool) -> Sequence[str] | None:
     """Return the DDL types of a function's return hint, None if it says nothing usable."""
     if function is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trident.errors import TopologyError
-from trident.fields import is_nested, unquoted
+from trident.fields import is_nested, unquote
 from trident.operations.interfaces import Aggregator
 from trident.tuples import TridentCollector, TridentTuple
 
@@ -39,7 +39,7 @@ class FirstN:
         if not isinstance(n, int) or isinstance(n, bool) or n < 0:
             raise ValueError(f"FirstN({n!r}): expected a whole number of tuples, 0 or more")
         self.n, self.reverse = n, reverse
-        self.sort_field = unquoted(sort_field) if isinstance(sort_field, str) else sort_field
+        self.sort_field = unquote(sort_field) if isinstance(sort_field, str) else sort_field
 
     def apply(self, input: Stream) -> Stream:
         """Take the first of each partition, then the first of those."""
@@ -73,10 +73,10 @@ class FirstRows(Aggregator[list[TridentTuple]]):
 
     def complete(self, val: list[TridentTuple], collector: TridentCollector) -> None:
         """Emit the first ones, in order; equal ones in the order in which they came."""
-        for row in self._sorted(val)[: self.n]:
+        for row in self._sort_rows(val)[: self.n]:
             collector.emit(row.values)
 
-    def _sorted(self, rows: list[TridentTuple]) -> list[TridentTuple]:
+    def _sort_rows(self, rows: list[TridentTuple]) -> list[TridentTuple]:
         field = self.sort_field
         if field is None:
             return rows

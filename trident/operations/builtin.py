@@ -12,7 +12,7 @@ from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from operator import add
 from typing import Any
 
-from trident.fields import unquoted
+from trident.fields import unquote
 from trident.operations.interfaces import (
     Aggregator,
     BaseQueryFunction,
@@ -185,7 +185,7 @@ class Last(CombinerAggregator[Any]):
     def __init__(self, by: str | None = None) -> None:
         if by is not None and (not isinstance(by, str) or not by):
             raise TypeError(f"{type(self).__name__}(by={by!r}): by is the name of one of the input fields")
-        self.by = by and unquoted(by)
+        self.by = by and unquote(by)
 
     def init(self, tuple: TridentTuple) -> Any:
         """Return the value, or the fields as a dict; None where the tuple is skipped."""

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from trident.errors import TopologyError
 from trident.fields import normal_type
-from trident.operations.zones import checked_zone
+from trident.moments import checked_zone
 
 _BINARY = re.compile(r"[-+*/%&|<>=!]+")
 
@@ -23,7 +23,7 @@ def _operator(kind: str) -> Callable[[Expression, object], Expression]:
     return lambda self, other: _binary(kind, self, other)
 
 
-def _reflected(kind: str) -> Callable[[Expression, object], Expression]:
+def _reflected_operator(kind: str) -> Callable[[Expression, object], Expression]:
     return lambda self, other: _binary(kind, other, self)
 
 
@@ -54,13 +54,13 @@ class Expression:
 
     # ---- operators --------------------------------------------------------------------------------------------------
 
-    __add__, __radd__ = _operator("+"), _reflected("+")
-    __sub__, __rsub__ = _operator("-"), _reflected("-")
-    __mul__, __rmul__ = _operator("*"), _reflected("*")
-    __truediv__, __rtruediv__ = _operator("/"), _reflected("/")
+    __add__, __radd__ = _operator("+"), _reflected_operator("+")
+    __sub__, __rsub__ = _operator("-"), _reflected_operator("-")
+    __mul__, __rmul__ = _operator("*"), _reflected_operator("*")
+    __truediv__, __rtruediv__ = _operator("/"), _reflected_operator("/")
     __mod__ = _operator("%")
-    __and__, __rand__ = _operator("&"), _reflected("&")
-    __or__, __ror__ = _operator("|"), _reflected("|")
+    __and__, __rand__ = _operator("&"), _reflected_operator("&")
+    __or__, __ror__ = _operator("|"), _reflected_operator("|")
     __eq__, __ne__ = _operator("=="), _operator("!=")  # type: ignore[assignment]
     __lt__, __le__ = _operator("<"), _operator("<=")
     __gt__, __ge__ = _operator(">"), _operator(">=")
@@ -128,7 +128,7 @@ class Expression:
 
         `zone`: the time zone that decides, for a timestamp.
         """
-        options = (_one_of("date_trunc", unit, UNITS), zone and checked_zone("date_trunc", zone))
+        options = (_one_of("date_trunc", unit, UNITS), None if zone is None else checked_zone("date_trunc", zone))
         return Expression("date_trunc", (self,), options)
 
     def in_zone(self, zone: str) -> Expression:
@@ -206,8 +206,8 @@ class Expression:
 
     def regexp_replace(self, pattern: str, replacement: str) -> Expression:
         r"""The text with matches of a regular expression replaced; `\1` in the replacement is what its first group matched."""
-        options = (_pattern("regexp_replace", pattern), _text("regexp_replace", replacement))
-        return Expression("regexp_replace", (self,), options)
+        _pattern("regexp_replace", pattern, _text("regexp_replace", replacement))
+        return Expression("regexp_replace", (self,), (pattern, replacement))
 
     def replace(self, text: str, replacement: str) -> Expression:
         """The text with each occurrence of another text replaced."""
@@ -215,8 +215,8 @@ class Expression:
 
     def substring(self, start: int, length: int | None = None) -> Expression:
         """At most `length` characters from position `start` on, which begins at 0; all the rest without `length`."""
-        for one in (start, length):
-            if one is not None and (not isinstance(one, int) or isinstance(one, bool) or one < 0):
+        for one in (start, 0 if length is None else length):
+            if not isinstance(one, int) or isinstance(one, bool) or one < 0:
                 raise TopologyError(f"substring takes whole numbers of at least 0, got {one!r}")
         return Expression("substring", (self,), (start, length))
 
@@ -317,10 +317,14 @@ def _whole(call: str, number: object) -> int:
     return number
 
 
-def _pattern(call: str, pattern: str) -> str:
+def _pattern(call: str, pattern: str, replacement: str = "") -> str:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     try:
         re.compile(_text(call, pattern))
-    except re.error as error:
+        pc.replace_substring_regex(pa.array([""]), pattern, replacement)  # RE2 has no looking around, for one
+    except (re.error, ValueError) as error:
         raise TopologyError(f"{call}: {pattern!r} is not a regular expression: {error}") from None
     return pattern
 

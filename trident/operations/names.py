@@ -9,9 +9,9 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, fields_of_struct
-from trident.graph import Member
+from trident.graph import Aggregation
 from trident.operations.builtin import Count, First, Last, MapGet, Max, Min, SnapshotGet, Sum
-from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator
+from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator, function_name
 from trident.operations.several import Several
 from trident.roles import has
 from trident.tuples import TridentCollector, TridentTuple
@@ -40,11 +40,6 @@ def step_label(call: str, operation: Any, state: str | None = None) -> str:
     return label if state is None else f"{label}@{state}"
 
 
-def function_name(function: Any) -> str:
-    """Return a function's name; for a callable object without one, its class's."""
-    return str(getattr(function, "__name__", type(function).__name__))
-
-
 class MergedCombiner(CombinerAggregator[Any]):
     """Combines values that a combiner gave; the combiner is prepared where it made them."""
 
@@ -61,7 +56,7 @@ class MergedCombiner(CombinerAggregator[Any]):
         return self.combiner.zero()
 
 
-def merging_member(member: Member) -> Member:
+def merging_member(member: Aggregation) -> Aggregation:
     """Return the member of an aggregate that merges what a combiner's own member gave in part."""
     return replace(member, inputs=member.outputs, aggregator=_merging(member.aggregator))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
 from itertools import repeat
@@ -18,7 +18,8 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.extras import needs_package
-from trident.fields import Fields, is_nested, struct_type, unquoted
+from trident.fields import Fields, is_nested, struct_type, unquote
+from trident.graph import Aggregation
 from trident.operations.builtin import Count, Min, Sum, at_least, sums
 from trident.operations.interfaces import CombinerAggregator
 from trident.roles import has
@@ -103,17 +104,17 @@ class Avg(WideAggregator):
         if not count:
             return self.zero()
         if self._digits is None:
-            return (total / count, total if isinstance(total, float) else self._turned(total), count)
+            return (total / count, total if isinstance(total, float) else self._wrap_around(total), count)
         mean = _DIVIDING.divide(total, Decimal(count)) if total else Decimal(0)
         try:
-            return (_DIGITS.quantize(mean, self._digits), self._turned(total), count)
+            return (_DIGITS.quantize(mean, self._digits), self._wrap_around(total), count)
         except InvalidOperation:
             raise ValueError(
                 f"Avg({self.of[0]!r}): the mean {mean:f} does not fit its 38 digits, of which {-self._digits.adjusted()} are "
                 "behind the point; make the field a decimal with fewer digits behind the point before it"
             ) from None
 
-    def _turned(self, total: Any) -> Any:
+    def _wrap_around(self, total: Any) -> Any:
         """Return a sum as it is remembered, within its type."""
         if -self._turn <= 2 * total < self._turn:
             return total
@@ -217,7 +218,7 @@ class CountDistinct(WideAggregator):
     """
 
     def __init__(self, field: str, approximate: bool = False, most: int = 10_000) -> None:
-        self.of, self.approximate, self.most = (field,), approximate, most
+        self.of, self.approximate, self.most = (field,), approximate, _how_many(self, most)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         _refuse_nested(self, inputs, 0)
@@ -232,14 +233,14 @@ class CountDistinct(WideAggregator):
         if not self.approximate:
             return (1, [_canonical(tuple[0])])
         sketch = _sketches().hll_sketch(_LG_K)
-        sketch.update(_hashed(tuple[0]))
+        sketch.update(_sketch_form(tuple[0]))
         return (1, sketch.serialize_compact())
 
     def combine(self, val1: Values, val2: Values) -> Values:
         if not val1[0] or not val2[0]:
             return val1 if val1[0] else val2
         if self.approximate:
-            return self._united(val1[1], val2[1])
+            return self._unite_sketches(val1[1], val2[1])
         values = sorted({*map(_Distinct, val1[1]), *map(_Distinct, val2[1])})
         if len(values) > self.most:
             raise ValueError(
@@ -251,7 +252,7 @@ class CountDistinct(WideAggregator):
     def zero(self) -> Values:
         return (0, b"" if self.approximate else [])
 
-    def _united(self, one: bytes, other: bytes) -> Values:
+    def _unite_sketches(self, one: bytes, other: bytes) -> Values:
         library = _sketches()
         union = library.hll_union(_LG_K)
         for data in (one, other):
@@ -292,9 +293,7 @@ class TopN(WideAggregator):
     """
 
     def __init__(self, n: int, field: str, by: str | None = None) -> None:
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise ValueError(f"TopN takes how many values to keep, at least 1; got {n!r}")
-        self.n, self.of = n, _distinct(field, by or field)
+        self.n, self.of = _how_many(self, n), _distinct(field, by or field)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         _refuse_nested(self, inputs, -1)
@@ -317,7 +316,7 @@ class Collect(WideAggregator):
     """The values of one field as an array, in the order in which they come, nulls skipped: the first `most` of them."""
 
     def __init__(self, field: str, most: int = 1_000) -> None:
-        self.of, self.most = (field,), most
+        self.of, self.most = (field,), _how_many(self, most)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         return Fields.of([name], [f"array<{inputs.types[0]}>"])
@@ -330,6 +329,12 @@ class Collect(WideAggregator):
 
     def zero(self) -> Values:
         return ([],)
+
+
+def _how_many(aggregator: WideAggregator, values: Any) -> int:
+    if not isinstance(values, int) or isinstance(values, bool) or values < 1:
+        raise ValueError(f"{type(aggregator).__name__} takes how many values to keep, at least 1; got {values!r}")
+    return values
 
 
 def _in_order(row: tuple[Any, ...]) -> tuple[bool, Any]:
@@ -345,10 +350,14 @@ def _canonical(value: Any) -> Any:
     return value + 0.0 if isinstance(value, float) else value  # no -0.0
 
 
-def _hashed(value: Any) -> str | int | float:
+def _sketch_form(value: Any) -> str | int | float:
     """Return a value as a sketch takes it; of values that are equal always the same."""
+    if isinstance(value, Decimal):
+        return repr(_DIGITS.normalize(value))
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return repr(value.astimezone(UTC))  # not as the zone that a release of Arrow gives it calls itself
     if isinstance(value, bool | bytes) or not isinstance(value, str | int | float):
-        return repr(value.normalize() if isinstance(value, Decimal) else value)
+        return repr(value)
     return math.nan if value != value else _canonical(value)
 
 
@@ -366,24 +375,19 @@ def _sketches() -> Any:
 # ---- several of them ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Aggregation):
     """One of several aggregates: what it is given, and its fields of the value."""
-
-    inputs: Fields
-    aggregator: Any
-    outputs: Fields
 
     @property
     def is_wide(self) -> bool:
         """Whether it gives all of its fields itself."""
         return isinstance(self.aggregator, WideAggregator)
 
-    def combined(self, ones: Sequence[Values], others: Sequence[Values]) -> Sequence[Values]:
+    def combine_many(self, ones: Sequence[Values], others: Sequence[Values]) -> Sequence[Values]:
         """Combine many values of it, each side a list for each field."""
         if self.is_wide:
             wide: WideAggregator = self.aggregator
-            return wide.combine_all(self._begun(ones), self._begun(others))
+            return wide.combine_all(self._fill_beginnings(ones), self._fill_beginnings(others))
         combine, (one,), (other,) = self.aggregator.combine, ones, others
         if type(self.aggregator) in (Sum, Count) and None not in one and None not in other:
             return [sums(one, other)]
@@ -391,14 +395,14 @@ class Part:
             return [list(map(combine, one, other))]
         return [[b if a is None else a if b is None else combine(a, b) for a, b in zip(one, other, strict=True)]]
 
-    def _begun(self, values: Sequence[Values]) -> Sequence[Values]:
+    def _fill_beginnings(self, values: Sequence[Values]) -> Sequence[Values]:
         """Return values of which none lacks what is remembered: a key that is older than the aggregate begins with nothing."""
         if None not in values[-1]:
             return values
         rows = (self.aggregator.zero() if row[-1] is None else row for row in zip(*values, strict=True))
         return list(zip(*rows, strict=True))
 
-    def named(self, given: Any) -> Mapping[str, Any]:
+    def values_by_name(self, given: Any) -> Mapping[str, Any]:
         """Return what the aggregator gave, by the names of its fields."""
         return dict(zip(self.outputs.names, given if self.is_wide else [given], strict=True))
 
@@ -416,7 +420,7 @@ class Several(CombinerAggregator[dict[str, Any]]):
         return ", ".join(f"{name}({of})" if of else name for name, of in shown)
 
     def init(self, tuple: TridentTuple) -> dict[str, Any]:
-        return self._joined(
+        return self._value_of_parts(
             part.aggregator.init(TridentTuple(part.inputs, (*(tuple[name] for name in part.inputs.names),)))
             for part in self.parts
         )
@@ -430,11 +434,11 @@ class Several(CombinerAggregator[dict[str, Any]]):
         columns: list[Sequence[Any]] = []
         for part in self.parts:
             sides = [[list(map(itemgetter(name), values)) for name in part.outputs.names] for values in (vals1, vals2)]
-            columns += part.combined(*sides)
+            columns += part.combine_many(*sides)
         return structs([name for part in self.parts for name in part.outputs.names], columns)
 
     def zero(self) -> dict[str, Any]:
-        return self._joined(part.aggregator.zero() for part in self.parts)
+        return self._value_of_parts(part.aggregator.zero() for part in self.parts)
 
     def prepare(self, conf: Mapping[str, Any], context: Any) -> None:
         for part in self.parts:
@@ -446,10 +450,10 @@ class Several(CombinerAggregator[dict[str, Any]]):
             if has(part.aggregator, "cleanup"):
                 part.aggregator.cleanup()
 
-    def _joined(self, given: Any) -> dict[str, Any]:
+    def _value_of_parts(self, given: Any) -> dict[str, Any]:
         value: dict[str, Any] = {}
         for part, one in zip(self.parts, given, strict=True):
-            value.update(part.named(one))
+            value.update(part.values_by_name(one))
         return value
 
 
@@ -506,7 +510,7 @@ def fields_read(aggregator: Any) -> tuple[str, ...]:
     if isinstance(aggregator, Mapping):
         read = [Fields(one[0]).names if isinstance(one, tuple) else fields_read(one) for one in aggregator.values()]
         return tuple(dict.fromkeys(name for names in read for name in names))
-    return tuple(map(unquoted, aggregator.of)) if isinstance(aggregator, Sum | Min | WideAggregator) else ()
+    return tuple(map(unquote, aggregator.of)) if isinstance(aggregator, Sum | Min | WideAggregator) else ()
 
 
 def refuse_other_fields(aggregator: Any, inputs: Fields, stream: str) -> None:

@@ -149,7 +149,7 @@ def _trim(node: SqlNode) -> Expression:
 
 
 def _part(part: str) -> Rule:
-    return lambda node: node.undated("this").date_part(part)
+    return lambda node: node.without_date_cast("this").date_part(part)
 
 
 def _named_part(node: SqlNode, name: str, value: Expression) -> Expression:

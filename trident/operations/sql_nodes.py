@@ -56,7 +56,7 @@ class SqlNode:
     def inner(self, part: Any) -> SqlNode:
         return SqlNode(part, self._rules)
 
-    def undated(self, name: str) -> Expression:
+    def without_date_cast(self, name: str) -> Expression:
         """Return the expression that a part is without the cast to a date that sqlglot has put around it."""
         made = self.node(name)
         return made.of("this") if made.kind == "TsOrDsToDate" and not made.has("safe") else made.expression()
@@ -141,12 +141,12 @@ def spark_pattern(pattern: str) -> str:
             raise SqlError(
                 f"{pattern!r} is not a regular expression that means the same in RE2, from character {at + 1} on"
             )
-        made.append(_written(unit[0]) + times[0])
+        made.append(_unit_for_re2(unit[0]) + times[0])
         at = times.end()
     return "".join(made)
 
 
-def _written(unit: str) -> str:
+def _unit_for_re2(unit: str) -> str:
     if unit.startswith("["):
         return unit.replace(r"\s", _SPACES)
     return {".": f"[^{_LINE_ENDS}]", r"\s": f"[{_SPACES}]", r"\S": f"[^{_SPACES}]"}.get(unit, unit)

@@ -78,11 +78,11 @@ class Evolving:
         if MEMBERS in known and MEMBERS in own:
             self._members()
         elif any(known.get(fact) != own.get(fact) for fact in ("value", "by", "of")):
-            self._refuse("by", _shown(known), _shown(own), _BESIDE)
+            self._refuse("by", _aggregate_text(known), _aggregate_text(own), _BESIDE)
         if migrates and (self.refused or self._widens):
             self.taken, self.refused, self._migrates = [f"{self._what}: values are migrated by its function"], [], True
 
-    def recorded(self, attempt: int, first: int) -> dict[str, Any]:
+    def facts_to_record(self, attempt: int, first: int) -> dict[str, Any]:
         """Return what the log is to know of the state: former types up to `attempt`, new aggregates from batch `first` on."""
         known, own = self._known, dict(self._own)
         if self.refused:  # and taken as it is
@@ -102,13 +102,13 @@ class Evolving:
 
     def _former_types(self, attempt: int) -> list[Any]:
         """Return the former types of the values, the last of them up to an attempt, under the names of now."""
-        known = list(map(_padded, self._known.get(FORMER, ())))
+        known = list(map(_triple, self._known.get(FORMER, ())))
         if self._migrates:
             return [*([until, type_, None] for until, type_, _ in known), [attempt, type_of(self._known), None]]
-        former = [[until, type_, None if of is None else self._composed(of)] for until, type_, of in known]
+        former = [[until, type_, None if of is None else self._compose_names(of)] for until, type_, of in known]
         return [*former, [attempt, type_of(self._known), self._names]] if self._changes_values() else former
 
-    def _composed(self, of: Mapping[str, str | None]) -> dict[str, str | None]:
+    def _compose_names(self, of: Mapping[str, str | None]) -> dict[str, str | None]:
         return {new: None if old is None else of.get(old) for new, old in self._names.items()}
 
     def _changes_values(self) -> bool:
@@ -222,7 +222,7 @@ class Evolving:
 
     def _compare_member(self, name: str, old: str) -> None:
         (was, of, outputs), (is_, over, fields) = self._known[MEMBERS][old], self._own[MEMBERS][name]
-        if (was, _renamed(of, over, self._fields)) != (is_, _names(over)) or len(outputs) != len(fields):
+        if (was, _current_names(of, over, self._fields)) != (is_, _names(over)) or len(outputs) != len(fields):
             call, calls = f"{was}({', '.join(of)})", f"{is_}({', '.join(over)})"
             self._refuse(repr(name), call, calls, self._remedy(name, old))
             return
@@ -259,7 +259,7 @@ class Evolving:
 
 def evolution_of(facts: Mapping[str, Any]) -> Evolution | None:
     """Return how a state is stored of which the log is to know these facts; None: as it is declared."""
-    former, declared, name = list(map(_padded, facts.get(FORMER, ()))), type_of(facts) or None, facts.get(STORED_UNDER)
+    former, declared, name = list(map(_triple, facts.get(FORMER, ()))), type_of(facts) or None, facts.get(STORED_UNDER)
     if not former and STORED_AS not in facts:
         return None if name is None else Evolution((), None, None, (), None, name)
     width = len(facts["key"])
@@ -294,7 +294,7 @@ def type_of(facts: Mapping[str, Any]) -> str:
     return named_type(facts["value"][0])[1] if facts["value"] else ""
 
 
-def _padded(former: Sequence[Any]) -> Sequence[Any]:
+def _triple(former: Sequence[Any]) -> Sequence[Any]:
     return former if len(former) > 2 else [*former, None]
 
 
@@ -302,14 +302,14 @@ def _names(fields: Sequence[str]) -> list[str]:
     return [named_type(field)[0] for field in fields]
 
 
-def _renamed(of: Sequence[str], over: Sequence[str], rename: Mapping[str, str]) -> list[str]:
+def _current_names(of: Sequence[str], over: Sequence[str], rename: Mapping[str, str]) -> list[str]:
     """Return the names of former fields as they are called now."""
     now = _names(over)
     return [rename[one] if one not in now and rename.get(one) in now else one for one in _names(of)]
 
 
 def _is_same(known: Sequence[Any], own: Sequence[Any], rename: Mapping[str, str]) -> bool:
-    return known[0] == own[0] and _renamed(known[1], own[1], rename) == _names(own[1])
+    return known[0] == own[0] and _current_names(known[1], own[1], rename) == _names(own[1])
 
 
 def renaming(old: str, new: str) -> str:
@@ -317,5 +317,5 @@ def renaming(old: str, new: str) -> str:
     return f'if it has another name and is the same: TridentTopology(…, rename={{"{old}": "{new}"}})'
 
 
-def _shown(facts: Mapping[str, Any]) -> str:
+def _aggregate_text(facts: Mapping[str, Any]) -> str:
     return f"{facts.get('by')}({', '.join(facts.get('of') or ())}) as ({', '.join(facts.get('value') or ())})"

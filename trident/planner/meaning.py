@@ -117,7 +117,7 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
             evolving = Evolving(name, known, states[name], now.rename, name in now.migrating, fields)
             taken += evolving.taken
             refused += evolving.refused
-            states[name] = evolving.recorded(attempt, first)
+            states[name] = evolving.facts_to_record(attempt, first)
             if not evolving.refused and (evolution := evolution_of(states[name])) is not None:
                 evolutions[name] = evolution
     refused += _under_other_names(before.states, now.states)
@@ -241,8 +241,7 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
         "streams": sorted(spout.id for spout in graph.sources_of(node.id)),
     }
     if isinstance(node, WindowNode):
-        member = node.member
-        facts |= {"key": node.group.typed, "value": node.value.typed, "by": operation_name(member.aggregator)}
+        facts |= {"key": node.group.typed, "value": node.value.typed, "by": operation_name(node.member.aggregator)}
         facts["window"] = str(node.config)
     elif isinstance(node, JoinWithinNode):
         left, right = node.sides
@@ -254,7 +253,7 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
 
 def _members(aggregation: Aggregation, of: list[str], value: list[str]) -> dict[str, list[Any]]:
     """Return of each aggregate in a value, by its name: what it is, over which fields, and the fields that it has."""
-    aggregator, output = aggregation.aggregator, aggregation.output
+    aggregator, output = aggregation.aggregator, aggregation.outputs
     if isinstance(aggregator, Several):
         parts = aggregator.parts
         return {

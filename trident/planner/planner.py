@@ -33,7 +33,7 @@ from trident.graph import (
     StateNode,
     WindowNode,
 )
-from trident.planner.plan import Exchange, Fragment, Plan, Sink, Step, keeping, kept_by, most_kept, partitions_of_state
+from trident.planner.plan import Exchange, Fragment, Plan, Sink, Step, kept_by, most_kept, partitions_of_state
 
 
 def make_plan(graph: Graph) -> Plan:
@@ -74,7 +74,9 @@ def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:
     exchanges: dict[str, Exchange] = {}
     kept: dict[str, int] = {}
     for node in reversed([node for node in graph.nodes if is_entry(graph, node)]):
-        fragment = keeping(fragment_of(graph, node, exchanges), kept)
+        fragment = fragment_of(graph, node, exchanges)
+        sinks = tuple(replace(sink, kept=kept.get(sink.target, 0)) for sink in fragment.sinks)
+        fragment = replace(fragment, sinks=sinks)
         kept[node.id] = kept_by(graph, node, fragment)
         width = width_of(graph, node, fragment)
         if isinstance(node, ExchangeNode):
@@ -230,7 +232,7 @@ def is_entry(graph: Graph, node: Node) -> bool:
 
 def fragment_of(graph: Graph, entry: Node, exchanges: Mapping[str, Exchange]) -> Fragment:
     """Return the fragment that begins at an entry; `exchanges` are those behind it."""
-    inner = [_inside(node, reached) for node, reached in _reached(graph, entry) if not is_entry(graph, node)]
+    inner = [_inside(node, reached) for node, reached in _walk_fragment(graph, entry) if not is_entry(graph, node)]
     sinks = tuple(
         _sink(node, port, source, exchanges)
         for source in [entry, *inner]
@@ -262,7 +264,7 @@ def inputs_of(node: ExchangeNode, fragment: Fragment) -> tuple[Fields, ...]:
     )
 
 
-def _reached(graph: Graph, entry: Node) -> Iterator[tuple[Node, set[str]]]:
+def _walk_fragment(graph: Graph, entry: Node) -> Iterator[tuple[Node, set[str]]]:
     """Iterate over the nodes of the entry's fragment, parents before children, each with the nodes reached before it."""
     reached = {entry.id}
     for node in graph.nodes:
@@ -329,7 +331,7 @@ def _reads(node: Node, port: int, needed: set[str]) -> set[str]:
     if isinstance(node, MapNode):
         return set(node.inputs.names)
     if isinstance(node, SelectNode):
-        return {name for expression in node.needed(needed).values() for name in expression.fields()}
+        return {name for expression in node.expressions_for(needed).values() for name in expression.fields()}
     if isinstance(node, AggregateNode):
         return {*node.group.names, *(name for member in node.members for name in member.inputs.names)}
     if isinstance(node, MergeNode):

@@ -16,14 +16,14 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
 from trident.config import Config
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import TransactionLog
 from trident.errors import FencedError, StoreAwayError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.naming import amount
 from trident.notebook import RunningGlance
 from trident.observe.at_work import AtWork
-from trident.observe.batch_committed import Placement, RecentBatches, summed
+from trident.observe.batch_committed import Placement, RecentBatches, sum_lags
 from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
 from trident.observe.events import WHOLE_TOPOLOGY, ReportedError, TopologyStarted, TopologyTerminated
 from trident.observe.monitoring import Monitoring
@@ -187,7 +187,7 @@ class Drive:
         usual_s = sum(each.phases.total for each in recent) / len(recent) if recent else 0.0
         batch = self.loop.at_work(moved)
         sources, _ = self.progress.sources()
-        lags = summed(Lag(**each["lag"]) for each in sources if each["lag"])
+        lags = sum_lags(Lag(**each["lag"]) for each in sources if each["lag"])
         left = " and ".join(amount(*each) for each in lags if each.amount)
         return AtWork(
             self.clock.monotonic() - moved,
@@ -281,7 +281,7 @@ class TopologyFigures:
         return operations_of_plan(self._drive.graph, opened.plan, opened.executors, slots), edges_of_plan(opened.plan)
 
     @cached_property
-    def _described(self) -> list[dict[str, Any]]:
+    def _descriptions(self) -> list[dict[str, Any]]:
         from trident.explain.text import describe
 
         return describe(self._drive.graph)
@@ -298,7 +298,7 @@ class TopologyFigures:
             {
                 "id": letter.id,
                 "step": letter.failure.step,
-                "tuple": _shown(letter.failure.row),
+                "tuple": _without_secrets(letter.failure.row),
                 "error": redacted(letter.failure.cause),
             }
             for letter in letters
@@ -307,7 +307,7 @@ class TopologyFigures:
     def ask_for_letters(self, names: Sequence[str], reason: str | None) -> None:
         """Have dead letters put back, or for a reason discarded; `ValueError` if one of that id does not wait."""
         log, letters = self._opened.log.state, self._opened.letters
-        letters.request(log, ranges_by_batch(letters.named(log, names)), reason=reason)
+        letters.request(log, ranges_by_batch(letters.waiting_letters(log, names)), reason=reason)
 
     def status(self) -> TopologyStatus:
         drive, config = self._drive, self._drive.config
@@ -327,10 +327,10 @@ class TopologyFigures:
             "rates": batches.rates(),
             "phases": batches.phases(),
             "sources": sources,
-            "lags": [each._asdict() for each in summed(Lag(**each["lag"]) for each in sources if each["lag"])],
+            "lags": [each._asdict() for each in sum_lags(Lag(**each["lag"]) for each in sources if each["lag"])],
             "lagTrend": drive.totals.series.lag(self._clock_now),
             "health": {
-                **{key: _shown(status[key]) for key in _OF_HEALTH},
+                **{key: _without_secrets(status[key]) for key in _OF_HEALTH},
                 "leftOut": batches.left_out(self._over_time),
                 "fenced": isinstance(error, FencedError),
                 "error": None if error is None else redacted(describe(error)),
@@ -361,7 +361,7 @@ class TopologyFigures:
         """Return what is known of the states now: how exact, where each commits, and which batch changed it last."""
         last = _last_commits(self._opened.log.state)
         entries = []
-        for described in self._described:
+        for described in self._descriptions:
             name = described["state"]
             placed, (txid, at_ms) = self._opened.placements.get(name), last.get(name, (None, None))
             streams = [each["guarantee"] for each in described["streams"].values()]
@@ -382,7 +382,7 @@ class TopologyFigures:
         return entries
 
 
-def _shown(value: Any) -> Any:
+def _without_secrets(value: Any) -> Any:
     return redacted(value) if isinstance(value, str) else value
 
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from trident.config import Config
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.errors import TridentError
 from trident.graph import Graph
 from trident.notebook import show

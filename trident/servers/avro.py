@@ -124,7 +124,7 @@ def _decoder(schema: str, registry: Registry | None) -> Callable[[bytes], dict[s
     fetch = registry
 
     @lru_cache(maxsize=256)
-    def written(number: int) -> Any:
+    def writer_schema(number: int) -> Any:
         try:
             return fastavro.parse_schema(json.loads(fetch(number)))
         except Exception as error:
@@ -133,7 +133,7 @@ def _decoder(schema: str, registry: Registry | None) -> Callable[[bytes], dict[s
     def decode(value: bytes) -> dict[str, Any]:
         if len(value) < 5 or value[0] != _MAGIC:
             raise ValueError("it does not begin with the number of a schema; leave registry out if values have none")
-        return _record(fastavro, value[5:], written(int.from_bytes(value[1:5], "big")), own)
+        return _record(fastavro, value[5:], writer_schema(int.from_bytes(value[1:5], "big")), own)
 
     return decode
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from trident.errors import ConfigError
+from trident.redaction import redacted
 
 # A slash may have been lost where the text was taken for a path.
 _ZOOKEEPER = re.compile(r"zookeeper:/", re.IGNORECASE)
@@ -20,6 +21,7 @@ LIKE = f"zookeeper://HOST:PORT/PATH, {_POSTGRES_LIKE}, {_OBJECTS_LIKE} (gs, az, 
 """The addresses that there are, for messages."""
 
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_NO_PORT = re.compile(r":(?!\d*(?:,|$))")
 _PORT, _LAST_PORT = 2181, 65535
 
 
@@ -115,8 +117,18 @@ def _server(host: str, address: str, what: str) -> str:
         )
     match = _HOST.fullmatch(host)
     if match is None or (match[1] is not None and not 0 < int(match[1]) <= _LAST_PORT):
-        raise ConfigError(f"{what}={address!r}: {host!r} is not a server; give HOST:PORT, as in {_ZOOKEEPER_LIKE}")
+        raise ConfigError(
+            f"{what}={redacted(address)!r}: {host!r} is not a server; give HOST:PORT, as in {_ZOOKEEPER_LIKE}"
+        )
     return host if match[1] else f"{host}:{_PORT}"
+
+
+def _split(url: str, address: str, like: str) -> SplitResult:
+    """Return the parts of a URL, which ends with its query; `ConfigError` if it is none."""
+    try:
+        return urlsplit(url, allow_fragments=False)
+    except ValueError as error:
+        raise ConfigError(f"log_dir={redacted(address)!r}: {error}; give an address as {like}") from error
 
 
 @dataclass(frozen=True)
@@ -133,18 +145,21 @@ class PostgresAddress:
     @staticmethod
     def of(address: str) -> PostgresAddress:
         """Read an address; `ConfigError` if it is none."""
-        url = urlsplit(_POSTGRES.sub("postgresql://", address, count=1))
+        url = _split(_POSTGRES.sub("postgresql://", address, count=1), address, _POSTGRES_LIKE)
         query = parse_qsl(url.query, keep_blank_values=True)
-        if url.password is not None or any(name in ("password", "sslpassword") for name, _ in query):
+        # A slash that is not quoted ends user and password too early.
+        has_password = url.password is not None or ("@" in url.path and _NO_PORT.search(url.netloc))
+        if has_password or any(name in ("password", "sslpassword") for name, _ in query):
             raise ConfigError(
                 "log_dir: the address of a log in PostgreSQL must have no password in it, because it is shown in logs. "
                 "Give it in PGPASSWORD, or in the file that PGPASSFILE names"
             )
         names = [value for name, value in query if name == "topology"]
         if len(names) != 1 or not names[0] or "\0" in names[0]:
-            raise ConfigError(f"log_dir={address!r}: name the log, as in {_POSTGRES_LIKE}")
+            raise ConfigError(f"log_dir={redacted(address)!r}: name the log, as in {_POSTGRES_LIKE}")
         rest = urlencode([one for one in query if one[0] != "topology"], quote_via=quote)
-        return PostgresAddress(url._replace(query=rest).geturl(), names[0])
+        # Not `geturl`, which drops the slashes before no host: that is the socket of this machine.
+        return PostgresAddress(f"postgresql://{url.netloc}{url.path}{f'?{rest}' if rest else ''}", names[0])
 
     def __str__(self) -> str:
         return f"{self.url}{'&' if '?' in self.url else '?'}topology={quote(self.topology)}"
@@ -160,13 +175,8 @@ class ObjectAddress:
     def of(address: str) -> ObjectAddress:
         """Read an address; `ConfigError` if it is none."""
         text = _OBJECTS.sub(lambda found: f"{found[1].lower()}://", address, count=1)
-        url = urlsplit(text)
-        if (
-            url.password is not None
-            or (url.username is not None and url.scheme != "abfss")
-            or url.query
-            or url.fragment
-        ):
+        url = _split(text, address, _OBJECTS_LIKE)
+        if url.password is not None or (url.username is not None and url.scheme != "abfss") or url.query or "#" in text:
             raise ConfigError(
                 "log_dir: an address in an object store must have neither credentials nor options in it, because it is "
                 "shown in logs. Give them in the environment (AWS_…, GOOGLE_…, AZURE_…)"

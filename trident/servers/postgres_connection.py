@@ -38,9 +38,9 @@ class PostgresConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         """Consume a generator of psycopg's, which is resumed with 0 every tenth of a second without an answer."""
-        return super().wait(self._limited(gen), *args, **options)
+        return super().wait(self._limit_wait(gen), *args, **options)
 
-    def _limited(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    def _limit_wait(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         heard, ready = time.monotonic(), None
         try:
             while True:

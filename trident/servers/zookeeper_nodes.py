@@ -66,14 +66,14 @@ class ZooKeeperNodes(ABC):
         """Return the error of a session that no server answered."""
 
     @abstractmethod
-    def refused(self) -> TridentError:
+    def refusal_error(self) -> TridentError:
         """Return the error of a request that the access control refuses."""
 
     @abstractmethod
     def check_patience(self, since: float) -> None:
         """Raise an error if a request that has had no answer since then is not to wait any longer."""
 
-    def answered(self) -> None:  # noqa: B027  not all sessions say when they wait
+    def note_answer(self) -> None:  # noqa: B027  not all sessions say when they wait
         """Take note that a request has its answer."""
 
     @property
@@ -124,15 +124,15 @@ class ZooKeeperNodes(ABC):
             self._check(since)
             try:
                 value = self._once(request, since)
-                self.answered()
+                self.note_answer()
                 return value, repeated
             except (NoAuthError, AuthFailedError) as error:
-                raise self.refused() from error
+                raise self.refusal_error() from error
             except lost:
                 repeated = True
                 time.sleep(_PAUSE_S)  # kazoo reports the loss a moment after its requests have failed
             except KazooException as error:
-                raise self._failed(error) from error
+                raise self._request_error(error) from error
 
     def close(self) -> None:
         """End the session. Its ephemeral nodes go at once, or after its timeout if no server answers."""
@@ -210,9 +210,9 @@ class ZooKeeperNodes(ABC):
             case exceptions.NoChildrenForEphemeralsError():
                 return "ephemeral"
             case exceptions.NoAuthError():
-                raise self.refused()
+                raise self.refusal_error()
             case _:
-                raise self._failed(cause)
+                raise self._request_error(cause)
 
     def _is_done(self, last: Step, before: int) -> bool:
         """Whether the last step of a transaction was made after the change `before`, by a try whose answer was lost."""
@@ -224,7 +224,7 @@ class ZooKeeperNodes(ABC):
             return bool(last.version is not None and stat.version == last.version + 1 and stat.mzxid > before)
         return bool(stat.czxid > before and stat.ephemeralOwner == (self.id if last.ephemeral else 0))
 
-    def _failed(self, error: Exception) -> TridentError:
+    def _request_error(self, error: Exception) -> TridentError:
         return self.error(f"{self.what}: ZooKeeper refuses a request: {error!r}")
 
     def _end(self) -> None:

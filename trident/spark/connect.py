@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import sys
 import types
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from trident.errors import ConfigError, EnvironmentProblem, describe
+from trident.spark.environment import is_spark_on, unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,11 +30,9 @@ _GO_ON = "Nothing is lost: get a new session, and start again with the same log 
 PAGE = "docs/deploying.md#spark-connect"
 _SCHEME, _PORT, _SERVER = "sc://", 15002, "SPARK_REMOTE"
 _DEFAULT_SHUFFLE = 200  # Spark's own, which is far too many tasks for a batch
-_CONNECT_TIMEOUT_S = 5.0
 
 
 def is_connect(of: Any) -> bool:
-    """Whether a DataFrame or a session is one of Spark Connect."""
     return type(of).__module__.startswith("pyspark.sql.connect")
 
 
@@ -70,7 +68,7 @@ def check_lasting(folder: str, variables: Mapping[str, str] = os.environ) -> Non
         )
 
 
-def _unpickled(data: bytes) -> Any:
+def _call_unpickled(data: bytes) -> Any:
     """Call the function that is pickled first with what is pickled behind it."""
     import pickle
     import sys
@@ -87,7 +85,7 @@ def _unpickled(data: bytes) -> Any:
     return make(*given)
 
 
-unpickled = types.FunctionType(_unpickled.__code__, {"__builtins__": __builtins__})
+unpickled = types.FunctionType(_call_unpickled.__code__, {"__builtins__": __builtins__})
 """Makes what was pickled, on a server that may lack Trident; so it is itself pickled whole, as of the main module."""
 unpickled.__module__ = "__main__"
 
@@ -102,14 +100,12 @@ def server_of(master: str | None, conf: Mapping[str, str]) -> str | None:
         return asked
     if asked or ("pyspark" not in sys.modules and _SERVER not in os.environ):
         return None
-    from pyspark import SparkContext
     from pyspark.sql.utils import is_remote
 
     if is_remote():
         return ""
-    running = SparkContext._active_spark_context is not None  # noqa: SLF001  PySpark has no public question
     found = os.environ.get(_SERVER, "")
-    return found if found.startswith(_SCHEME) and not running else None
+    return found if found.startswith(_SCHEME) and not is_spark_on() else None
 
 
 def connect_session(server: str, conf: Mapping[str, str]) -> tuple[SparkSession, bool]:
@@ -173,14 +169,15 @@ def check_server(server: str) -> None:
     """Connect to a server; PySpark itself would try for ten minutes.
 
     Raises `EnvironmentProblem`: nothing answers there. The address is shown without its parameters, which may hold a token.
+    Raises `ConfigError`: it is no address.
     """
-    found = urlsplit(server)
-    address = found.hostname or "", found.port or _PORT
     try:
-        with socket.create_connection(address, _CONNECT_TIMEOUT_S):
-            return
-    except OSError as error:
+        found = urlsplit(server)
+        host, port = found.hostname or "", found.port or _PORT
+    except ValueError as error:
+        raise ConfigError(f"the address of Spark Connect is none: {error}; give it as sc://HOST:{_PORT}") from error
+    if problem := unreachable(host, port):
         raise EnvironmentProblem.of_now(
-            f"no server of Spark Connect answers at sc://{address[0]}:{address[1]} ({describe(error)}). Is that its address? "
-            f"Start one with Spark's sbin/start-connect-server.sh; it answers on port {_PORT} unless it is told another one"
-        ) from error
+            f"no server of Spark Connect answers at sc://{host}:{port} ({problem}). Is that its address? Start one with "
+            f"Spark's sbin/start-connect-server.sh; it answers on port {_PORT} unless it is told another one"
+        )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 MINIMUM_JAVA = 17
 _ANSWER_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
-_MASTER = re.compile(r"^\s*spark\.master[\s=]+(\S+)", re.MULTILINE)
+_MASTER = re.compile(r"^\s*spark\.master[\s=:]+(\S+)", re.MULTILINE)
 _INSTALL = (
     f"Install a Java runtime of version {MINIMUM_JAVA} or newer (Debian and Ubuntu: `apt-get install "
     f"openjdk-{MINIMUM_JAVA}-jre-headless`; Fedora: `dnf install java-{MINIMUM_JAVA}-openjdk-headless`; macOS: "
@@ -140,13 +142,28 @@ def master_of(asked: str | None) -> str:
     if os.environ.get("PYSPARK_GATEWAY_PORT"):  # under spark-submit the JVM is there, and has read all that may say it
         SparkContext._ensure_initialized()  # noqa: SLF001  as above
         return SparkConf(_jvm=SparkContext._jvm).get("spark.master") or ""  # noqa: SLF001  as above
-    said = re.search(r"--master[\s=]+(\S+)", os.environ.get("PYSPARK_SUBMIT_ARGS", "")) or _MASTER.search(_defaults())
-    return said[1] if said else os.environ.get("MASTER") or "local[*]"
+    said = _submit_options("--master") or [
+        value
+        for name, _, value in (pair.partition("=") for pair in _submit_options("--conf", "-c"))
+        if name == "spark.master"
+    ]
+    return (said or _MASTER.findall(_defaults()) or [os.environ.get("MASTER") or "local[*]"])[-1]
+
+
+def _submit_options(*names: str) -> list[str]:
+    """Return what PYSPARK_SUBMIT_ARGS gives an option of spark-submit, as `--name value` or `--name=value`."""
+    words = [
+        part
+        for word in shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+        for part in (word.split("=", 1) if word.startswith("--") else [word])
+    ]
+    return [value for name, value in pairwise(words) if name in names]
 
 
 def _defaults() -> str:
-    folder = conf_folder()
-    path = None if folder is None else folder / "spark-defaults.conf"
+    """Return the text of the file with Spark's own settings."""
+    folder, files = conf_folder(), _submit_options("--properties-file")
+    path = Path(files[-1]) if files else None if folder is None else folder / "spark-defaults.conf"
     return path.read_text(encoding="utf-8", errors="replace") if path is not None and path.is_file() else ""
 
 
@@ -172,15 +189,22 @@ def check_master(master: str) -> None:
     problems = []
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S):
-                return
-        except (OSError, ValueError) as error:
-            problems.append(f"{address}: {describe(error)}")
+        if not (problem := unreachable(host.strip("[]"), port)):
+            return
+        problems.append(f"{address}: {problem}")
     raise EnvironmentProblem.of_now(
         f"no Spark master answers at {master} ({'; '.join(problems)}). Is that its address? The master shows it at the top of "
         "its page, as in spark://host:7077"
     )
+
+
+def unreachable(host: str, port: str | int) -> str:
+    """Return why nothing answers at an address; empty: something does."""
+    try:
+        with socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S):
+            return ""
+    except (OSError, ValueError, OverflowError) as error:  # a port may be too large
+        return describe(error)
 
 
 def _find_java() -> Path:

@@ -90,7 +90,6 @@ def _with_causes(thrown: Any) -> str:
 
 
 def jvm_gone(error: Exception) -> EnvironmentProblem:
-    """Return the error for a JVM that does not answer."""
     return EnvironmentProblem.of_now(
         f"Spark's JVM does not answer any more ({describe(error)}). Most often it ran out of memory, which on a local master "
         "is spark.driver.memory (1g unless spark_conf says more)"

@@ -41,7 +41,6 @@ class Keys:
 
     @staticmethod
     def new() -> Keys:
-        """Return a pair that was never there before."""
         return Keys(*zmq.curve_keypair())
 
     def listen(self, socket: zmq.Socket[bytes], host: str) -> int:
@@ -130,7 +129,6 @@ class Mailbox:
         self._thread.start()
 
     def peer(self, address: str) -> MailboxPeer:
-        """Return what sends to another mailbox."""
         peer = MailboxPeer(self._context, self._keys, address, self._encode, self._away_s)
         self._peers.append(peer)
         return peer

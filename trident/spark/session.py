@@ -35,6 +35,7 @@ from trident.spark.environment import (
     check_java,
     check_master,
     conf_folder,
+    is_spark_on,
     local_slots,
     pin_python_of,
     pin_worker_python,
@@ -107,7 +108,7 @@ def spark_session(
         asked["spark.master"] = master
     _refuse_connect(asked)
     active = SparkSession.getActiveSession()
-    if active is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark has no public question
+    if active is None and is_spark_on():
         active = SparkSession.builder.getOrCreate()
     if active is None:
         return _start(app_name, asked, defaults or {}, spare)
@@ -161,7 +162,7 @@ def _refuse_connect(asked: Mapping[str, str]) -> None:
             "(SparkSession.builder.master(...)), or use a process of its own"
         )
     wishes = "SPARK_REMOTE" in os.environ, os.environ.get("SPARK_API_MODE", "").lower() == "connect"
-    if any(wishes) and SparkContext._active_spark_context is None:  # noqa: SLF001 - PySpark has no public question
+    if any(wishes) and not is_spark_on():
         name = "SPARK_REMOTE" if wishes[0] else "SPARK_API_MODE"
         raise EnvironmentProblem(f"{cause}the environment variable {name} asks for Spark Connect: unset it")
 
@@ -328,7 +329,6 @@ class JvmOutput:
             _print(b"".join(line for line in held.splitlines(keepends=True) if b" ERROR " in line))
 
     def hold(self) -> None:
-        """Hold output back from now on."""
         with self._lock:
             self._held = bytearray()
 

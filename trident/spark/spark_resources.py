@@ -76,7 +76,7 @@ def most_shipped(context: SparkContext) -> int:
     executor = int(
         jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(conf.get("spark.executor.memory", "1g"))
     )
-    cores = cores_of_executors(context.master or "", conf.get, lambda: _registered(context)) or 1
+    cores = cores_of_executors(context.master or "", conf.get, lambda: _registered_cores(context)) or 1
     return min(most_per_task(executor, cores), most_per_task(heap, min(_FETCHES, context.defaultParallelism)))
 
 
@@ -90,11 +90,10 @@ def most_per_task(heap: int, tasks: int) -> int:
 
 
 def _needed_mb(memory_mb: float, cores: int) -> int:
-    """Return the MiB that an executor's concurrent tasks need."""
     return round(memory_mb * max(1, cores))
 
 
-def _registered(context: SparkContext) -> int | None:
+def _registered_cores(context: SparkContext) -> int | None:
     return max((int(one.totalCores()) for one in executors_of(context) if one.id() != "driver"), default=None)
 
 
@@ -124,7 +123,7 @@ class Slots:
         """
         with _taking:
             others = self._others()
-            if self._is_fixed and self.found - others < workers:
+            if self._is_fixed and self.total - others < workers:
                 raise self.too_few(workers)
             _taken[self._key] = workers
 
@@ -146,11 +145,11 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """How many of those that were found no other topology of this process has."""
-        return self.found - self._others()
+        """How many of those no other topology of this process has."""
+        return self.total - self._others()
 
     @property
-    def found(self) -> int:
+    def total(self) -> int:
         """How many tasks Spark can run at once, as of now."""
         cpus = int(self._context.getConf().get("spark.task.cpus") or 1)
         slots = local_slots(self._master, self._context._jvm)  # noqa: SLF001  as below
@@ -176,7 +175,7 @@ class Slots:
             way = "give Spark more executors or cores (spark.executor.instances, spark.executor.cores, spark.cores.max)"
         return EnvironmentProblem.of_now(
             f"topology {self._topology!r} has {workers} workers, each of which takes a slot of Spark for as long as it runs, "
-            f"but {self._master} has {self.found} slot{'' if self.found == 1 else 's'}{busy}; Spark would wait for ever. "
+            f"but {self._master} has {self.total} slot{'' if self.total == 1 else 's'}{busy}; Spark would wait for ever. "
             f"Ask for fewer workers, or {way}"
         )
 
@@ -192,7 +191,7 @@ def check_free_slots(context: SparkContext, topology: str) -> None:
     """Raise `EnvironmentProblem` if resident workers of other topologies keep all slots: a job would wait for ever."""
     with _taking:
         slots = Slots(context, topology)
-        taken = slots.found - slots.free
+        taken = slots.total - slots.free
         if taken and not slots.free and not slots.grow:
             raise EnvironmentProblem.of_now(
                 f"topology {topology!r} runs Spark jobs, but all {taken} slots of {context.master} are kept by workers of "

@@ -36,7 +36,7 @@ def main() -> None:
     """Import what workers need, then fork one whenever Spark asks for it."""
     if sys.argv[1:] in _OF_TASKS:
         import_what_workers_need()
-        os.register_at_fork(after_in_child=partial(_forked, os.getpid()))
+        os.register_at_fork(after_in_child=partial(_after_fork, os.getpid()))
     daemon.manager()
 
 
@@ -50,7 +50,7 @@ def import_what_workers_need() -> None:
     gc.freeze()  # workers share the pages of what is imported, and their collectors pass it over
 
 
-def _forked(daemon_pid: int) -> None:
+def _after_fork(daemon_pid: int) -> None:
     if os.getppid() != daemon_pid:
         return  # a process that a worker forks
     numbers = sys.modules.get("numpy.random")

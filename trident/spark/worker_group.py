@@ -69,7 +69,6 @@ class WorkerJob:
             self._context.cancelJobGroup(self._group)
 
     def join(self, wait_s: float) -> bool:
-        """Wait for the end of the job; whether it came."""
         self._thread.join(wait_s)
         return not self._thread.is_alive()
 
@@ -289,7 +288,6 @@ class WorkerGroup(Generic[P]):
         raise NotImplementedError
 
     def on_loss(self, place: P, run: str, cause: str, problem: EnvironmentProblem | None) -> None:
-        """Take in that a process is gone."""
         raise NotImplementedError
 
     def guard(self, do: Callable[..., None], *given: Any) -> None:

@@ -8,6 +8,7 @@ is any picklable object and may carry rows when the source is in the driver.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.roles import Role, adapted, has, lacking
+from trident.roles import Role, adapt, has, lacking
 from trident.tuples import TridentCollector
 
 if TYPE_CHECKING:
@@ -236,15 +237,16 @@ class ThrottledCoordinator(BatchCoordinator):
         self._share = share
 
     def _most(self, limit: float) -> int:
-        """Return how much of a limit a batch may have now, at least 1."""
         return max(1, int(limit * self._share))
 
 
-def check_limits(**limits: float | None) -> None:
-    """Raise `ValueError` for a limit of batches that is less than 1."""
+def check_limits(**limits: float) -> None:
+    """Raise `ValueError` for a limit of batches that is less than 1, or none."""
     for name, limit in limits.items():
-        if limit is not None and limit < 1:
-            raise ValueError(f"{name} is {limit}; it must be at least 1")
+        if limit is None or not 1 <= limit < math.inf:  # nor NaN
+            raise ValueError(
+                f"{name} is {limit}; it must be at least 1, and finite: a large number where no limit is meant"
+            )
 
 
 def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
@@ -253,7 +255,7 @@ def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
         raise TopologyError(
             f"stream {stream!r}: its spout's coordinator, a {type(given).__name__}, lacks {lacks} (BatchCoordinator)"
         )
-    coordinator: BatchCoordinator = adapted(BatchCoordinator, given)
+    coordinator: BatchCoordinator = adapt(BatchCoordinator, given)
     former = [name for name in ("is_choice", "is_complete", "is_guess") if has(given, name)]
     if former and not coordinator.offers("traits"):
         raise TopologyError(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from trident.errors import TopologyError
-from trident.fields import Fields, FieldsLike, normal_type, struct_type, widens
+from trident.fields import Fields, FieldsLike, normal_type, quote, struct_type, widens
 from trident.spout.interfaces import BatchCoordinator, SpoutType
 
 
@@ -42,7 +42,6 @@ class QueryBatches:
         self.spout_type = SpoutType.TRANSACTIONAL if deterministic else SpoutType.OPAQUE
 
     def get_output_fields(self) -> Fields:
-        """Return the columns that are read."""
         return self.fields
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> BatchCoordinator:
@@ -61,16 +60,23 @@ class QueryEmitter:
     """Gives the rows of a partition of the query's DataFrame, which are there already."""
 
     def emit(self, part: Iterable[Any]) -> Iterable[Any]:
-        """Give the part: Arrow data, piece by piece."""
         return part
 
 
 def fields_of_schema(schema: Any, names: Iterable[str] | None = None) -> Fields:
     """Return declared fields, or those of the schema of a DataFrame; `names`: only these of its columns."""
-    if type(schema).__module__.partition(".")[0] != "pyspark":  # asked without an import of PySpark
+    if not _is_of_spark(schema):
         return Fields(schema)
     columns = [column for column in schema.fields if names is None or column.name in names]
     return Fields.of([column.name for column in columns], [_type_of(column) for column in columns])
+
+
+def names_of_schema(schema: Any) -> list[str]:
+    return list((schema if _is_of_spark(schema) else Fields(schema)).names)
+
+
+def _is_of_spark(schema: Any) -> bool:
+    return type(schema).__module__.partition(".")[0] == "pyspark"  # asked without an import of PySpark
 
 
 def _type_of(column: Any) -> str:
@@ -94,9 +100,8 @@ def _ddl(type_: Any) -> str:
 
 def cast_of(column: Any, declared: str | None) -> str:
     """Return the SQL of a column of Spark as the type that is declared, which has all of its values; see `fits`."""
-    quoted = "`" + column.name.replace("`", "``") + "`"
-    is_same = column.dataType.typeName() != "void" and _type_of(column) == declared
-    return quoted if is_same else f"CAST({quoted} AS {declared})"
+    name, is_same = quote(column.name), column.dataType.typeName() != "void" and _type_of(column) == declared
+    return name if is_same else f"CAST({name} AS {declared})"
 
 
 def fits(column: Any, declared: str | None) -> bool:

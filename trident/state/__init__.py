@@ -2,11 +2,12 @@
 
 Begin with `backing_map.py` and `interfaces.py` (what a store and a state are), then `maps.py` and `values.py` (the rule of
 each kind), `table.py` (opaque values of many keys), and `sentinel.py` (do store and log belong together?). `map_state.py`
-makes a state of a backing map. `encoding` turns keys and values into bytes, `wrappers` has maps around a map, `columns` is
-for commits of many numbers.
+makes a state of a backing map; `cached.py` and `forwarding.py` have maps around a map. `encoding` turns keys and values into
+bytes, `columns` is for commits of many numbers.
 """
 
 from trident.state.backing_map import BackingMap, MapFacts
+from trident.state.cached import CachedBatchReadsMap, CachedMap, ReadThroughMap, SpacedCache
 from trident.state.encoding.codec import decode, decode_keys, encode, encode_keys
 from trident.state.encoding.serializers import (
     CodecSerializer,
@@ -16,6 +17,7 @@ from trident.state.encoding.serializers import (
     Serializer,
     serializer_for,
 )
+from trident.state.forwarding import MapWrapper, MicroBatchIBackingMap, SerializedMap
 from trident.state.interfaces import (
     IBackingMap,
     ITupleCollection,
@@ -55,8 +57,6 @@ from trident.state.values import (
     TransactionalValue,
 )
 from trident.state.winners import EVERYTHING_WON, Winners
-from trident.state.wrappers.cached import CachedBatchReadsMap, CachedMap, ReadThroughMap, SpacedCache
-from trident.state.wrappers.forwarding import MapWrapper, MicroBatchIBackingMap, SerializedMap
 
 __all__ = [
     "DEFAULT_SNAPSHOT_KEY",

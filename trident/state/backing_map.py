@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trident.errors import UnsupportedOperation
-from trident.roles import Role, adapted
+from trident.roles import Role, adapt
 
 if TYPE_CHECKING:
     from trident.state.kinds import KeptChanges, Key, LaterWrite
@@ -139,11 +138,21 @@ class BackingMap(Role, ABC):
         """
         return None
 
-    def _lacks(self, method: str) -> UnsupportedOperation:
-        return UnsupportedOperation(f"a {type(self).__name__} has no {method}")
-
 
 def backing_map(given: Any) -> BackingMap:
     """Return the backing map that an object with at least `multi_get` and `multi_put` is."""
-    store: BackingMap = adapted(BackingMap, given)
+    store: BackingMap = adapt(BackingMap, given)
     return store
+
+
+_warnings_left = False
+
+
+def leave_warnings() -> None:
+    """Say that this process is a worker: the driver has opened the same states, and has warned of what a server may lose."""
+    global _warnings_left
+    _warnings_left = True
+
+
+def warnings_left() -> bool:
+    return _warnings_left

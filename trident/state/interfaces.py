@@ -13,9 +13,8 @@ from inspect import isfunction, unwrap
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from trident.errors import UnsupportedOperation
 from trident.redaction import Redacted
-from trident.roles import Role, adapted, facts_of
+from trident.roles import Role, adapt, facts_of
 from trident.state.kinds import Key as Key
 from trident.state.kinds import StateType as StateType
 from trident.state.kinds import kind_of as kind_of
@@ -46,13 +45,13 @@ class FormerTypes(Protocol):
     fields: tuple[str, ...]
     types: tuple[tuple[int, str, Mapping[str, str | None] | None], ...]
 
-    def converted(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
+    def convert(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
         """Return values of a former type as the declared one, with the fields that the last declaration had besides."""
 
-    def declared(self, values: list[Any]) -> list[Any]:
+    def narrow(self, values: list[Any]) -> list[Any]:
         """Return values with the fields of the declared type alone."""
 
-    def stored(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
+    def widen(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
         """Return values with all fields that columns of the store have, as the declaration of an attempt would write them."""
 
 
@@ -304,14 +303,11 @@ class State(Role):
         """Forget every key and the sentinel of this partition, for `state_recovery="discard_totals"`."""
         raise self._lacks("reset")
 
-    def _lacks(self, method: str) -> UnsupportedOperation:
-        return UnsupportedOperation(f"a {type(self).__name__} has no {method}")
-
 
 def state_of(made: Any) -> State:
     """Return the state that an object is; a class of a user need not inherit from `State`."""
     note_state(made)
-    state: State = adapted(State, made)
+    state: State = adapt(State, made)
     return state
 
 
@@ -320,7 +316,6 @@ STORE_CALLS: set[CodeType] = set()
 
 
 def note_state(made: object) -> None:
-    """Note the methods of a state in `STORE_CALLS`."""
     members = (unwrap(member) for base in type(made).__mro__ for member in vars(base).values() if isfunction(member))
     STORE_CALLS.update(member.__code__ for member in members if isfunction(member))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
@@ -46,23 +47,21 @@ def kind_of(*declaring: Any) -> StateType | None:
     return next(iter(kinds), None)
 
 
-class LaterWrite(Protocol):
-    """The write of a commit that is made in the transaction of its batch's record, on the connection of the log."""
+@dataclass(frozen=True)
+class LaterWrite:
+    """The write of a commit that is made in the transaction of its batch's record, on the connection of the log.
 
-    def write(self, connection: Any) -> bool:
-        """Write; False: the store has another sentinel, and nothing was written. A `TridentError` is the store's refusal."""
+    `write`: writes; False: the store has another sentinel, and nothing was written. A `TridentError` is the store's refusal.
+    `clause`: returns the same as common table expressions, of which `fence` has a row if it is written, and their arguments;
+    None: it is more than one statement.
+    `written`: is told that the transaction was committed.
+    `refused`: returns what is wrong, after `write` has returned False and its transaction has ended.
+    """
 
-    def clause(self) -> tuple[bytes, Mapping[str, Any]] | None:
-        """Return the same as common table expressions, of which `fence` has a row if it is written, and their arguments.
-
-        None: it is more than one statement.
-        """
-
-    def written(self) -> None:
-        """The transaction was committed."""
-
-    def refused(self) -> Exception:
-        """Return what is wrong, after `write` has returned False and its transaction has ended."""
+    write: Callable[[Any], bool]
+    clause: Callable[[], tuple[bytes, Mapping[str, Any]] | None]
+    written: Callable[[], None]
+    refused: Callable[[], Exception]
 
 
 class KeptChanges(Protocol):
@@ -75,7 +74,7 @@ class KeptChanges(Protocol):
         one attempt wrote several times, the last at the end.
         """
 
-    def gone(self) -> int:
+    def last_gone(self) -> int:
         """Return the last batch whose changes are not kept any more, 0 if there is none."""
 
     def forget(self, keys: Sequence[Key]) -> None:

@@ -22,11 +22,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from trident.counts import count_keys
 from trident.errors import CommitOrderError, UnsupportedOperation
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
-from trident.state.key_counts import count_keys
 from trident.state.kinds import LaterWrite
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel
 from trident.state.txid import EMPTIED, Sentinel, Txid
@@ -74,7 +74,7 @@ class CommittedMap(State, ABC):
         self._txid = commit
 
     def commit(self, txid: int) -> None:
-        begun = self._begun(txid)
+        begun = self._check_begun(txid)
         if self._puts_at_commit and self._written:
             self.backing.multi_put(list(self._written), list(self._written.values()))
             count_keys(written=len(self._written))
@@ -92,7 +92,7 @@ class CommittedMap(State, ABC):
         keys, txid = typed_keys(keys), self._txid
         if txid is not None:
             return owned(self._bases(keys, txid))
-        return self._given(self._latest(self._read(keys)))
+        return self._changeable(self._latest(self._read(keys)))
 
     @abstractmethod
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -150,7 +150,6 @@ class CommittedMap(State, ABC):
         return self.backing.key_pages()
 
     def read_sentinel(self) -> Sentinel | None:
-        """Return the sentinel in the store: this partition's last commit."""
         return self._guard.read_sentinel()
 
     def begun_txid(self) -> int:
@@ -177,7 +176,7 @@ class CommittedMap(State, ABC):
     def close(self) -> None:
         self.backing.close()
 
-    def _begun(self, txid: int) -> Txid:
+    def _check_begun(self, txid: int) -> Txid:
         """Return the commit that began; refuse to end another one."""
         begun = self._txid
         if begun is None or begun != txid or (isinstance(txid, Txid) and txid.attempt != begun.attempt):
@@ -191,12 +190,10 @@ class CommittedMap(State, ABC):
             self._guard.move_sentinel(own)
 
     def _forget(self) -> None:
-        """Forget the commit."""
         self._txid, self._removed_absent = None, []
         self._forget_written()
 
     def _has_written(self) -> bool:
-        """Whether the commit is known to have written any key."""
         return bool(self._written) or self._unmerged is not None
 
     def _forget_written(self) -> None:
@@ -221,15 +218,15 @@ class CommittedMap(State, ABC):
             self._lay_sentinel(commit, sealed=self.backing.facts.commits_atomically)
             self.backing.begin(commit)
 
-    @abstractmethod
     def _latest(self, found: Sequence[Any]) -> list[Any]:
-        """Return the values of the latest writes."""
+        """Return the values of the latest writes, which are the last fields of what is stored."""
+        return [None if stored is None else stored[-1] for stored in found]
 
     @abstractmethod
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         """Return the values that the updates of the commit `txid` start from."""
 
-    def _given(self, values: list[Any]) -> list[Any]:
+    def _changeable(self, values: list[Any]) -> list[Any]:
         """Return values that a reader may change in place, from what the backing map returned."""
         return values if self.backing.facts.gives_copies else owned(values)
 
@@ -292,7 +289,7 @@ class Removals:
         if due:
             stored = self._backing.multi_get(list(due))
             self._backing.multi_delete(
-                [k for (k, by), found in zip(due.items(), stored, strict=True) if self._left(found, by)]
+                [k for (k, by), found in zip(due.items(), stored, strict=True) if self._is_tombstone(found, by)]
             )
             self._removed = {key: by for key, by in self._removed.items() if key not in due}
 
@@ -301,15 +298,13 @@ class Removals:
         self._deletes, self._removed = False, {}
 
     def note(self, keys: Sequence[Key], by: Txid) -> None:
-        """A commit removed these keys."""
         if self._deletes:
             self._removed.update(dict.fromkeys(keys, by))
 
     def forget(self) -> None:
-        """The store was emptied."""
         self._removed = {}
 
-    def _left(self, found: Any, by: Txid) -> bool:
+    def _is_tombstone(self, found: Any, by: Txid) -> bool:
         """Whether `found` is what the commit `by` wrote for a key that it removed."""
         if self._kind is StateType.OPAQUE:
             return isinstance(found, OpaqueValue) and (found.txid, found.attempt, found.curr) == (by, by.attempt, None)

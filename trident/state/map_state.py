@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from trident.errors import ConfigError, UnsupportedOperation
 from trident.roles import facts_of
+from trident.state.cached import CachedMap
+from trident.state.forwarding import passes_on
 from trident.state.interfaces import (
     IBackingMap,
     Key,
@@ -28,8 +30,6 @@ from trident.state.interfaces import (
 from trident.state.map_commits import CommittedMap
 from trident.state.maps import map_for
 from trident.state.txid import Snapshot
-from trident.state.wrappers.cached import CachedMap
-from trident.state.wrappers.forwarding import passes_on
 
 _OF_A_VALUE = {"get", "get_at", "update"}
 
@@ -62,7 +62,6 @@ class SnapshottableMap(State):
         return self.inner.offers(method) if is_passed_on else super().offers(method)
 
     def get(self) -> Any:
-        """Return the single value, None if never written."""
         (value,) = self.map_state.multi_get([self.snapshot_key])
         return value
 
@@ -85,7 +84,6 @@ class SnapshottableMap(State):
         return value
 
     def update(self, updater: ValueUpdater[Any]) -> Any:
-        """Update the single value and return the new one."""
         (value,) = self.map_state.multi_update([self.snapshot_key], [updater])
         return value
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from trident.counts import count_keys
 from trident.errors import StaleTransactionError
 from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, ValueUpdater, state_type
-from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
 from trident.state.table import KeyColumns, OpaqueColumns, OpaqueTable
 from trident.state.txid import Snapshot, Txid
@@ -76,7 +76,7 @@ class OpaqueMap(CommittedMap):
         if found is None:
             return None
         self._refuse_later(keys, found, commit, behind=commit)
-        new = found.combined(values, function, commit)
+        new = found.combine_with(values, function, commit)
         if new is None:
             return None
         count_keys(asked=len(new))
@@ -87,13 +87,13 @@ class OpaqueMap(CommittedMap):
         """Write `[txid, attempt, base, f(base)]` for each key, where base is the value before this batch."""
         txid, keys = self._current(), self._distinct(keys)
         bases, written = self._bases(keys, txid), self._written
-        values = _updated(bases, updaters)
+        values = _update_all(bases, updaters)
         # What this commit wrote earlier is the base, but `prev` stays the value before the batch.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
         txids, attempts = [int(txid)] * len(keys), [txid.attempt] * len(keys)
         stored = list(values_to_store(values, updaters))
         if self._migrate is not None and self._has_former_types:
-            prevs, stored = (list(self._migrate.stored(side, txid.attempt)) for side in (prevs, stored))
+            prevs, stored = (list(self._migrate.widen(side, txid.attempt)) for side in (prevs, stored))
         new = OpaqueColumns(txids, attempts, prevs, stored)
         self._put(keys, new if self._by_table else list(new))
         return values
@@ -119,8 +119,8 @@ class OpaqueMap(CommittedMap):
         table = None if self._has_former_types else self._past_caches.multi_get_opaque(keys)
         stored = self._past_caches.multi_get(keys) if table is None else table
         values = self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid)
-        values = values if self._migrate is None or not self._migrate.fields else self._migrate.declared(values)
-        return self._given(values) if table is None else values
+        values = values if self._migrate is None or not self._migrate.fields else self._migrate.narrow(values)
+        return self._changeable(values) if table is None else values
 
     def _read(self, keys: Sequence[Key]) -> Sequence[OpaqueValue | None]:
         may_be_table = bool(keys) and not self._written and not self._has_former_types
@@ -144,9 +144,7 @@ class OpaqueMap(CommittedMap):
         self._unmerged = partial(zip, keys, table, strict=True)
 
     def _latest(self, found: Sequence[OpaqueValue | None]) -> list[Any]:
-        if isinstance(found, OpaqueTable):
-            return found.latest()
-        return [None if stored is None else stored[3] for stored in found]
+        return found.latest() if isinstance(found, OpaqueTable) else super()._latest(found)
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         if self._unmerged is not None:
@@ -167,12 +165,12 @@ class OpaqueMap(CommittedMap):
     ) -> list[Any]:
         """Return the value before batch `txid`; an error says that batch `behind` is behind a stored one."""
         if not isinstance(found, OpaqueTable):
-            found = OpaqueColumns.of(migrated(found, winners, self._migrate))
+            found = OpaqueColumns.of(migrate_values(found, winners, self._migrate))
         self._refuse_later(keys, found, txid, behind)
         return found.values_before(txid, winners)
 
 
-def migrated(
+def migrate_values(
     found: Sequence[OpaqueValue | None], winners: Winners, migrate: FormerTypes | None
 ) -> Sequence[OpaqueValue | None]:
     """Return stored values, those of former types migrated: the attempt of a value says which declaration wrote it."""
@@ -189,13 +187,13 @@ def migrated(
     now = list(found)
     for at, places in former.items():
         old = [part for place in places for part in found[place][2:]]  # type: ignore[index]
-        new = iter(migrate.converted(old, *types[at][1:]))
+        new = iter(migrate.convert(old, *types[at][1:]))
         for place in places:
             now[place] = found[place]._replace(prev=next(new), curr=next(new))  # type: ignore[union-attr]
     return now
 
 
-def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+def _update_all(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
     if type(updaters) is CombinerUpdates:
         return updaters.update_all(bases)
     return [updater.update(base) for base, updater in zip(owned(bases), updaters, strict=True)]
@@ -230,9 +228,6 @@ class TransactionalMap(CommittedMap):
             puts.append(value)
         self._put(put_keys, [TransactionalValue(txid, value) for value in values_to_store(puts, updaters)])
         return values
-
-    def _latest(self, found: Sequence[TransactionalValue | None]) -> list[Any]:
-        return [None if stored is None else stored[1] for stored in found]
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         return [None if stored is None else stored.value for stored in self._read_not_after(keys, txid)]

@@ -74,7 +74,7 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
             unknown = ", of a driver that this log does not know"
         elif _was_left_behind(found, txid):
             return
-    raise StateMismatchError(state, partition, wanted(txid), described(found) + unknown)
+    raise StateMismatchError(state, partition, expected_text(txid), found_text(found) + unknown)
 
 
 def _is_last_commit(found: Sentinel | None, txid: Txid, place: str) -> bool:
@@ -89,7 +89,7 @@ def is_foreign(found: Sentinel | None, place: str) -> TypeGuard[Sentinel]:
     return found is not None and bool(place) and found.place not in ("", place)
 
 
-def noted(incarnation: str, note: str) -> str:
+def with_note(incarnation: str, note: str) -> str:
     """Return what stands for an incarnation in a place that no commit of it may use."""
     return f"{incarnation} ({note})"
 
@@ -133,12 +133,12 @@ def _was_left_behind(found: Sentinel, txid: Txid) -> bool:
     return floor < at <= (int(txid), txid.attempt) and has_lost
 
 
-def wanted(txid: Txid) -> str:
+def expected_text(txid: Txid) -> str:
     """Say what the log expects in the store."""
     return str(txid.expected) if txid.expected is not None else f"no commit of incarnation {txid.incarnation}"
 
 
-def described(found: Sentinel | None) -> str:
+def found_text(found: Sentinel | None) -> str:
     if found is None:
         return "no commit at all"
     return str(found) if found.sealed else f"{found}, whose last writes are missing"
@@ -199,7 +199,7 @@ def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel |
     if not is_forward(found, own) or (seen == own and found == own and found.sealed >= seen.sealed):
         return FencedError(what, str(own), f"{found} (another run of it)" if found == own else str(found))
     if seen is not None and is_forward(found, seen) and (found != seen or found.sealed < seen.sealed):
-        return StateLossDetected(what, f"it was rolled back from {seen} to {described(found)}")
+        return StateLossDetected(what, f"it was rolled back from {seen} to {found_text(found)}")
     return BackendError(f"{what}: another writer moved the sentinel to {found} meanwhile; the batch may be replayed")
 
 
@@ -296,25 +296,22 @@ def compare_stores(name: str, partitions: Sequence[State], log: Callable[[], _Lo
                 raise
 
 
-def check_partitions(name: str, partitions: Sequence[State], commits: Callable[[], Sequence[Txid]]) -> None:
-    """Compare each partition's sentinel with the log; on a mismatch the log is read again.
+def check_partitions(
+    name: str, partitions: Sequence[State], commits: Callable[[], Sequence[Txid]], first: int = 0
+) -> None:
+    """Compare the sentinel of each partition, of which `first` is the first, with the log; on a mismatch the log is read again.
 
     `commits`: returns for each partition the next commit, by the log of now.
     """
     before = commits()
-    for partition, state in enumerate(partitions):
-        check_partition(name, partition, state, before[partition], lambda at=partition: commits()[at])  # type: ignore[misc]
-
-
-def check_partition(name: str, partition: int, state: State, before: Txid, again: Callable[[], Txid]) -> None:
-    """Compare one partition's sentinel with the log; `before` and `again`: its next commit by the log, then and now."""
-    if before.incarnation is None or not state.offers("read_sentinel"):
-        return
-    found, place = state.read_sentinel(), state.place
-    try:
-        check_reading(name, partition, found, before, before, place)
-    except StateReadError:
-        check_reading(name, partition, found, before, again(), place)
+    for at, state in enumerate(partitions):
+        if before[at].incarnation is None or not state.offers("read_sentinel"):
+            continue
+        found, place = state.read_sentinel(), state.place
+        try:
+            check_reading(name, first + at, found, before[at], before[at], place)
+        except StateReadError:
+            check_reading(name, first + at, found, before[at], commits()[at], place)
 
 
 def check_reading(
@@ -331,7 +328,7 @@ def check_reading(
     """
     wrong = _wrong(found, before, after, place)
     if wrong:
-        raise StateReadError(state, partition, wanted(before), described(found), wrong)
+        raise StateReadError(state, partition, expected_text(before), found_text(found), wrong)
 
 
 def _wrong(found: Sentinel | None, before: Txid, after: Txid, place: str) -> str:

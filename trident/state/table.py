@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import product, repeat
-from typing import Any, overload
+from typing import Any
 
 from trident.state.kinds import Key
 from trident.state.txid import Txid
@@ -36,16 +36,12 @@ class KeyColumns(Sequence[Key]):
 
     @cached_property
     def _rows(self) -> list[Key]:
-        return list(zip(*map(listed, self.parts), strict=True))
+        return list(zip(*map(as_list, self.parts), strict=True))
 
     def __len__(self) -> int:
         return len(self.parts[0])
 
-    @overload
-    def __getitem__(self, at: int) -> Key: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Key]: ...
-    def __getitem__(self, at: int | slice) -> Key | list[Key]:
+    def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return self._rows[at]
         return tuple(part[at] if isinstance(part, (list, tuple)) else part[at].as_py() for part in self.parts)
@@ -54,7 +50,7 @@ class KeyColumns(Sequence[Key]):
         return iter(self._rows)
 
 
-def listed(values: Any) -> Sequence[Any]:
+def as_list(values: Any) -> Sequence[Any]:
     """Return the values of a list or an Arrow array."""
     return values if isinstance(values, (list, tuple)) else list(values.to_pylist())
 
@@ -76,7 +72,7 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
     def latest(self) -> list[Any]:
         """Return what was written last."""
 
-    def combined(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> Any | None:
+    def combine_with(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> Any | None:
         """Return the table of what the commit `txid` writes; None: these are combined one by one. See `NumberColumns`."""
         return None
 
@@ -99,25 +95,29 @@ class OpaqueColumns(OpaqueTable):
 
     @classmethod
     def absent(cls, count: int) -> OpaqueColumns:
-        """Return so many absent keys."""
         return cls([_ABSENT] * count, [UNKNOWN_ATTEMPT] * count, [None] * count, [None] * count)
 
     @classmethod
     def of(cls, values: Sequence[OpaqueValue | None]) -> OpaqueColumns:
-        """Return the columns of a list."""
         if values and None not in values:
             return cls(*map(list, zip(*values, strict=True)))
-        made = cls.absent(len(values))
         there = [at for at, value in enumerate(values) if value is not None]
-        made.put(there, [list(column) for column in zip(*(values[at] for at in there), strict=True)])
+        return cls.spread(len(values), there, list(map(list, zip(*(values[at] for at in there), strict=True))))
+
+    @classmethod
+    def spread(cls, count: int, there: Sequence[int], columns: Sequence[list[Any]]) -> OpaqueColumns:
+        """Return so many keys, of which those at some places have values, given as four columns."""
+        if columns and len(there) == count:
+            return cls(*columns)
+        made = cls.absent(count)
+        made.put(there, columns)
         return made
 
     @property
     def columns(self) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        """All four."""
         return (self.txids, self.attempts, self.prevs, self.currs)
 
-    def put(self, where: slice | list[int], columns: Sequence[list[Any]]) -> None:
+    def put(self, where: slice | Sequence[int], columns: Sequence[list[Any]]) -> None:
         """Put the values of four columns at some places."""
         for own, given in zip(self.columns, columns, strict=bool(columns)):
             if isinstance(where, slice):
@@ -127,7 +127,6 @@ class OpaqueColumns(OpaqueTable):
                     own[at] = value
 
     def at(self, places: list[int]) -> OpaqueColumns:
-        """Return the values at some places."""
         return OpaqueColumns(*([column[at] for at in places] for column in self.columns))
 
     def heads(self) -> set[tuple[int, int]]:
@@ -156,11 +155,7 @@ class OpaqueColumns(OpaqueTable):
     def __len__(self) -> int:
         return len(self.txids)
 
-    @overload
-    def __getitem__(self, at: int) -> OpaqueValue | None: ...
-    @overload
-    def __getitem__(self, at: slice) -> OpaqueColumns: ...
-    def __getitem__(self, at: int | slice) -> OpaqueValue | OpaqueColumns | None:
+    def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return OpaqueColumns(*(column[at] for column in self.columns))
         return None if self.txids[at] == _ABSENT else OpaqueValue(*(column[at] for column in self.columns))

@@ -8,7 +8,7 @@ this is Storm's three-field rule.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trident.state.winners import EVERYTHING_WON, Epochs, Winners
 
@@ -56,11 +56,6 @@ class Sentinel(NamedTuple):
 
     def __hash__(self) -> int:
         return hash(self[:3])
-
-    @property
-    def fields(self) -> list[Any]:
-        """What is stored: all six."""
-        return list(self)
 
     @property
     def version(self) -> int:
@@ -116,9 +111,6 @@ class Txid(int):
         self.epochs, self.run = epochs, run
         return self
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (Txid, (int(self), self.attempt, self.winners, self.incarnation, self.expected, self.epochs, self.run))
-
     @staticmethod
     def of(txid: int) -> Txid:
         """Return `txid` itself if it carries its commit, else the commit of a plain number."""
@@ -137,11 +129,11 @@ class Txid(int):
 
     def for_partition(self, expected: Sentinel | None) -> Txid:
         """Return the same commit as seen by one partition, with the sentinel that must be found there."""
-        return Txid(int(self), self.attempt, self.winners, self.incarnation, expected, self.epochs, self.run)
+        return Txid(int(self), **{**vars(self), "expected": expected})
 
     def of_run(self, run: str) -> Txid:
         """Return the same commit as made by one run of a task."""
-        return Txid(int(self), self.attempt, self.winners, self.incarnation, self.expected, self.epochs, run)
+        return Txid(int(self), **{**vars(self), "run": run})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from trident.state.interfaces import ValueUpdater
@@ -99,7 +99,6 @@ class CombinerValueUpdater(Generic[V]):
         self.combine, self.arg = combine, arg
 
     def update(self, stored: V | None) -> V:
-        """Return `combine(stored, arg)`; `arg` if nothing is stored."""
         return self.arg if stored is None else self.combine(stored, self.arg)
 
 
@@ -138,11 +137,7 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
     def __len__(self) -> int:
         return len(self._args)
 
-    @overload
-    def __getitem__(self, at: int) -> CombinerValueUpdater[V]: ...
-    @overload
-    def __getitem__(self, at: slice) -> CombinerUpdates[V]: ...
-    def __getitem__(self, at: int | slice) -> CombinerValueUpdater[V] | CombinerUpdates[V]:
+    def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return CombinerUpdates(self._combine, self._args[at], self._combine_all, self._is_pure)
         return CombinerValueUpdater(self._combine, self._args[at])

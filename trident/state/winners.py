@@ -27,7 +27,6 @@ BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED)
 
 
 def renamed_facts(facts: Mapping[str, Any], old: str) -> dict[str, Any]:
-    """Return the facts of a state that was called `old`."""
     return {STORED_UNDER: old, **facts, CALLED: old}
 
 

@@ -6,6 +6,7 @@ Where they are columns (`PlainColumns`), also those that the framework adds, and
 from __future__ import annotations
 
 import json
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,10 +18,10 @@ from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from trident.errors import CorruptValueError
-from trident.fields import free_name, normal_type, struct_fields
+from trident.fields import free_name, normal_type, quote, struct_fields
 from trident.state.encoding.equal_keys import canonical
+from trident.state.encoding.serializers import STORED_FORMS
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.state.values import OpaqueValue, TransactionalValue
 from trident.storekit.store_options import MapOptions
 from trident.types import TYPES, FieldType, class_of, simple_type
 
@@ -33,6 +34,8 @@ Misnamed = Callable[[str, bool], str | None]
 """Says why a field, of a key or not, cannot have its name in a store; None: it can."""
 
 _KEPT_BY_JSON = [row.name for row in TYPES.values() if row.python in (str, bool, int) or row.name == "double"]
+_NO_NUMBER = re.compile('"(nan|-?inf)"')
+_dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda decimal: format(decimal, "f")).encode
 _IN_JSON = re.compile(rf"(array|struct|{'|'.join(_KEPT_BY_JSON)}|decimal\(\d+,\d+\)|\w+:|[<>,])+")
 
 OWN = "trident_"
@@ -44,10 +47,6 @@ _NUMBERS = {
     StateType.OPAQUE: (TXID, ATTEMPT),
     StateType.TRANSACTIONAL: (TXID,),
     StateType.NON_TRANSACTIONAL: (),
-}
-_STORED: dict[StateType, type[tuple[Any, ...]]] = {
-    StateType.OPAQUE: OpaqueValue,
-    StateType.TRANSACTIONAL: TransactionalValue,
 }
 
 F = TypeVar("F")
@@ -71,9 +70,29 @@ class PlainShape(NamedTuple):
         return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)] if True in nulls else made
 
     def columns(self, structs: Sequence[Any]) -> list[list[Any]]:
-        if None in structs:
-            return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
-        return [list(map(itemgetter(name), structs)) for name, _ in self.values]
+        """Return the columns of structs; raises `CorruptValueError` for one that lacks a field."""
+        try:
+            if None in structs:
+                return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
+            return [list(map(itemgetter(name), structs)) for name, _ in self.values]
+        except (KeyError, TypeError):  # user code gave a tuple, or not all fields
+            made = as_declared(
+                "value", f"struct<{','.join(f'{quote(name)}:{type_}' for name, type_ in self.values)}>", structs
+            )
+            return self.columns(made)
+
+
+def as_declared(name: str, type_: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values of a field in the classes of its type: user code may give NumPy's numbers, or tuples.
+
+    Raises `CorruptValueError`: one does not fit.
+    """
+    known = plain_type(type_, False)
+    if known is not None and {known.python, type(None)}.issuperset(map(type, values)):
+        return values
+    from trident.arrow import array_of, arrow_type, python_of
+
+    return python_of(array_of(name, arrow_type(type_ if known is None else known.name), values))
 
 
 def plain_type(declared: str, is_key: bool) -> FieldType | None:
@@ -84,25 +103,25 @@ def plain_type(declared: str, is_key: bool) -> FieldType | None:
     return TYPES["double"] if declared == "float" and not is_key else simple_type(declared)
 
 
-def asked_shape(conf: StateConf, options: MapOptions, form_of: FormOf, misnamed: Misnamed) -> PlainShape:
+def asked_shape(conf: StateConf, options: MapOptions, form_of: FormOf, why_misnamed: Misnamed) -> PlainShape:
     """Return the fields of a state whose options ask for a plain layout.
 
     Raises `ConfigError`: it cannot have that; the error says why, and names the field and its type.
     """
-    shape = shape_of(conf, options, form_of, misnamed)
+    shape = shape_of(conf, options, form_of, why_misnamed)
     if isinstance(shape, str):
         advice = "Give it what has a plain form (see the page of the store), or leave layout out"
         raise options.refused("layout", f"state {conf.state!r} cannot have it: {shape}. {advice}")
     return shape
 
 
-def shape_of(conf: StateConf, options: MapOptions, form_of: FormOf, misnamed: Misnamed) -> PlainShape | str:
+def shape_of(conf: StateConf, options: MapOptions, form_of: FormOf, why_misnamed: Misnamed) -> PlainShape | str:
     """Return the fields of a state; if one has no plain form, why."""
 
     def refusal(field: str, type_: str, is_key: bool) -> str | None:
         if form_of(type_, is_key) is None:
             return f"{field!r}, of type {type_ or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
-        return misnamed(field, is_key)
+        return why_misnamed(field, is_key)
 
     if options.serializer != "codec":
         return "it has a serializer"
@@ -129,28 +148,47 @@ def _shape(
 def json_form(type_: str) -> tuple[Callable[[Any], str], Callable[[str], Any]] | None:
     """Return how values of a type of arrays and structs become JSON, and back; None if JSON does not keep them as they are.
 
-    Decimals are texts there: what reads a number of JSON may read a float.
+    Decimals are texts there: what reads a number of JSON may read a float. So are NaN and infinities, which JSON does not have.
     """
     if "<" not in type_ or _IN_JSON.fullmatch(type_) is None:
         return None
-    made = _decimals(type_)
+    made, has_decimals = _of_texts(type_), "decimal(" in type_
     if made is None:
         return _to_json, json.loads
-    return _to_json, lambda text: made(json.loads(text))
+    return (
+        _to_json,
+        lambda text: (
+            made(json.loads(text)) if has_decimals or _NO_NUMBER.search(text) is not None else json.loads(text)
+        ),
+    )
 
 
 def _to_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=lambda decimal: format(decimal, "f"))
+    try:
+        return _dumps(value)
+    except ValueError:
+        return _dumps(_finite(value))
 
 
-def _decimals(type_: str) -> Callable[[Any], Any] | None:
-    """Return what makes the decimals of a value that JSON has read; None if a type has none."""
+def _finite(value: Any) -> Any:
+    """Return a value with texts in place of the floats that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return list(map(_finite, value))
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _of_texts(type_: str) -> Callable[[Any], Any] | None:
+    """Return what makes of a value that JSON has read the numbers that are texts there; None if a type has none."""
     if type_.startswith("decimal("):
         return lambda text: None if text is None else Decimal(str(text))
+    if type_ == "double":
+        return lambda number: None if number is None else float(number)
     if type_.startswith("array<"):
-        one = _decimals(type_[len("array<") : -1])
+        one = _of_texts(type_[len("array<") : -1])
         return one and (lambda values: None if values is None else list(map(one, values)))
-    members = {name: made for name, of in struct_fields(type_) if (made := _decimals(of))}
+    members = {name: made for name, of in struct_fields(type_) if (made := _of_texts(of))}
     if not members:
         return None
     return lambda value: value and {**value, **{name: made(value[name]) for name, made in members.items()}}
@@ -181,7 +219,7 @@ class PlainColumn(NamedTuple, Generic[F]):
         """Return how the store keeps values of a type; None if it has no plain form there."""
         raise NotImplementedError
 
-    def loaded(self, values: Sequence[Any]) -> Sequence[Any]:
+    def from_driver(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values that the driver has read in their one form."""
         raise NotImplementedError
 
@@ -206,7 +244,7 @@ class PlainColumns(ABC, Generic[C]):
     @cached_property
     def own(self) -> tuple[C, ...]:
         """The framework's columns, in the order of the fields of what is stored."""
-        numbers = tuple(self._made(name, "bigint") for name in _NUMBERS[self.kind])
+        numbers = tuple(self._own_column(name, "bigint") for name in _NUMBERS[self.kind])
         return (*numbers, *self.befores) if self.kind is StateType.OPAQUE else numbers
 
     @cached_property
@@ -215,7 +253,7 @@ class PlainColumns(ABC, Generic[C]):
         if not self.shape.is_struct:
             return (self.values[0]._replace(name=BEFORE),)
         fields = (column._replace(name=f"{BEFORE}_{column.name}") for column in self.values)
-        return (*fields, self._made(BEFORE_NULL, "boolean"))
+        return (*fields, self._own_column(BEFORE_NULL, "boolean"))
 
     @property
     def ours(self) -> set[str]:
@@ -224,8 +262,7 @@ class PlainColumns(ABC, Generic[C]):
 
     @cached_property
     def _value(self) -> tuple[C, ...]:
-        """The columns of a value."""
-        return (*self.values, *((self._made(NULL, "boolean"),) if self.shape.is_struct else ()))
+        return (*self.values, *((self._own_column(NULL, "boolean"),) if self.shape.is_struct else ()))
 
     @cached_property
     def all(self) -> tuple[C, ...]:
@@ -253,20 +290,20 @@ class PlainColumns(ABC, Generic[C]):
     def _has_forms(self) -> bool:
         return not {str, int, bool}.issuperset(class_of(column.declared) for column in self.keys)
 
-    def stored(self, rows: Sequence[Sequence[Any]]) -> dict[Key, Any]:
+    def values_by_key(self, rows: Sequence[Sequence[Any]]) -> dict[Key, Any]:
         """Return what is stored, by key, of the rows of a read.
 
         Raises `CorruptValueError`: another program wrote a row: it does not say which batch did.
         """
         if not rows:
             return {}
-        loaded = [column.loaded(part) for column, part in zip(self.read, zip(*rows, strict=True), strict=True)]
+        loaded = [column.from_driver(part) for column, part in zip(self.read, zip(*rows, strict=True), strict=True)]
         width = len(self.keys)
         keys, fields = zip(*loaded[:width], strict=True), loaded[width:]
         if self.shape.is_struct:
             fields = self._structs(fields)
-        made = _STORED.get(self.kind)
-        if made is None:
+        form = STORED_FORMS.get(self.kind)
+        if form is None:
             return dict(zip(keys, fields[0], strict=True))
         for column, part in zip(self.own[:2], fields, strict=False):
             if None in part:
@@ -274,11 +311,11 @@ class PlainColumns(ABC, Generic[C]):
                 raise CorruptValueError(
                     f"read key {key!r}: its row has no {column.name}, so another program wrote it. {self._advice()}"
                 )
-        return dict(zip(keys, map(tuple.__new__, repeat(made), zip(*fields, strict=True)), strict=True))
+        return dict(zip(keys, map(tuple.__new__, repeat(form.stored), zip(*fields, strict=True)), strict=True))
 
     def parts(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Sequence[Any]]:
         """Return keys and what is stored for them as the values of each column of `read`."""
-        fields: list[Sequence[Any]] = list(zip(*values, strict=True)) if self.kind in _STORED else [values]
+        fields: list[Sequence[Any]] = list(zip(*values, strict=True)) if self.kind in STORED_FORMS else [values]
         if self.shape.is_struct:
             numbers = len(_NUMBERS[self.kind])
             columns = ([*self.shape.columns(one), [each is None for each in one]] for one in fields[numbers:])
@@ -294,7 +331,7 @@ class PlainColumns(ABC, Generic[C]):
         *befores, nulls = fields[numbers : -width - 1]
         return [*fields[:numbers], self.shape.structs(befores, [one is not False for one in nulls]), value]
 
-    def _made(self, name: str, declared: str) -> C:
+    def _own_column(self, name: str, declared: str) -> C:
         return type(self.keys[0]).of(name, declared)
 
     @abstractmethod

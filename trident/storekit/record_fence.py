@@ -14,7 +14,7 @@ from operator import is_
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from trident.errors import CorruptValueError, FencedError, StateError, StateLossDetected, UnsupportedOperation
-from trident.state.loss_warnings import warnings_suppressed
+from trident.state.backing_map import warnings_left
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
 
@@ -142,7 +142,7 @@ class RecordFence(Generic[N]):
     def read(self) -> SentinelRecord[N] | None:
         """Return the record in the store."""
         self._seen = self._register.read()
-        return self._decoded(self._seen)
+        return self._decode(self._seen)
 
     def check_move(self, sentinel: Sentinel, force: bool = False) -> SentinelRecord[N] | None:
         """Return the record that `lay` would replace: the one that was read or written last, or what is there now.
@@ -152,7 +152,7 @@ class RecordFence(Generic[N]):
         FencedError, StatePlaceError
             The sentinel may not follow that record.
         """
-        found = self._decoded(self._last_seen())
+        found = self._decode(self._last_seen())
         before = None if found is None else found.sentinel
         check_move(self._what, sentinel, before, before, force)
         return found
@@ -196,12 +196,12 @@ class RecordFence(Generic[N]):
 
     def displaced(self, own: Sentinel, data: bytes | None, seen: bytes | None) -> StateError | FencedError:
         """Return the error of a writer that wanted to lay `own` over `seen` and finds `data`."""
-        found, before = self._decoded(data), self._decoded(seen)
+        found, before = self._decode(data), self._decode(seen)
         return displaced(
             self._what, own, None if found is None else found.sentinel, None if before is None else before.sentinel
         )
 
-    def _decoded(self, data: bytes | None) -> SentinelRecord[N] | None:
+    def _decode(self, data: bytes | None) -> SentinelRecord[N] | None:
         return None if data is None else self._codec.decode(data, self._what)
 
 
@@ -226,7 +226,7 @@ def warn_once(logger: logging.Logger, server: str, risk: str, level: int = loggi
     """Log a warning about what a server may lose, once per process, server and risk; a worker leaves it to the driver."""
     if (server, risk) not in _warned:
         _warned.add((server, risk))
-        logger.log(logging.DEBUG if warnings_suppressed() else level, "%s: %s", server, risk)
+        logger.log(logging.DEBUG if warnings_left() else level, "%s: %s", server, risk)
 
 
 def warn_of_eviction(logger: logging.Logger, what: str, loss: str, allowed: bool) -> None:

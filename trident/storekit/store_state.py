@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, over
 
 from trident.extras import needs_package
 from trident.state.encoding.serializers import Serializer, keeps_attempts, serializer_for
+from trident.state.forwarding import SerializedMap
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import map_state
-from trident.state.wrappers.forwarding import SerializedMap
 from trident.storekit.store_options import Changing, Expiring, MapOptions, StoreOptions
 
 T = TypeVar("T")
@@ -33,7 +33,6 @@ class Kind(Generic[T, P]):
         return Kind(self.kind, owner)
 
     def __call__(self, target: T | None = None, /, *args: P.args, **options: P.kwargs) -> StateSpec:
-        """Return a state of the kind."""
         assert self.owner is not None, "it is an attribute of a class"
         return replace(self.owner.of_kind(self.kind, target, dict(options), *args), store=self.owner.__name__)
 
@@ -94,7 +93,6 @@ class StoreMapFactory:
     kind: StateType = StateType.OPAQUE
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
-        """Open partition `partition_index`."""
         backing = self.open_map(self.options, conf, partition_index)
         return SerializedMap(backing, self.serializer)
 

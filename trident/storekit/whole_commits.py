@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from trident.errors import BackendError, CommitOrderError, FencedError, StateError, TridentError
+from trident.errors import BackendError, CommitOrderError, TridentError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key, StateConf
@@ -116,31 +116,6 @@ class _SentinelRow(Register):
         return new if self._rows.write(self.puts, self._key, found, new) else self.read()
 
 
-@dataclass(frozen=True)
-class _Later:
-    """The write of a commit that wants to lay `own` over `found`, to be made by another."""
-
-    rows: InTransaction
-    map: WholeCommitMap
-    own: Sentinel
-    found: bytes | None
-
-    def write(self, connection: Any) -> bool:
-        return self.rows.write(connection)
-
-    def clause(self) -> tuple[bytes, Mapping[str, Any]] | None:
-        return self.rows.clause()
-
-    def written(self) -> None:
-        self.map.is_written = self.own
-
-    def refused(self) -> Exception:
-        try:
-            return self.map.displaced(self.own, self.found)
-        except TridentError as error:
-            return error
-
-
 class WholeCommitMap(BackingMap):
     """One partition's view of a map of bytes, with its sentinel. Used by one thread at a time.
 
@@ -206,7 +181,9 @@ class WholeCommitMap(BackingMap):
             raise CommitOrderError(f"end of batch {txid!s} without its begin: {self._what}")
         later, claim = self._later, self._claim
         if later is not None and claim is not None:
-            self._row.later = lambda found, write: later(_Later(write, self, claim, found))
+            self._row.later = lambda found, write: later(
+                LaterWrite(*write, partial(self._note, claim), partial(self._refusal, claim, found))
+            )
         try:
             self._write(puts)
         finally:
@@ -227,10 +204,6 @@ class WholeCommitMap(BackingMap):
         if force:
             self._lay(sentinel, {})
 
-    def displaced(self, own: Sentinel, found: bytes | None) -> StateError | FencedError:
-        """Return why `own` could not be laid over `found`."""
-        return self._fence.displaced(own, self._row.read(), found)
-
     def reset(self) -> None:
         """Remove all keys of the state, of every partition, and all sentinels."""
         refuse_read_only(self._read_only, "empty the state", self._what)
@@ -242,6 +215,16 @@ class WholeCommitMap(BackingMap):
         """Forget the puts of an unfinished commit, and close the connection. The next call opens another one."""
         self._puts = None
         self._rows.close()
+
+    def _note(self, written: Sentinel) -> None:
+        self.is_written = written
+
+    def _refusal(self, own: Sentinel, found: bytes | None) -> Exception:
+        """Return why `own` could not be laid over `found`, in the transaction of the record."""
+        try:
+            return self._fence.displaced(own, self._row.read(), found)
+        except TridentError as error:
+            return error
 
     def _put(self, doing: str, puts: Puts) -> None:
         refuse_read_only(self._read_only, doing, self._what)

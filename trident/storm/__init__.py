@@ -18,12 +18,11 @@ from trident.storm.interfaces import (
     SpoutOutputCollector,
     TopologyContext,
 )
-from trident.storm.local_cluster import LocalCluster, LocalTopology
 from trident.storm.state_lookup import StateLookupBolt
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import StreamDeclarer, Tuple
-from trident.storm.topology_handle import TopologyDiedError, WorkerLostError
+from trident.storm.topology_handle import LocalCluster, LocalTopology, TopologyDiedError, WorkerLostError
 
 __all__ = [
     "BaseBasicBolt",

@@ -262,7 +262,6 @@ def is_basic(bolt: IRichBolt | IBasicBolt) -> bool:
 
 
 def takes(method: Callable[..., object], arguments: int) -> bool:
-    """Whether a method can be called with so many arguments."""
     try:
         signature(method).bind(*range(arguments))
     except TypeError:

@@ -40,14 +40,9 @@ class Subscription:
 class Component:
     """What spouts and bolts have in common.
 
-    Attributes
-    ----------
-    executors
-        How many threads run it.
-    tasks
-        How many instances it has; at least one for each executor.
-    conf
-        What `add_configuration` added for this component alone.
+    `executors`: how many threads run it.
+    `tasks`: how many instances it has; at least one for each executor.
+    `conf`: what `add_configuration` added for this component alone.
     """
 
     id: str

@@ -16,9 +16,9 @@ from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.observe.events import ReportedError
 from trident.roles import Closes
-from trident.storm.execution.executor import Executor, Launch, TaskError
+from trident.storm.execution.executors import Executor, make_executor
+from trident.storm.execution.launch import Launch, TaskError
 from trident.storm.execution.messages import Body
-from trident.storm.execution.storm_worker import make_executor
 from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector, TopologyContext
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import SpoutSpec, StormTopology
@@ -255,15 +255,15 @@ def complete_topology(
         raise TopologyError(
             f"mocked_spouts names {unknown[0]!r}, which is not a spout; there are {sorted(topology.spouts)}"
         )
-    spouts = {name: _mocked(spec, mocked_spouts.get(name, ())) for name, spec in topology.spouts.items()}
+    spouts = {name: _mock_spout(spec, mocked_spouts.get(name, ())) for name, spec in topology.spouts.items()}
     seen = _Seen(topology)
     with SteppedCluster(
         StormTopology(spouts, topology.bolts), conf, seed=seed, link=seen.link, watch=seen.watch, **settings
     ) as cluster:
-        return _completed(cluster, mocked_spouts, seen)
+        return _run_to_completion(cluster, mocked_spouts, seen)
 
 
-def _completed(cluster: SteppedCluster, mocked: Iterable[str], seen: _Seen) -> CompletedTopology:
+def _run_to_completion(cluster: SteppedCluster, mocked: Iterable[str], seen: _Seen) -> CompletedTopology:
     """Run until nothing is pending, and return what came out."""
     cluster.run()
     while cluster.pending:
@@ -296,7 +296,7 @@ class _Seen:
         return (body,)
 
 
-def _mocked(spec: SpoutSpec, rows: Sequence[Sequence[Any]]) -> SpoutSpec:
+def _mock_spout(spec: SpoutSpec, rows: Sequence[Sequence[Any]]) -> SpoutSpec:
     stream = spec.streams.get(DEFAULT_STREAM)
     if rows and stream is None:
         raise TopologyError(

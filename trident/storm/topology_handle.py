@@ -1,18 +1,31 @@
-"""What users hold of a topology that runs, in this process or on Spark, and what it ends with if its workers die too often."""
+"""What users hold of a topology that runs, and `LocalCluster`, which runs one with threads in this process, for tests.
+
+`TopologyDiedError` is what a topology ends with if its workers die too often.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
+from collections.abc import Mapping
 from time import monotonic
+from typing import Any, Self
 
-from trident.errors import TridentError
+from trident.errors import TopologyError, TridentError
 from trident.observe.events import ReportedError
 from trident.observe.topology_status import TopologyStatus
-from trident.storm.execution.executor import Launch
+from trident.storm.execution.launch import Launch, TaskError
+from trident.storm.execution.messages import Body, Inbox
+from trident.storm.execution.storm_worker import Worker, inboxes_of
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 from trident.storm.topology_monitor import TopologyMonitor
+
+logger = logging.getLogger("trident.storm")
+
+_STOP_S = 5.0
+_COUNT_S = 1.0
 
 
 class WorkerLostError(TridentError):
@@ -122,7 +135,7 @@ class StormHandle:
                 return True
         return False
 
-    def _monitored(self) -> TopologyMonitor:
+    def _make_monitor(self) -> TopologyMonitor:
         return TopologyMonitor(
             self.conf,
             self._launch.topology,
@@ -142,3 +155,196 @@ class StormHandle:
 
     def _is_at_rest(self) -> bool:
         raise NotImplementedError
+
+
+class LocalTopology(StormHandle):
+    """A topology that runs in this process: what `submit_topology` returns."""
+
+    def __init__(self, topology: StormTopology, conf: StormConfig) -> None:
+        super().__init__(topology, conf)
+        self._inboxes = inboxes_of(self._launch.layout.executors, conf.receive_buffer_size)
+        self._monitor = self._make_monitor()
+        self._workers: dict[int, Worker] = {}
+        self._counting = threading.Lock()
+        self._counter = threading.Thread(target=self._go_on_counting, name=f"{conf.name}-statistics", daemon=True)
+        self._counter.start()
+        for number in range(conf.workers):
+            self._make(number)
+        for worker in self._workers.values():
+            worker.start()
+
+    @property
+    def pending(self) -> int:
+        """How many tracked messages are not answered."""
+        return sum(each.pending for each in self._workers.values())
+
+    @property
+    def status(self) -> TopologyStatus:
+        """Workers, executors, tasks, errors and statistics as they are now."""
+        self._count()
+        return super().status
+
+    def stop(self) -> None:
+        """Deactivate the spouts, wait for what is pending, end. Raises what ended the topology, if it ended by itself."""
+        self.deactivate()
+        self.drain()
+        self._end(None)
+        if self._error is not None:
+            raise self._error
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended; return whether it has. Raises what ended it."""
+        ended = self._ended.wait(timeout_s)
+        if self._error is not None:
+            raise self._error
+        return ended
+
+    def _make(self, number: int) -> None:
+        mail = LocalMail(self._inboxes)
+        setting = self._launch.setting(mail, self._report)
+        mail.worker = worker = Worker(number, setting, self._inboxes, lambda error: self._on_death(number, error))
+        worker.set_active(self._active)
+        self._count()  # the last figures of the one that has ended
+        with self._counting:
+            self._workers[number] = worker
+
+    def _count(self) -> None:
+        with self._counting:  # a snapshot that is taken later is also handed in later
+            for each in self._workers.values():
+                self._monitor.take(each.snapshots.take())
+
+    def _go_on_counting(self) -> None:
+        while not self._ended.wait(_COUNT_S):
+            self._count()
+
+    def _order(self, active: bool) -> None:
+        for worker in self._workers.values():
+            worker.set_active(active)
+
+    def _is_at_rest(self) -> bool:
+        return all(each.at_rest for each in self._workers.values())
+
+    def _report(self, component: str, task: int, error: BaseException) -> None:
+        self._errors.append(ReportedError.of(component, task, error))
+        logger.error("topology %s: component %s (task %d) reports: %s", self.name, component, task, error)
+
+    def _on_death(self, number: int, error: BaseException) -> None:
+        """Start a worker again, with fresh instances; called by a thread of the worker that died."""
+        if isinstance(error, TaskError):
+            self._report(error.component, error.task, error)
+        threading.Thread(target=self._restart, args=(number, error), name=f"restart-{number}", daemon=True).start()
+
+    def _restart(self, number: int, error: BaseException) -> None:
+        with self._changing:
+            if self._ended.is_set():
+                return
+            too_many = self._watch.too_many(number, error)
+            self._stop_worker(self._workers[number])
+            if too_many is None:
+                self._make(number)
+        if too_many is None:
+            self._workers[number].start()
+        else:
+            self._end(too_many)
+
+    def _stop_worker(self, worker: Worker) -> None:
+        for name in worker.stop(_STOP_S):
+            logger.warning("topology %s: %s did not end within %g s, because its call blocks", self.name, name, _STOP_S)
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._changing:
+            if self._ended.is_set():
+                return
+            self._error = error
+            for worker in self._workers.values():
+                self._stop_worker(worker)
+            self._count()
+            self._monitor.close()
+            self._ended.set()
+            self._counter.join()
+
+
+class LocalCluster:
+    """Runs topologies in this process; a context manager that stops them.
+
+    Examples
+    --------
+    >>> from trident.storm import LocalCluster
+    >>> with LocalCluster() as cluster:
+    ...     cluster.topologies
+    {}
+    """
+
+    def __init__(self) -> None:
+        self.topologies: dict[str, LocalTopology] = {}
+
+    def submit_topology(
+        self, name: str, conf: StormConfig | Mapping[str, Any] | None, topology: StormTopology, **settings: Any
+    ) -> LocalTopology:
+        """Start a topology; return once all its spouts and bolts are open.
+
+        Raises
+        ------
+        TopologyError
+            A topology of this name runs already, or a component cannot be pickled.
+        TopologyDiedError
+            It has ended already, because its spouts and bolts could not be opened.
+        """
+        if name in self.topologies:
+            raise TopologyError(
+                f"topology {name!r} runs already in this LocalCluster; kill it first, or choose another name"
+            )
+        running = LocalTopology(topology, StormConfig.of(conf, **settings, name=name))
+        self.topologies[name] = running
+        error = running.exception()
+        if error is not None:
+            self.topologies.pop(name)
+            raise error
+        return running
+
+    def kill_topology(self, name: str) -> None:
+        """Stop a topology: spouts first, then what is pending."""
+        running = self.topologies.pop(name, None)
+        if running is None:
+            raise TopologyError(f"no topology {name!r} runs in this LocalCluster; there are {sorted(self.topologies)}")
+        running.stop()
+
+    def shutdown(self) -> None:
+        """Stop all topologies."""
+        first: BaseException | None = None
+        for name in list(self.topologies):
+            try:
+                self.kill_topology(name)
+            except TridentError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.shutdown()
+        except TridentError as ended:
+            if error is None:
+                raise
+            logger.error("%s", ended)  # the error of the block is the one to raise
+
+
+class LocalMail:
+    """What one worker's executors send with, to all inboxes of this process."""
+
+    def __init__(self, inboxes: Mapping[int, Inbox]) -> None:
+        self._inboxes = inboxes
+        self.worker: Worker | None = None
+
+    def send(self, task: int, body: Body) -> None:
+        self._inboxes[task].put((task, body))
+
+    def is_open(self, task: int) -> bool:
+        return self._inboxes[task].is_open
+
+    def wait_until_open(self, task: int) -> None:
+        while not (self.worker and self.worker.stopping) and not self._inboxes[task].wait_until_open(0.05):
+            pass

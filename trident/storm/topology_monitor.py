@@ -23,7 +23,7 @@ from trident.observe.component_statistics import (
 )
 from trident.observe.events import ReportedError
 from trident.observe.open_metrics import MetricsServer, StormMetrics
-from trident.observe.time_series import ALL_TIME, WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
+from trident.observe.time_series import WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
 from trident.observe.topology_status import TopologyStatus, WorkerStatus
 from trident.storm.execution.storm_worker import CountKey, PresentCall, WorkerSnapshot
 from trident.storm.storm_config import StormConfig
@@ -41,17 +41,9 @@ _BUSIEST = 2
 class TopologyMonitor:
     """One for each running topology, on the side that its user has.
 
-    Parameters
-    ----------
-    layout, active, errors
-        Return what there is now: a rebalance changes the layout.
-
-    Raises
-    ------
-    ConfigError
-        Metrics cannot be served at the address.
-    EnvironmentProblem
-        Metrics are wanted and the package `prometheus-client` is missing.
+    `layout`, `active`, `errors`: return what there is now: a rebalance changes the layout.
+    Raises `ConfigError`: metrics cannot be served at the address.
+    Raises `EnvironmentProblem`: metrics are wanted and the package `prometheus-client` is missing.
     """
 
     def __init__(
@@ -79,22 +71,21 @@ class TopologyMonitor:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where metrics are served, None without `metrics_port`."""
         return None if self._server is None else self._server.url
 
     def take(self, snapshot: WorkerSnapshot) -> None:
         """Take in what a worker reports, about once a second; log a line when it is time for one."""
-        now = self._clock()
+        now, layout = self._clock(), self._layout()
         happened = self._collected.take(snapshot, now)
         self._heard[snapshot["worker"]] = (now, snapshot)
-        pending = self._pending()
+        pending = self._pending(layout)
         happened.lags = {"messages": pending}
         self._series.add(happened, now)
         if happened.tuples or not pending:
             self._moved = now
         if now >= self._next_look:
             self._next_look = now + _LOOK_S
-            may_stall = now - self._moved >= _LOOK_S or any(calls for _, _, calls in self._present(self._layout(), now))
+            may_stall = now - self._moved >= _LOOK_S or any(calls for _, _, calls in self._present(layout, now))
             self._stalls.look(self.status.at_work if may_stall else AtWork())
         if self._conf.log_interval_s is not None and now >= self._next_line:
             self._next_line = now + self._conf.log_interval_s
@@ -113,10 +104,9 @@ class TopologyMonitor:
             WorkerStatus(
                 number, last["host"], last["pid"], last["uptime_s"], now - heard, last["pending"], last["port"]
             )
-            for number, (heard, last) in sorted(self._heard.copy().items())
-            if number < layout.workers
+            for number, heard, last in self._there(layout)
         )
-        pending = sum(each.pending for each in workers)
+        pending = self._pending(layout)
         return TopologyStatus(
             self._conf.name,
             "bolts",
@@ -135,15 +125,20 @@ class TopologyMonitor:
             more={"pending": pending},
         )
 
-    def _pending(self) -> int:
-        return sum(snapshot["pending"] for _, snapshot in self._heard.copy().values())
+    def _there(self, layout: TaskLayout) -> list[tuple[int, float, WorkerSnapshot]]:
+        """Return what was heard last of each worker that there is, and when; a rebalance may have taken others away."""
+        heard = sorted(self._heard.copy().items())
+        return [(number, at, snapshot) for number, (at, snapshot) in heard if number < layout.workers]
+
+    def _pending(self, layout: TaskLayout) -> int:
+        return sum(snapshot["pending"] for _, _, snapshot in self._there(layout))
 
     def _present(self, layout: TaskLayout, now: float) -> list[tuple[int, float, list[PresentCall]]]:
         """Return the calls of each worker that has been heard of lately, and how long ago that was."""
         return [
             (number, now - heard, snapshot["calls"])
-            for number, (heard, snapshot) in sorted(self._heard.copy().items())
-            if number < layout.workers and now - heard < _SILENT_S
+            for number, heard, snapshot in self._there(layout)
+            if now - heard < _SILENT_S
         ]
 
     def _at_work(self, layout: TaskLayout, statistics: TopologyStatistics, now: float) -> AtWork:
@@ -156,7 +151,7 @@ class TopologyMonitor:
             for tasks, seconds, _, where in present
             if where and (component := layout.component_of.get(tasks[0]))
         )
-        pending = self._pending()
+        pending = self._pending(layout)
         left = f"{pending} pending" if pending else ""
         usual_s = max(latencies, default=0.0) / _MS_PER_S
         return AtWork(now - self._moved, "acknowledged", left, usual_s, self._conf.message_timeout_s, calls=calls)
@@ -234,7 +229,7 @@ class Collected:
         `uncounted_s` has, by an executor's first task, for how long it has worked on what it has not counted yet.
         """
         with self._lock:
-            differences = {window: self._windows.over(window, now) for window in (*WINDOWS_S, ALL_TIME)}
+            differences = self._windows.over_all(now)
         capacities = _capacities(layout, differences[_CAPACITY_WINDOW_S], uncounted_s)
         windows = differences.items()
         return TopologyStatistics(
@@ -280,7 +275,7 @@ class Collected:
         read = [Edge(each.component, name, _text(each.grouping), stream=each.stream) for each in inputs]
         sent = sorted(of for of in sums if isinstance(of, tuple) and of[:2] == (name, "") and of[2])
         executors = tuple(
-            ExecutorStatistics(place.tasks, place.worker, _figures(_added(sums, place.tasks), capacities[place]))
+            ExecutorStatistics(place.tasks, place.worker, _figures(_add_up(sums, place.tasks), capacities[place]))
             for place in layout.executors
             if place.component == name
         )
@@ -288,8 +283,8 @@ class Collected:
             ComponentDescription(
                 name, kind, name, "" if made is None else type(made).__name__, len(layout.tasks[name])
             ),
-            _figures(_added(sums, [name]), max(each.figures.capacity for each in executors)),
-            tuple(EdgeStatistics(e, _figures(_added(sums, [(e.source, e.target, e.stream)]))) for e in read),
+            _figures(_add_up(sums, [name]), max(each.figures.capacity for each in executors)),
+            tuple(EdgeStatistics(e, _figures(_add_up(sums, [(e.source, e.target, e.stream)]))) for e in read),
             tuple(EdgeStatistics(Edge(name, stream=of[2]), _figures(sums[of])) for of in sent),
             executors,
         )
@@ -309,7 +304,7 @@ def _capacities(
     }
 
 
-def _added(sums: Mapping[Any, Sums], of: Iterable[Any]) -> Sums:
+def _add_up(sums: Mapping[Any, Sums], of: Iterable[Any]) -> Sums:
     added: Sums = defaultdict(float)
     for each in of:
         for measure, value in sums.get(each, {}).items():

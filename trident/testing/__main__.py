@@ -49,7 +49,7 @@ def main(
     seed: Annotated[int, typer.Option(help="the seed of all random choices")] = 0,
 ) -> None:
     """Check a back-end or a spout: every contract, then random schedules. Exit code 1 unless every claim holds."""
-    given = _named(factory)
+    given = _import_named(factory)
     at_least, at_most = 30.0 if seconds is None else seconds, seconds or None  # of schedules, if nothing is said
     if any(set(missing(given, kind)) <= {"spout_type"} for kind in (ITridentSpout, IBatchSpout, IRichSpout)):
         raise typer.BadParameter(
@@ -63,20 +63,20 @@ def main(
         limits=_limits(limits),
         seconds=at_least,
         at_most=at_most,
-        clean=None if clean is None else _named(clean),
+        clean=None if clean is None else _import_named(clean),
         seed=seed,
     )
     raise typer.Exit(0 if report.ok else 1)
 
 
 def _limits(target: str | None) -> Limits | None:
-    claimed = None if target is None else _named(target)
+    claimed = None if target is None else _import_named(target)
     if claimed is not None and not isinstance(claimed, Limits):
         raise typer.BadParameter(f"{target} is a {type(claimed).__name__}, expected trident.testing.Limits")
     return claimed
 
 
-def _named(target: str) -> Any:
+def _import_named(target: str) -> Any:
     module, colon, name = target.partition(":")
     if not colon or not name:
         raise typer.BadParameter(f"{target!r}: expected MODULE:NAME, as in sqlite_state:open_map")

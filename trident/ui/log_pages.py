@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 from trident.redaction import RedactingFormatter
@@ -83,11 +83,15 @@ def page_of_log(stored: bytes, first: int, offset: int | None) -> Page:
 
 
 def decoded_page(data: bytes, begin: int) -> Page:
-    """Return the page of bytes that begin at an offset; a character that is cut off comes with the next one."""
+    """Return the page of bytes that begin at an offset; a character that is cut off comes with the next one.
+
+    `lineEnd` is where its last line ends, `begin` if none does.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
     unfinished, _ = decoder.getstate()
-    return {"text": text, "offset": begin, "next": begin + len(data) - len(unfinished)}
+    line_end = begin + data.rfind(b"\n") + 1
+    return {"text": text, "offset": begin, "next": begin + len(data) - len(unfinished), "lineEnd": line_end}
 
 
 def end_of_log(read: ReadLog, most: int = DOWNLOADED_BYTES) -> Iterator[Page]:
@@ -116,22 +120,28 @@ def matching(read: ReadLog, offset: int | None, level: str | None, search: str) 
     if not pages:
         page = read(offset)
         return {**page, "text": "", "found": 0}
-    text, first = "".join(each["text"] for each in pages), int(pages[0]["offset"])
+    text, first, last = "".join(each["text"] for each in pages), int(pages[0]["offset"]), int(pages[-1]["next"])
     if offset is None and first:  # the line that is cut off
         text = text.partition("\n")[2]
     whole, _, rest = text.rpartition("\n")
+    # A line that has not ended is read the next time; how long it is its text does not say, if it has bytes that are none.
+    ends = (int(each["lineEnd"]) for each in reversed(pages) if each["lineEnd"] > each["offset"])
+    following = next(ends, first if text else last)
     if not whole and len(rest) > TAIL_BYTES:  # no line
-        whole, rest = text, ""
+        whole, following = text, last
     found = [each for each in _records(whole) if _is_of(each, level) and search.lower() in each.lower()]
+    return {"text": _last_of(found), "offset": first, "next": following, "found": len(found)}
+
+
+def _last_of(records: Sequence[str]) -> str:
     shown: deque[str] = deque()
     size = 0
-    for record in reversed(found):
+    for record in reversed(records):
         size += len(record) + 1
         if size > TAIL_BYTES and shown:
             break
         shown.appendleft(record[-TAIL_BYTES:] + "\n")
-    following = int(pages[-1]["next"]) - len(rest.encode())  # a line that has not ended is read the next time
-    return {"text": "".join(shown), "offset": first, "next": following, "found": len(found)}
+    return "".join(shown)
 
 
 def _records(text: str) -> Iterator[str]:

@@ -37,8 +37,8 @@ from trident.cluster_errors import (
     UpgradeRefused,
 )
 from trident.errors import BackendError, SourceAwayError, TridentError, UnsupportedOperation
-from trident.http.guard import Guard
 from trident.http.plain_json import json_answer
+from trident.http.server_thread import Guard, body_within
 from trident.ui.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
 from trident.ui.log_pages import LEVELS, ReadLog, end_of_log, matching
 
@@ -84,8 +84,6 @@ def app(
 
 
 class _Rest:
-    """The endpoints."""
-
     def __init__(self, pages: ClusterPages, token: str | None, token_for_all: bool) -> None:
         self._pages, self._token, self._for_all = pages, token, token_for_all
 
@@ -99,7 +97,7 @@ class _Rest:
             "/api/v1/topology/summary": lambda request: pages.topology_summary(),
             _TOPOLOGY: lambda request: self._of(request).topology(_window(request)),
             _TOPOLOGY + "/component/{component}": lambda request: self._of(request).component(
-                _named(request, "component"), _window(request)
+                _path_parameter(request, "component"), _window(request)
             ),
             _TOPOLOGY + "/visualization": lambda request: self._of(request).visualization(_window(request)),
             _TOPOLOGY + "/series": lambda request: self._of(request).series(_window(request)),
@@ -120,7 +118,7 @@ class _Rest:
         ]
 
     def _of(self, request: Request) -> TopologyPages:
-        return self._pages.of_topology(_named(request, "topology_id"))
+        return self._pages.of_topology(_path_parameter(request, "topology_id"))
 
     def _lookup(self, request: Request) -> Page:
         state = request.query_params.get("state")
@@ -143,12 +141,12 @@ class _Rest:
         pieces = end_of_log(self._reader(request))
         first = next(pieces, None)  # here, where an error is still an answer
         texts = () if first is None else (page["text"] for page in chain([first], pieces))
-        file = re.sub(r"[^\w.-]+", "-", _named(request, "topology_id"), flags=re.ASCII)
+        file = re.sub(r"[^\w.-]+", "-", _path_parameter(request, "topology_id"), flags=re.ASCII)
         headers = {"Content-Disposition": f'attachment; filename="{file}.log"'}
         return StreamingResponse(texts, headers=headers, media_type="text/plain")
 
     def _reader(self, request: Request) -> ReadLog:
-        topology_id, of = _named(request, "topology_id"), request.query_params.get("of", "driver")
+        topology_id, of = _path_parameter(request, "topology_id"), request.query_params.get("of", "driver")
         if of not in ("driver", "output"):
             raise PageError(400, f"of={of!r}: expected driver, or output")
         named: LogOf = "output" if of == "output" else "driver"
@@ -158,7 +156,7 @@ class _Rest:
         async def act(request: Request) -> Page:
             if self._pages.read_only:
                 raise PageError(403, "this server can only be read")
-            parameters, topology_id = await _parameters(request, action), _named(request, "topology_id")
+            parameters, topology_id = await _parameters(request, action), _path_parameter(request, "topology_id")
             done = await run_in_threadpool(lambda: self._pages.of_topology(topology_id).act(action, parameters))
             return {"topologyOperation": action, "topologyId": topology_id, "status": "success", **(done or {})}
 
@@ -169,7 +167,7 @@ async def _index(request: Request) -> Response:
     return FileResponse(STATIC / "index.html")
 
 
-def _named(request: Request, name: str) -> str:
+def _path_parameter(request: Request, name: str) -> str:
     return unquote(request.path_params[name])
 
 
@@ -258,11 +256,9 @@ async def body_of(request: Request, most: int) -> Mapping[str, Any]:
 
     Raises `PageError`: it is something else, or longer than `most` bytes.
     """
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise PageError(413, f"the request is longer than {most} bytes")
+    body = await body_within(request, most)
+    if body is None:
+        raise PageError(413, f"the request is longer than {most} bytes")
     try:
         read = json.loads(body) if body.strip() else {}
     except (ValueError, RecursionError):

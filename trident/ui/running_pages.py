@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from trident.config import Config
 from trident.errors import TridentError, UnsupportedOperation, describe
 from trident.graph import JoinWithinNode, StateNode, WindowNode
+from trident.observe.at_work import verdict
 from trident.observe.topology_status import TopologyStatus
-from trident.observe.verdict import verdict
 from trident.redaction import redacted, shown_configuration
 from trident.runtime.reading.written_values import parse_key
 from trident.storm.storm_config import StormConfig
@@ -22,8 +22,8 @@ from trident.ui.cluster_pages import Action, Page
 
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
-    from trident.storm.local_cluster import LocalTopology
     from trident.storm.spark.running_storm import RunningStormTopology
+    from trident.storm.topology_handle import LocalTopology
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +31,7 @@ logger = logging.getLogger(__name__)
 class RunningPages(ABC):
     """`TopologyPages` of what runs; see docs/monitoring.md for what each value means.
 
-    `running`: the topology.
-    `settings`, `defaults`: those that are in force, and what they are where nothing is set.
-    `origins`: where those that are set come from, as far as it is known.
+    `running`, `config`: the topology, and its settings.
     `topology_id`: its id in pages; its name if it has none.
     """
 
@@ -42,14 +40,13 @@ class RunningPages(ABC):
     def __init__(
         self,
         running: RunningTopology | RunningStormTopology | LocalTopology,
-        settings: Mapping[str, Any],
-        defaults: Mapping[str, Any],
+        config: Config | StormConfig,
         topology_id: str | None,
-        origins: Mapping[str, str] | None = None,
     ) -> None:
         self._running, self._id = running, topology_id or running.name
+        settings, defaults = config.as_mapping(), type(config)().as_mapping()
         self._settings = shown_configuration(settings)
-        self._origins = dict(origins or {})
+        self._origins = dict(config.origins) if isinstance(config, Config) else {}
         self._set = sorted(name for name, value in settings.items() if name not in defaults or defaults[name] != value)
 
     @abstractmethod
@@ -119,15 +116,11 @@ class RunningPages(ABC):
 
 
 class StormPages(RunningPages):
-    """`TopologyPages` of a `RunningStormTopology`, or of a `LocalTopology`.
-
-    `running`: what runs.
-    `topology_id`: its id in pages; its name if it has none.
-    """
+    """`TopologyPages` of a `RunningStormTopology`, or of a `LocalTopology`."""
 
     def __init__(self, running: RunningStormTopology | LocalTopology, topology_id: str | None = None) -> None:
-        super().__init__(running, running.conf.as_mapping(), StormConfig().as_mapping(), topology_id)
-        from trident.storm.local_cluster import LocalTopology
+        super().__init__(running, running.conf, topology_id)
+        from trident.storm.topology_handle import LocalTopology
 
         self._topology = running
         self._on_spark = None if isinstance(running, LocalTopology) else running
@@ -161,15 +154,10 @@ class StormPages(RunningPages):
 
 
 class TridentPages(RunningPages):
-    """`TopologyPages` of a `RunningTopology`.
-
-    `running`: the topology.
-    `topology_id`: its id in pages; its name if it has none.
-    """
+    """`TopologyPages` of a `RunningTopology`."""
 
     def __init__(self, running: RunningTopology, topology_id: str | None = None) -> None:
-        config = running.config
-        super().__init__(running, config.as_mapping(), Config().as_mapping(), topology_id, config.origins)
+        super().__init__(running, running.config, topology_id)
         self.actions = (*self.actions, "dead-letters")
         self._topology = running
         self._reading = threading.Lock()
@@ -198,7 +186,7 @@ class TridentPages(RunningPages):
         for node in graph.nodes:
             if isinstance(node, WindowNode | JoinWithinNode) and node.state == state:
                 raise ValueError(f"state {state!r} keeps the tuples of open windows in a form of its own")
-        typed = _typed(nodes[state], key)
+        typed = _typed_key(nodes[state], key)
         with self._reading:  # `txid` belongs to the view's last read
             view = self._topology.state(state)
             value = view.multi_get([typed])[0] if typed else view.get()
@@ -213,7 +201,7 @@ def pages_of(running: RunningTopology | RunningStormTopology, topology_id: str |
     return StormPages(running, topology_id)
 
 
-def _typed(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
+def _typed_key(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
     texts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in key]
     fields = node.key_fields
     if fields and not texts:

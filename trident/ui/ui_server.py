@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
-from trident.http.server_thread import ServerThread, is_loopback, listening, url_of
+from trident.http.server_thread import ServerThread, bearer, is_loopback, listening, url_of
 from trident.ui.cluster_pages import ClusterPages, OneTopology
 from trident.ui.log_pages import RecentLog
 
@@ -46,6 +46,8 @@ class UIServer(ServerThread):
     ) -> None:
         if token == "" or (token_for_all and token is None):
             raise ConfigError("the token of a server must not be empty; leave it out to serve what can only be read")
+        if token is not None:
+            bearer(token)  # or no client could send it
 
         def application() -> Any:
             from trident.ui.rest import app

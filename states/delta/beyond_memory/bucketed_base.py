@@ -22,13 +22,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from states.delta.beyond_memory.key_hashes import HASH_COLUMN, Bucket, Hashes, Places, pairs
-from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys, hashes_in, rows_only
+from states.delta.beyond_memory.sorted_rows import (
+    Bucket,
+    FoundRows,
+    Hashes,
+    Places,
+    SortedRows,
+    WantedKeys,
+    hashes_in,
+    pairs,
+    rows_only,
+)  # fmt: skip
 from states.delta.data_files import write_parquet
+from states.delta.layout import ATTEMPT_COLUMN, HASH_COLUMN
 from trident.alignment import rebuild
 from trident.errors import StateError
 
-ATTEMPT = pa.field("_trident_attempt", pa.int64())
+ATTEMPT = pa.field(ATTEMPT_COLUMN, pa.int64())
 """The last column of a file: by the attempt one knows which declaration wrote a value. Null, or no column: it is not known."""
 
 ROWS_PER_GROUP = 1 << 14
@@ -166,15 +176,15 @@ class BucketedBase:
 
     def lookup(self, wanted: WantedKeys) -> FoundRows:
         """Return the rows of keys; absent keys have none."""
-        return FoundRows.all(list(self._found(wanted)), self.schema)
+        return FoundRows.all(list(self._find_rows(wanted)), self.schema)
 
     def rows(self, changes: SortedRows | None = None) -> Iterator[pa.Table]:
         """Iterate over all rows, or those that some changes do not change, a bucket at a time."""
         for file in self.files:
-            with self._opened(file) as opened:
+            with self._open_bucket(file) as opened:
                 rows = opened.rows()
             part = None if changes is None else changes.within(file.bucket)
-            yield rows_only(rows if part is None else part.unchanged(rows))
+            yield rows_only(rows if part is None else part.unchanged_rows(rows))
 
     def merge(
         self, changes: SortedRows, finish: Callable[[SortedRows], SortedRows] | None = None, all_files: bool = False
@@ -189,43 +199,43 @@ class BucketedBase:
         for bucket, file in self._cover(_EVERYTHING, list(self.files)):
             part = changes.within(bucket)
             if len(part) or (all_files and file is not None):
-                files += self._merged(bucket, file, part if finish is None else finish(part))
+                files += self._merge_bucket(bucket, file, part if finish is None else finish(part))
             elif file is not None:
                 files.append(file)
         return BucketedBase(files, self.schema, self.keys, self._system, self.limits)
 
-    def _written(self, rows: pa.Table, bucket: Bucket) -> Iterator[BucketFile]:
+    def _write_files(self, rows: pa.Table, bucket: Bucket) -> Iterator[BucketFile]:
         """Write rows of a bucket, with their hashes and in order, into as many files as the limits ask for."""
         if rows.num_rows > 1 and (rows.num_rows > self.limits.rows or rows.nbytes > self.limits.nbytes):
             hashes = hashes_in(rows)
             if hashes[0] != hashes[-1]:
                 for half in bucket.halves():
                     part = half.within(hashes)
-                    yield from self._written(rows.slice(part.start, part.stop - part.start), half)
+                    yield from self._write_files(rows.slice(part.start, part.stop - part.start), half)
                 return
         if rows.num_rows:
             yield write_bucket(rows, bucket, self._system)
 
-    def _found(self, wanted: WantedKeys) -> Iterator[FoundRows]:
+    def _find_rows(self, wanted: WantedKeys) -> Iterator[FoundRows]:
         for file in self.files:
             part = wanted.within(file.bucket)
             if not len(part):
                 continue
-            with self._opened(file) as opened:
+            with self._open_bucket(file) as opened:
                 rows, at = opened.candidates(part.hashes)
-            same, places = part.found(rows.select(self.keys), at)
+            same, places = part.match(rows.select(self.keys), at)
             rows = rows_only(rows)
             yield FoundRows(rows if same.all() else rows.filter(pa.array(same)), places)
 
-    def _merged(self, bucket: Bucket, file: BucketFile | None, changes: SortedRows) -> Iterator[BucketFile]:
+    def _merge_bucket(self, bucket: Bucket, file: BucketFile | None, changes: SortedRows) -> Iterator[BucketFile]:
         if file is None:
             stored = with_hash(self.schema).empty_table()
         else:
-            with self._opened(file) as opened:
+            with self._open_bucket(file) as opened:
                 stored = opened.rows()
-        return self._written(changes.applied_to(stored), bucket)
+        return self._write_files(changes.applied_to(stored), bucket)
 
-    def _opened(self, file: BucketFile) -> OpenedBucket:
+    def _open_bucket(self, file: BucketFile) -> OpenedBucket:
         return OpenedBucket(file, self._system, self.schema)
 
     def _cover(self, bucket: Bucket, files: list[BucketFile]) -> Iterator[tuple[Bucket, BucketFile | None]]:

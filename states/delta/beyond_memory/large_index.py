@@ -82,10 +82,7 @@ class LargeIndex:
     def lookup(self, keys: pa.Table) -> tuple[FoundRows, FoundRows]:
         """Look up distinct keys, given as a table of key columns.
 
-        Returns
-        -------
-        tuple[FoundRows, FoundRows]
-            The changes, in the columns of changes, and rows of the base, in its columns; a key is in at most one of them.
+        Returns the changes, in the columns of changes, and rows of the base, in its columns; a key is in at most one of them.
         """
         wanted, parts = WantedKeys.of(keys), []
         for run in reversed(self._in_memory()):
@@ -109,7 +106,7 @@ class LargeIndex:
             part = changes.slice(first, _ROWS_AT_ONCE)
             rows = part.filter(part[SENTINEL_COLUMN].is_null())
             if not self.add(rows, once=True):
-                self.add(self._layout.reduced(rows, drop_deleted=False))
+                self.add(self._layout.latest_rows(rows, drop_deleted=False))
 
     def put(self, puts: Puts) -> None:
         """Write raw values, and delete the keys whose value marks that."""
@@ -131,7 +128,7 @@ class LargeIndex:
     # ---- merging --------------------------------------------------------------------------------------------------
 
     def freeze(self) -> SortedRows:
-        """Return all changes; those that are put from now on are not among them. `merged` or `thaw` ends it.
+        """Return all changes; those that are put from now on are not among them. `adopt_base` or `thaw` ends it.
 
         It is called between commits, while all changes are of ended attempts.
         """
@@ -139,7 +136,7 @@ class LargeIndex:
         self._frozen, self._runs = self._together(self._runs), []
         return self._frozen
 
-    def merged(self, base: BucketedBase, shown: int) -> None:
+    def adopt_base(self, base: BucketedBase, shown: int) -> None:
         """Go on with a base that holds the frozen changes, and the batch that it shows."""
         self.base, self._shown, self._frozen = base, shown, None
 

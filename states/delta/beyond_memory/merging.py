@@ -74,8 +74,8 @@ class Merging:
         if self.is_running:
             return
         changes, nbytes = self._changes_of(index)
-        is_time = time.monotonic() >= self._not_before
-        if changes and (is_time or self._base.is_merge_due(changes, nbytes)):
+        is_large = changes >= self._base.most_changes or nbytes > self._base.bytes_of_changes
+        if changes and (is_large or time.monotonic() >= self._not_before):
             self._start(due, index, seq)
 
     def finish(self, due: Shown | None, index: LargeIndex | None, seq: int) -> None:
@@ -97,8 +97,8 @@ class Merging:
         if index is None:  # forgotten meanwhile; the next one is opened over what the merge has left
             return
         if outcome.base is not None:
-            index.merged(outcome.base, outcome.holds.batch)
-            self._base.moved(outcome.base, outcome.holds, self._published.version)
+            index.adopt_base(outcome.base, outcome.holds.batch)
+            self._base.adopt(outcome.base, outcome.holds, self._published.version)
             pa.default_memory_pool().release_unused()
             return
         index.thaw()
@@ -127,19 +127,19 @@ class Merging:
         return rows, max(sum(file.size for file in files), rows * _CHANGE_BYTES)
 
     def _files(self) -> list[DataFile]:
-        merged = self._base.merged()
+        merged = self._base.merged_seq()
         return [file for file in self._changes.files() if merged is None or file.last > merged]
 
     def _start(self, due: Shown, index: LargeIndex | None, seq: int) -> None:
         unread = None
         if index is None:
             files = self._files()
-            index = unread = self._base.opened() if files else None
+            index = unread = self._base.open_index() if files else None
             seq = max((file.last for file in files), default=0)
         if index is None or not index.changes:
             return
         holds, frozen = Holds(seq, due.txid), index.freeze()
-        arguments = index.base, frozen, due, holds, self._base.version, self._base.merged()
+        arguments = index.base, frozen, due, holds, self._base.version, self._base.merged_seq()
         # Of an error that was not expected.
         self._outcome = _Outcome(None, holds, BackendError("it ended without a result"))
         self._unread, self.is_running = unread, True
@@ -157,7 +157,7 @@ class Merging:
     ) -> None:
         began = time.monotonic()
         try:
-            base = self._merged(base, changes, due, holds, based_on)
+            base = self._merge_changes(base, changes, due, holds, based_on)
             self._outcome = _Outcome(base, holds, None)
         except (VersionMoved, StateError, OSError) as error:
             self._outcome = _Outcome(None, holds, error)
@@ -166,7 +166,9 @@ class Merging:
         if self._outcome.error is None:
             self._keep_small(held)
 
-    def _merged(self, base: BucketedBase, changes: SortedRows, due: Shown, holds: Holds, based_on: int) -> BucketedBase:
+    def _merge_changes(
+        self, base: BucketedBase, changes: SortedRows, due: Shown, holds: Holds, based_on: int
+    ) -> BucketedBase:
         table = self._published
         if table.refresh() != based_on and not moved_by_compactions(table, based_on):
             raise VersionMoved(f"the base is at version {table.version}, not {based_on}")
@@ -198,6 +200,7 @@ class OpenedBase:
     """What this process knows of the base of a state. Used by the thread of the commits.
 
     `tables`: the state.
+    `bytes_of_changes`: how many bytes the changes since the base may take before they are merged.
     `holds`, `version`, `rows`: what the base holds that was opened last, the version of its table, and its number of rows; None
     without one.
     """
@@ -205,6 +208,7 @@ class OpenedBase:
     def __init__(self, tables: StateTables) -> None:
         self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
         self._keys, self._bytes = tables.options.max_keys_in_memory, tables.options.max_mb_in_memory << 20
+        self.bytes_of_changes = self._bytes // 4
         self._ttl_s = tables.options.ttl_s
         self.holds: Holds | None = None
         self.version, self.rows = ABSENT, 0
@@ -212,9 +216,9 @@ class OpenedBase:
     # ---- what is too much for memory ------------------------------------------------------------------------------
 
     @property
-    def bytes_of_changes(self) -> int:
-        """How many bytes the changes since the base may take before they are merged."""
-        return self._bytes // 4
+    def most_changes(self) -> int:
+        """From how many changes on a merge into the base is worth it."""
+        return max(self._keys // 4, self.rows // _BASE_SHARE)
 
     def is_beyond(self, files: Sequence[DataFile]) -> bool:
         """Whether the rows of a version are too many for memory, as far as its files show."""
@@ -226,17 +230,13 @@ class OpenedBase:
         # The rows of a base do not say when they were written.
         return self._ttl_s is None and (keys > self._keys or keys * _KEY_BYTES + size > self._bytes)
 
-    def is_merge_due(self, changes: int, size: int) -> bool:
-        """Whether so many changes, and bytes of them, are worth a merge into the base."""
-        return changes >= max(self._keys // 4, self.rows // _BASE_SHARE) or size > self.bytes_of_changes
-
     # ---- the base -------------------------------------------------------------------------------------------------
 
-    def merged(self) -> int | None:
+    def merged_seq(self) -> int | None:
         """Return the `_seq` up to which all changes are in the base; None without a base."""
         return None if self.holds is None else self.holds.seq
 
-    def opened(self) -> LargeIndex | None:
+    def open_index(self) -> LargeIndex | None:
         """Return the values of the version of the changes last seen; None if they are not in files yet.
 
         Raises `StateError`: the base is gone, or is one of an earlier time, and the changes since then are gone.
@@ -262,9 +262,9 @@ class OpenedBase:
     def is_other(self, is_large: bool) -> bool:
         """Whether the base is not the one that was opened last; `is_large` says whether one was."""
         holds = self._newest()
-        return is_large if holds is None else not is_large or holds.seq != self.merged()
+        return is_large if holds is None else not is_large or holds.seq != self.merged_seq()
 
-    def moved(self, base: BucketedBase, holds: Holds, version: int) -> None:
+    def adopt(self, base: BucketedBase, holds: Holds, version: int) -> None:
         """Go on with a base that a merge has made."""
         self.holds, self.version, self.rows = holds, version, len(base)
 
@@ -276,8 +276,8 @@ class OpenedBase:
         for rows in self._scans():
             index.load(rows)
             if index.nbytes > self.bytes_of_changes:
-                self._written(index, due)
-        self._written(index, due)
+                self._write_changes(index, due)
+        self._write_changes(index, due)
         try:
             self._published.move(None, index.base, seq, due)
         except VersionMoved as moved:
@@ -288,11 +288,11 @@ class OpenedBase:
         for files in in_turn([file for file in self._changes.files() if file.last > after]):
             yield in_order(self._changes.scan(None, None, files))
 
-    def _written(self, index: LargeIndex, due: Shown) -> None:
+    def _write_changes(self, index: LargeIndex, due: Shown) -> None:
         """Write the changes of an index into files that no log names yet."""
         before, changes = index.base, index.freeze()
         after = before.merge(changes, lambda part: self._tables.rows.in_base(part, due.snapshot))
-        index.merged(after, due.txid)
+        index.adopt_base(after, due.txid)
         delete_files(self._published.filesystem(), [file.path for file in {*before.files} - {*after.files}])
 
     def _newest(self) -> Holds | None:

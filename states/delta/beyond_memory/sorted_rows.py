@@ -1,24 +1,164 @@
-"""Rows in memory in the order of the hash of their key, and the keys of a lookup in the same order."""
+"""Hashes of keys given as Arrow columns, and rows in memory in their order: changes, and the keys of a lookup.
+
+A hash is the same in every process and release, and takes no Python object per key. It decides in which bucket a row is, so it
+may never change. Two keys that are equal by `trident.state.encoding.equal_keys` have equal hashes, whatever the type of their
+columns; keys of different types are never compared, because a column has one type.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from states.delta.beyond_memory.key_hashes import (
-    HASH_COLUMN,
-    Bucket,
-    Hashes,
-    Places,
-    comparable,
-    hashes_of,
-    pairs,
-    same_keys,
-)
+from states.delta.layout import HASH_COLUMN, hashable
+from trident.arrow import one_array, python_of
+from trident.state.encoding.codec import encode
+from trident.state.encoding.equal_keys import canonical_key
+
+Hashes = npt.NDArray[np.int64]
+"""int64, shape (n,), never negative."""
+
+Places = npt.NDArray[np.int64]
+"""int64, shape (n,): numbers of rows."""
+
+HASH_BITS = 63
+
+_LONG = 64
+"""Texts of more bytes are hashed one by one: words of all texts at once would take a round for each eight bytes."""
+
+_NULL, _SEED = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x2545F4914F6CDD1D)
+_FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+_WORD = 8
+
+
+class Bucket(NamedTuple):
+    """The hashes whose first `depth` bits are `prefix`."""
+
+    depth: int
+    prefix: int
+
+    @property
+    def first(self) -> int:
+        return self.prefix << (HASH_BITS - self.depth)
+
+    @property
+    def end(self) -> int:
+        """The hash after the highest."""
+        return (self.prefix + 1) << (HASH_BITS - self.depth)
+
+    def halves(self) -> tuple[Bucket, Bucket]:
+        """Return the two buckets that it is split into."""
+        return Bucket(self.depth + 1, 2 * self.prefix), Bucket(self.depth + 1, 2 * self.prefix + 1)
+
+    def within(self, hashes: Hashes) -> slice:
+        """Return which of some hashes, in their order, are in it."""
+        first = int(np.searchsorted(hashes, self.first))
+        # The end of the last bucket is no int64 any more.
+        return slice(first, len(hashes) if self.end >> HASH_BITS else int(np.searchsorted(hashes, self.end)))
+
+
+def comparable(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[pa.Array]:
+    """Return columns of keys in the form that is hashed and compared: 64-bit numbers, or bytes."""
+    return [_comparable(column if isinstance(column, pa.Array) else one_array(column)) for column in columns]
+
+
+def hashes_of(forms: Sequence[pa.Array]) -> Hashes:
+    mixed = np.full(len(forms[0]), _SEED, np.uint64)
+    for form in forms:
+        words = _words_of_bytes(form) if pa.types.is_large_binary(form.type) else form.fill_null(0).to_numpy()
+        words = np.where(_nulls(form), _NULL, words) if form.null_count else words
+        mixed = _mix(mixed ^ words)
+    return (mixed >> np.uint64(64 - HASH_BITS)).view(np.int64)
+
+
+def same_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    """Tell for each pair of keys, given in their comparable form, whether they are equal."""
+    return reduce(np.logical_and, (_same(*pair) for pair in zip(left, right, strict=True)))
+
+
+def pairs(stored: Hashes, wanted: Hashes) -> tuple[Places, Places]:
+    """Return all pairs of places of equal hashes in two arrays that are in order; the places in `wanted` rise."""
+    first = np.searchsorted(stored, wanted)
+    counts = np.searchsorted(stored, wanted, "right") - first
+    places = np.repeat(np.arange(len(wanted)), counts)
+    starts = np.cumsum(counts) - counts
+    return np.repeat(first - starts, counts) + np.arange(len(places)), places
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return _bits(column)
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
+        return _number(column)
+    if pa.types.is_decimal(kind):  # their column has one scale, so equal decimals have one text
+        return column.cast(pa.string()).cast(pa.large_binary())
+    if pa.types.is_nested(kind):
+        coded = [None if part is None else encode(canonical_key((hashable(part),))) for part in python_of(column)]
+        return pa.array(coded, pa.large_binary())
+    return column.cast(pa.large_binary())
+
+
+def _number(column: pa.Array) -> pa.Array:
+    if pa.types.is_temporal(column.type):
+        column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    return column.cast(pa.int64()).view(pa.uint64())
+
+
+def _bits(column: pa.Array) -> pa.Array:
+    numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
+    numbers = np.where(numbers == numbers, numbers, np.nan)
+    return pa.array(numbers.view(np.uint64), mask=_nulls(column) if column.null_count else None)
+
+
+def _words_of_bytes(form: pa.Array) -> npt.NDArray[np.uint64]:
+    """Return one word for each text, made of all its bytes and its length."""
+    offsets = np.frombuffer(form.buffers()[1], np.int64, len(form) + 1, form.offset * 8)
+    lengths = offsets[1:] - offsets[:-1]
+    data = b"" if form.buffers()[2] is None else form.buffers()[2].to_pybytes()[offsets[0] : offsets[-1]]
+    starts = offsets[:-1] - offsets[0]
+    padded = np.frombuffer(data + bytes(_WORD), np.uint8)
+    words = np.ndarray(len(data) + 1, "<u8", padded, strides=(1,))  # the eight bytes from each byte on
+    mixed = lengths.astype(np.uint64)
+    long = np.flatnonzero(lengths > _LONG)
+    for at in long.tolist():
+        text = data[starts[at] : starts[at] + lengths[at]]
+        mixed[at] = int.from_bytes(blake2b(text, digest_size=_WORD).digest(), "little")
+    for first in range(0, min(int(lengths.max(initial=0)), _LONG), _WORD):
+        rows = np.flatnonzero((lengths > first) & (lengths <= _LONG))
+        unused = np.maximum(first + _WORD - lengths[rows], 0).astype(np.uint64) * np.uint64(8)
+        taken = words[starts[rows] + first] << unused  # bytes of the next text are shifted out
+        mixed[rows] = _mix(mixed[rows] ^ taken)
+    return mixed
+
+
+def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return words whose every bit depends on every bit (the end of SplitMix64)."""
+    words = words + _NULL
+    words = (words ^ (words >> _SHIFTS[0])) * _FACTORS[0]
+    words = (words ^ (words >> _SHIFTS[1])) * _FACTORS[1]
+    return words ^ (words >> _SHIFTS[2])
+
+
+def _same(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+    same: npt.NDArray[np.bool_] = pc.fill_null(pc.equal(left, right), False).to_numpy(zero_copy_only=False)
+    return same | (_nulls(left) & _nulls(right)) if left.null_count and right.null_count else same
+
+
+def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
+    nulls: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return nulls
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
 
 
 class FoundRows(NamedTuple):
@@ -65,7 +205,7 @@ class WantedKeys:
         left = ~np.isin(self.places, places)
         return WantedKeys(self.hashes[left], self.places[left], self._forms)
 
-    def found(self, keys: pa.Table, at: Places) -> tuple[npt.NDArray[np.bool_], Places]:
+    def match(self, keys: pa.Table, at: Places) -> tuple[npt.NDArray[np.bool_], Places]:
         """Tell which of some rows have the key that their hash has at `at`, and return the numbers of these keys.
 
         `keys`: the key columns of rows with the same hashes.
@@ -116,7 +256,7 @@ class SortedRows:
         """Return the rows of keys, and the numbers of the keys that are deleted here."""
         at, places_at = pairs(self.hashes, wanted.hashes)
         rows = self._rows.take(pa.array(at))
-        same, places = wanted.found(rows.select(self._keys), places_at)
+        same, places = wanted.match(rows.select(self._keys), places_at)
         gone = self.deleted[at[same]]
         there = pa.array(np.flatnonzero(same)[~gone])
         return FoundRows(rows_only(rows).take(there), places[~gone]), places[gone]
@@ -127,26 +267,26 @@ class SortedRows:
 
     def after(self, older: SortedRows) -> SortedRows:
         """Return these changes on top of older ones."""
-        unchanged = older._unchanged(self)
+        unchanged = older._unchanged_mask(self)
         rows = pa.concat_tables([older._rows.filter(pa.array(unchanged)), self._rows])
         table, order = in_hash_order(rows)
         return SortedRows(table, np.concatenate([older.deleted[unchanged], self.deleted])[order], self._keys)
 
     def applied_to(self, stored: pa.Table) -> pa.Table:
         """Return stored rows, with their hashes and in order, as these changes leave them."""
-        unchanged = self.unchanged(stored)
+        unchanged = self.unchanged_rows(stored)
         return in_hash_order(pa.concat_tables([unchanged, self._rows.filter(pa.array(~self.deleted))]))[0]
 
-    def unchanged(self, stored: pa.Table) -> pa.Table:
+    def unchanged_rows(self, stored: pa.Table) -> pa.Table:
         """Return, of some stored rows with their hashes and in order, the rows whose keys do not change here.
 
         The key columns of both come first; they may have other names.
         """
         keys = stored.column_names[1 : 1 + len(self._keys)]
         older = SortedRows(stored, np.zeros(stored.num_rows, np.bool_), keys)
-        return stored.filter(pa.array(older._unchanged(self)))
+        return stored.filter(pa.array(older._unchanged_mask(self)))
 
-    def _unchanged(self, newer: SortedRows) -> npt.NDArray[np.bool_]:
+    def _unchanged_mask(self, newer: SortedRows) -> npt.NDArray[np.bool_]:
         at, of_newer = pairs(self.hashes, newer.hashes)
         left, right = (
             comparable(rows.take(pa.array(places)).columns)

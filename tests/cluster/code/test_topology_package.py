@@ -144,7 +144,21 @@ def test_code_that_is_too_large_is_refused_with_its_largest_files(
         make_package("counts.py:topology")
 
 
-@pytest.mark.parametrize("line", ["-r other.txt", "-e .", "./wheels/x.whl", "-c pins.txt", "--requirement=other.txt"])
+@pytest.mark.parametrize("name", [b"\xff.csv", b"a\\b.csv"])
+def test_a_file_that_no_package_can_hold_is_named_before_anything_is_sent(folder: Path, name: bytes) -> None:
+    Path(os.fsdecode(os.fsencode(folder / "inner") + b"/" + name)).write_bytes(b"1")
+    with pytest.raises(BadPackage, match=r"'inner/.*b?\.csv' cannot be in a package: .* Rename it"):
+        make_package("counts.py:topology")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-r other.txt", "-e .", "./wheels/x.whl", "-c pins.txt", "--requirement=other.txt", "x @ file:///home/ann/x.whl",
+        "file:///home/ann/x.whl", "--find-links wheels", "--find-links=file:///home/ann", "-rother.txt", "-e.", "-f./wheels",
+        "wheels/x-1.0-py3-none-any.whl", "x-1.0.tar.gz",
+    ],
+)  # fmt: skip
 def test_requirements_that_name_files_of_this_machine_are_refused(folder: Path, line: str) -> None:
     write_files(folder, {"needed.txt": f"requests\n{line}\n"})
     with pytest.raises(BadPackage, match="refers to this machine"):

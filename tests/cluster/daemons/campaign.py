@@ -10,9 +10,8 @@ from collections.abc import Callable
 import psutil
 
 from tests.cluster.daemons.counted import committed
-from tests.harness.cluster_machines import MachineCluster
+from tests.harness.cluster_machines import MachineCluster, freeze
 from tests.harness.commands import until
-from tests.harness.freezing import freeze
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +11,42 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.daemons.counted import committed, counts, expected, goes_on, is_gone
-from tests.cluster.daemons.cut_network import CutNetwork
 from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
 from tests.harness.commands import last_txid, until
+from tests.harness.proxy import Point, Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 
 pytestmark = [pytest.mark.server, pytest.mark.soak]
+
+
+class CutNetwork(Proxy):
+    """What one machine reaches a server through. While it is cut, bytes wait on the way, and arrive when it is whole again.
+
+    Connections stay open while it is cut, as with a switch that is dark.
+    """
+
+    def __init__(self, server_port: int) -> None:
+        self._whole = threading.Event()
+        self._whole.set()
+        super().__init__(server_port)
+
+    def cut(self) -> None:
+        """Hold back every byte from now on."""
+        self._whole.clear()
+
+    def heal(self) -> None:
+        """Let what was held back arrive."""
+        self._whole.set()
+
+    def close(self) -> None:
+        """End all connections and threads."""
+        self._whole.set()
+        super().close()
+
+    def _pass_on(self, data: bytes, target: socket.socket, points: tuple[Point, ...]) -> bool:
+        self._whole.wait()
+        return super()._pass_on(data, target, points)
+
 
 _AWAY_S = 20.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,191 +20,6 @@ from trident.cluster.state.cluster_records import (
     WantedStatus,
     WorkerHeartbeat,
 )
-
-
-def slots(seen: Picture) -> dict[str, tuple[str, int]]:
-    return {each.storm_id: tuple(each.slot) for each in decide(seen) if isinstance(each, Assign)}  # type: ignore[misc]
-
-
-def test_new_topologies_are_spread_over_the_machines_in_the_order_in_which_they_came() -> None:
-    seen = picture({"late": base(3), "first": base(1), "second": base(2)})
-    assert slots(seen) == {"first": ("a", 1), "second": ("b", 1), "late": ("a", 2)}
-
-
-def test_a_machine_that_runs_much_gets_less() -> None:
-    busy = {"x": assignment(("a", 1)), "y": assignment(("a", 2))}
-    seen = picture({"x": base(), "y": base(), "new": base(5)}, busy, {"a": supervisor(1, 2, 3, 4), "b": supervisor(1)})
-    assert slots(seen) == {"new": ("b", 1)}
-
-
-def test_a_slot_whose_last_driver_has_not_ended_is_the_last_choice() -> None:
-    ending = replace(supervisor(1, 2), used_ports=(1,))
-    assert slots(picture({"new": base()}, {}, {"a": ending})) == {"new": ("a", 2)}
-    ending = replace(supervisor(1), used_ports=(1,))
-    busy = {"x": assignment(("b", 2))}
-    seen = picture({"x": base(), "new": base(5)}, busy, {"a": ending, "b": supervisor(2, 3)})
-    assert slots(seen) == {"new": ("b", 3)}
-    assert slots(picture({"new": base()}, {}, {"a": ending})) == {"new": ("a", 1)}
-
-
-def test_without_a_free_slot_a_topology_waits() -> None:
-    seen = picture({"x": base(), "new": base(5)}, {"x": assignment(("a", 1))}, {"a": supervisor(1)})
-    assert decide(seen) == []
-
-
-def test_nothing_is_moved_while_all_is_well() -> None:
-    seen = picture({"x": base(), "y": base()}, {"x": assignment(("a", 1)), "y": assignment(("b", 1))})
-    assert decide(seen) == []
-
-
-def test_a_supervisor_that_is_gone_keeps_drivers_that_beat() -> None:
-    assert decide(picture({"x": base()}, {"x": assignment(("gone", 1))})) == []
-
-
-def test_a_silent_driver_is_moved_to_another_machine() -> None:
-    seen = picture({"x": base()}, {"x": assignment(("a", 1))}, health={"x": "stale"})
-    assert slots(seen) == {"x": ("b", 1)}
-
-
-def test_a_silent_driver_is_started_again_in_its_slot_if_there_is_no_other_machine() -> None:
-    seen = picture({"x": base()}, {"x": assignment(("a", 1))}, {"a": supervisor(1)}, {"x": "stale"})
-    assert slots(seen) == {"x": ("a", 1)}
-
-
-def test_a_silent_driver_whose_machine_is_gone_stays_where_it_is_until_there_is_another() -> None:
-    assert decide(picture({"x": base()}, {"x": assignment(("gone", 1))}, {}, {"x": "stale"})) == []
-
-
-def test_a_machine_that_goes_before_the_driver_has_started_is_not_waited_for() -> None:
-    seen = picture({"x": base()}, {"x": assignment(("gone", 1))}, health={"x": "starting"}, silent=["x"])
-    assert slots(seen) == {"x": ("a", 1)}
-
-
-def test_another_generation_starts_in_the_same_slot() -> None:
-    seen = picture({"x": base(generation=2)}, {"x": assignment(("b", 2))})
-    assert slots(seen) == {"x": ("b", 2)}
-
-
-def test_a_driver_that_keeps_dying_is_moved() -> None:
-    two = picture({"x": base()}, {"x": assignment(("a", 1))}, deaths={"x": [death("a")] * 2})
-    three = picture({"x": base()}, {"x": assignment(("a", 1))}, deaths={"x": [death("a")] * 3})
-    assert decide(two) == []
-    assert slots(three) == {"x": ("b", 1)}
-
-
-def test_a_driver_that_keeps_dying_stays_if_there_is_no_other_machine() -> None:
-    alone = {"a": supervisor()}
-    assert decide(picture({"x": base()}, {"x": assignment(("a", 1))}, alone, deaths={"x": [death("a")] * 3})) == []
-
-
-def test_deaths_before_the_move_do_not_move_it_again() -> None:
-    moved = assignment(("a", 1), start=NOW - 5)
-    assert decide(picture({"x": base()}, {"x": moved}, deaths={"x": [death("a", ago=10)] * 3})) == []
-
-
-def test_a_driver_that_keeps_dying_everywhere_is_put_to_rest_with_its_error() -> None:
-    deaths = [death("a")] * 3 + [death("b")] * 3
-    found = decide(picture({"x": base()}, {"x": assignment(("b", 1))}, deaths={"x": deaths}))
-    assert found == [MarkFailed("x", "its driver has died 6 times, the last time: it broke")]
-
-
-def test_deaths_of_drivers_that_ran_well_are_not_counted() -> None:
-    assert decide(picture({"x": base()}, {"x": assignment(("a", 1))}, deaths={"x": [death("a", ran=61)] * 9})) == []
-
-
-def test_deaths_long_ago_or_before_it_was_activated_are_not_counted() -> None:
-    long_ago = picture({"x": base()}, {"x": assignment(("a", 1))}, deaths={"x": [death("a", ago=1801)] * 9})
-    again = base(status=WantedStatus("active", NOW - 5))
-    activated = picture({"x": again}, {"x": assignment(("a", 1))}, deaths={"x": [death("a", fatal=True)] * 9})
-    assert decide(long_ago) == decide(activated) == []
-
-
-def test_code_that_cannot_run_is_put_to_rest_at_once_or_rolled_back() -> None:
-    deaths = {"x": [death("a", fatal=True)]}
-    assert decide(picture({"x": base()}, {"x": assignment(("a", 1))}, deaths=deaths)) == [MarkFailed("x", "it broke")]
-    upgraded = base(before="old")
-    found = decide(picture({"x": upgraded}, {"x": assignment(("a", 1))}, deaths=deaths))
-    assert found == [RollBack("x", "it broke")]
-
-
-def test_deaths_of_the_code_before_do_not_count_for_the_new_code() -> None:
-    seen = picture(
-        {"x": base(generation=2)}, {"x": assignment(("a", 1), generation=2)}, deaths={"x": [death("a", fatal=True)]}
-    )
-    assert decide(seen) == []
-
-
-def test_a_failed_topology_rests() -> None:
-    assert decide(picture({"x": base(status=WantedStatus("failed", 0.0))})) == []
-
-
-def test_a_failed_topology_that_still_has_its_slot_loses_it() -> None:
-    failed = base(status=WantedStatus("failed", 0.0, reason="it broke"))
-    assert decide(picture({"x": failed}, {"x": assignment(("a", 1))})) == [MarkFailed("x", "it broke")]
-
-
-def test_a_killed_topology_is_forgotten_once_its_driver_has_ended() -> None:
-    killed = base(status=WantedStatus("killed", NOW - 1, wait_secs=20))
-    assert decide(picture({"x": killed}, {"x": assignment(("a", 1))})) == []
-    assert decide(picture({"x": killed}, {"x": assignment(("a", 1))}, silent=["x"])) == [Forget("x")]
-    assert decide(picture({"x": killed}, {"x": assignment(("a", 1))}, health={"x": "stale"})) == [Forget("x")]
-    assert decide(picture({"x": killed})) == [Forget("x")]
-
-
-def test_a_killed_topology_whose_driver_does_not_end_is_forgotten_half_a_minute_after_its_time() -> None:
-    late = base(status=WantedStatus("killed", NOW - 51, wait_secs=20))
-    in_time = base(status=WantedStatus("killed", NOW - 49, wait_secs=20))
-    assert decide(picture({"x": late}, {"x": assignment(("a", 1))})) == [Forget("x")]
-    assert decide(picture({"x": in_time}, {"x": assignment(("a", 1))})) == []
-
-
-_NODES = ("a", "b", "c")
-
-
-@st.composite
-def pictures(draw: st.DrawFn) -> Picture:
-    names = [f"t{number}" for number in range(draw(st.integers(1, 8)))]
-    machines = draw(st.sets(st.sampled_from(_NODES)))
-    free = [(node, port) for node in _NODES for port in (1, 2)]
-    taken = draw(st.permutations(free))
-    assigned = {
-        name: assignment(slot, generation=draw(st.integers(1, 2)))
-        for name, slot in zip(names, taken, strict=False)
-        if draw(st.booleans())
-    }
-    status = st.sampled_from(
-        [
-            WantedStatus("active", 0.0),
-            WantedStatus("inactive", 0.0),
-            WantedStatus("killed", 0.0),
-            WantedStatus("failed", 0.0),
-        ]
-    )
-    return picture(
-        {name: base(number, draw(status), draw(st.integers(1, 2))) for number, name in enumerate(names)},
-        assigned,
-        {node: supervisor() for node in machines},
-        {name: draw(st.sampled_from(["starting", "alive", "stale"])) for name in assigned},
-        {name: [death(draw(st.sampled_from(_NODES)))] * draw(st.integers(0, 7)) for name in names},
-        [name for name in assigned if draw(st.booleans())],
-    )
-
-
-@given(pictures())
-def test_no_two_topologies_ever_get_one_slot_and_every_slot_exists(seen: Picture) -> None:
-    after = {name: tuple(each.slot) for name, each in seen.assignments.items()}
-    given_now = slots(seen)
-    after.update(given_now)
-    assert len(set(after.values())) == len(after)
-    assert all(node in seen.supervisors and port in seen.supervisors[node].meta for node, port in given_now.values())
-
-
-@given(pictures())
-def test_only_topologies_that_may_run_are_assigned_and_each_at_most_once(seen: Picture) -> None:
-    given_now = [each.storm_id for each in decide(seen) if isinstance(each, Assign)]
-    assert len(set(given_now)) == len(given_now)
-    assert all(seen.bases[name].status.kind in ("active", "inactive") for name in given_now)
-
 
 NOW = 10_000.0
 
@@ -259,6 +75,124 @@ def picture(
         deaths or {},
         6,
     )
+
+
+DEAD = [death("a")] * 3
+IDLE_A, IDLE_B, RUNS = assignment(("a", 1)), assignment(("b", 1)), {"x": base()}
+ENDING = replace(supervisor(1, 2), used_ports=(1,))
+FATAL = {"x": [death("a", fatal=True)]}
+
+
+def killed(ago: float) -> dict[str, StormBase]:
+    return {"x": base(status=WantedStatus("killed", NOW - ago, wait_secs=20))}
+
+
+@pytest.mark.parametrize(
+    ("seen", "wanted"),
+    [
+        # New topologies are spread over the machines, in the order in which they came.
+        (picture({"late": base(3), "first": base(1), "second": base(2)}),
+         {"first": ("a", 1), "second": ("b", 1), "late": ("a", 2)}),
+        # A machine that runs much gets less.
+        (picture({**RUNS, "y": base(), "new": base(5)}, {"x": IDLE_A, "y": assignment(("a", 2))},
+                 {"a": supervisor(1, 2, 3, 4), "b": supervisor(1)}), {"new": ("b", 1)}),
+        # A slot whose last driver has not ended is the last choice.
+        (picture({"new": base()}, {}, {"a": ENDING}), {"new": ("a", 2)}),
+        (picture({**RUNS, "new": base(5)}, {"x": assignment(("b", 2))},
+                 {"a": replace(ENDING, meta=(1,)), "b": supervisor(2, 3)}), {"new": ("b", 3)}),
+        (picture({"new": base()}, {}, {"a": replace(ENDING, meta=(1,))}), {"new": ("a", 1)}),
+        # Without a free slot it waits.
+        (picture({**RUNS, "new": base(5)}, {"x": IDLE_A}, {"a": supervisor(1)}), {}),
+        # Nothing is moved while all is well; a supervisor that is gone keeps drivers that beat.
+        (picture({**RUNS, "y": base()}, {"x": IDLE_A, "y": IDLE_B}), {}),
+        (picture(RUNS, {"x": assignment(("gone", 1))}), {}),
+        # A silent driver is moved to another machine; if there is none, it is started again in its slot, unless that is gone.
+        (picture(RUNS, {"x": IDLE_A}, health={"x": "stale"}), {"x": ("b", 1)}),
+        (picture(RUNS, {"x": IDLE_A}, {"a": supervisor(1)}, {"x": "stale"}), {"x": ("a", 1)}),
+        (picture(RUNS, {"x": assignment(("gone", 1))}, {}, {"x": "stale"}), {}),
+        # A machine that goes before the driver has started is not waited for.
+        (picture(RUNS, {"x": assignment(("gone", 1))}, health={"x": "starting"}, silent=["x"]), {"x": ("a", 1)}),
+        # Another generation starts in the same slot.
+        (picture({"x": base(generation=2)}, {"x": assignment(("b", 2))}), {"x": ("b", 2)}),
+        # A driver that keeps dying is moved, unless there is no other machine; deaths before the move do not move it again.
+        (picture(RUNS, {"x": IDLE_A}, deaths={"x": DEAD[:2]}), {}),
+        (picture(RUNS, {"x": IDLE_A}, deaths={"x": DEAD}), {"x": ("b", 1)}),
+        (picture(RUNS, {"x": IDLE_A}, {"a": supervisor()}, deaths={"x": DEAD}), {}),
+        (picture(RUNS, {"x": assignment(("a", 1), start=NOW - 5)}, deaths={"x": DEAD}), {}),
+        # One that keeps dying everywhere is put to rest with its error.
+        (picture(RUNS, {"x": IDLE_B}, deaths={"x": DEAD + [death("b")] * 3}),
+         {"x": MarkFailed("x", "its driver has died 6 times, the last time: it broke")}),
+        # Deaths of drivers that ran well, long ago, before it was activated, and of the code before are not counted.
+        (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ran=61)] * 9}), {}),
+        (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=1801)] * 9}), {}),
+        (picture({"x": base(status=WantedStatus("active", NOW - 5))}, {"x": IDLE_A}, deaths=FATAL), {}),
+        (picture({"x": base(generation=2)}, {"x": assignment(("a", 1), generation=2)}, deaths=FATAL), {}),
+        # Code that cannot run is put to rest at once, or rolled back.
+        (picture(RUNS, {"x": IDLE_A}, deaths=FATAL), {"x": MarkFailed("x", "it broke")}),
+        (picture({"x": base(before="old")}, {"x": IDLE_A}, deaths=FATAL), {"x": RollBack("x", "it broke")}),
+        # A failed topology rests, and loses the slot that it still has.
+        (picture({"x": base(status=WantedStatus("failed", 0.0))}), {}),
+        (picture({"x": base(status=WantedStatus("failed", 0.0, reason="it broke"))}, {"x": IDLE_A}),
+         {"x": MarkFailed("x", "it broke")}),
+        # A killed one is forgotten once its driver has ended, or half a minute after its time.
+        (picture(killed(1), {"x": IDLE_A}), {}),
+        (picture(killed(1), {"x": IDLE_A}, silent=["x"]), {"x": Forget("x")}),
+        (picture(killed(1), {"x": IDLE_A}, health={"x": "stale"}), {"x": Forget("x")}),
+        (picture(killed(1)), {"x": Forget("x")}),
+        (picture(killed(51), {"x": IDLE_A}), {"x": Forget("x")}),
+        (picture(killed(49), {"x": IDLE_A}), {}),
+    ],
+)  # fmt: skip
+def test_what_is_decided(seen: Picture, wanted: dict[str, object]) -> None:
+    assert {each.storm_id: tuple(each.slot) if isinstance(each, Assign) else each for each in decide(seen)} == wanted
+
+
+_NODES = ("a", "b", "c")
+
+
+@st.composite
+def pictures(draw: st.DrawFn) -> Picture:
+    names = [f"t{number}" for number in range(draw(st.integers(1, 8)))]
+    machines = draw(st.sets(st.sampled_from(_NODES)))
+    free = [(node, port) for node in _NODES for port in (1, 2)]
+    taken = draw(st.permutations(free))
+    assigned = {
+        name: assignment(slot, generation=draw(st.integers(1, 2)))
+        for name, slot in zip(names, taken, strict=False)
+        if draw(st.booleans())
+    }
+    status = st.sampled_from(
+        [
+            WantedStatus("active", 0.0),
+            WantedStatus("inactive", 0.0),
+            WantedStatus("killed", 0.0),
+            WantedStatus("failed", 0.0),
+        ]
+    )
+    return picture(
+        {name: base(number, draw(status), draw(st.integers(1, 2))) for number, name in enumerate(names)},
+        assigned,
+        {node: supervisor() for node in machines},
+        {name: draw(st.sampled_from(["starting", "alive", "stale"])) for name in assigned},
+        {name: [death(draw(st.sampled_from(_NODES)))] * draw(st.integers(0, 7)) for name in names},
+        [name for name in assigned if draw(st.booleans())],
+    )
+
+
+@given(pictures())
+def test_no_two_topologies_ever_get_one_slot_and_every_slot_exists(seen: Picture) -> None:
+    after = {name: (each.slot.node, each.slot.port) for name, each in seen.assignments.items()}
+    given_now = {each.storm_id: (each.slot.node, each.slot.port) for each in decide(seen) if isinstance(each, Assign)}
+    after.update(given_now)
+    assert len(set(after.values())) == len(after)
+    assert all(node in seen.supervisors and port in seen.supervisors[node].meta for node, port in given_now.values())
+
+
+@given(pictures())
+def test_only_topologies_that_may_run_are_assigned_and_each_at_most_once(seen: Picture) -> None:
+    given_now = [each.storm_id for each in decide(seen) if isinstance(each, Assign)]
+    assert len(set(given_now)) == len(given_now)
+    assert all(seen.bases[name].status.kind in ("active", "inactive") for name in given_now)
 
 
 _START = 7.0

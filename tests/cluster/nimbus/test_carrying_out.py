@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from trident.cluster.driver.driven import proved
+from trident.cluster.driver.orders import as_proved
 from trident.cluster.nimbus.assigning import MarkFailed, RollBack, decide
 from trident.cluster.nimbus.nimbus import Nimbus
-from trident.cluster.nimbus.submissions import rebalanced
+from trident.cluster.nimbus.submissions import rebalance
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import DriverDeath, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -55,8 +55,8 @@ def before_upgrade(base: StormBase) -> StormBase:
     [
         pytest.param(_NEW, upgraded, id="rest, and an upgrade"),
         pytest.param(before_upgrade(_NEW), upgraded, id="roll back, and an upgrade"),
-        pytest.param(before_upgrade(_NEW), proved, id="roll back, and a proof that the new code runs"),
-        pytest.param(_NEW, lambda base: rebalanced(base, 0.0, 2, {}, {}), id="rest, and a rebalance"),
+        pytest.param(before_upgrade(_NEW), as_proved, id="roll back, and a proof that the new code runs"),
+        pytest.param(_NEW, lambda base: rebalance(base, 0.0, 2, {}, {}), id="rest, and a rebalance"),
     ],
 )
 def test_a_record_that_was_changed_meanwhile_stays_as_it_is(

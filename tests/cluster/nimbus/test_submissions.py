@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -74,7 +70,7 @@ def test_a_topology_is_submitted_with_what_its_package_says(submissions: Submiss
     assert base is not None
     assert (base.storm_name, base.kind, base.num_workers, base.code_hash) == ("mine", "bolts", 3, sha256)
     assert (base.status.kind, base.component_executors, base.generation) == ("active", {"spout": 1, "count": 2}, 1)
-    assert submissions.find("mine") == submissions.find(storm_id) == (storm_id, base)
+    assert submissions.cluster.find_storm("mine") == submissions.cluster.find_storm(storm_id) == (storm_id, base)
 
 
 @pytest.mark.parametrize("content", [{"a/b": b"x", "a": b"y"}, {"a.py": b"x", "../b.py": b"y"}])
@@ -164,106 +160,32 @@ def test_a_package_that_is_missing_damaged_or_of_other_versions_is_refused(submi
         submissions.submit(sha256)
 
 
-_SUBMITTER = """
-import sys
-from pathlib import Path
-from typing import Any
-from trident.cluster_errors import NameTaken
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.nimbus.submissions import Submissions
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.storm_cluster_state import StormClusterState
-address, folder, sha256, number = sys.argv[1:]
-cluster = StormClusterState(open_cluster_state(address))
-submissions = Submissions(cluster, CodeStore(Path(folder)))
-print("ready", flush=True)
-sys.stdin.readline()
-for name in range(20):
-    try:
-        print(submissions.submit(sha256, f"n{name}", number), flush=True)
-    except NameTaken:
-        print("taken", flush=True)
-cluster.disconnect()
-"""
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submissions, address: str) -> None:
+def test_of_several_nimbuses_that_add_one_name_one_wins(submissions: Submissions, address: str) -> None:
     sha256 = packed(submissions)
-    command = [sys.executable, "-c", _SUBMITTER, address, str(submissions.code.folder), sha256]
-    running = [
-        subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for number in range(4)
-    ]
-    for each in running:
-        assert each.stdout is not None
-        assert each.stdout.readline() == "ready\n"
-    for each in running:
-        assert each.stdin is not None
-        each.stdin.write("go\n")
-        each.stdin.flush()
-    said = [each.communicate(timeout=60)[0].split() for each in running]
-    for name in range(20):
-        won = [lines[name] for lines in said if lines[name] != "taken"]
-        assert won == [submissions.find(f"n{name}")[0]]
-    assert len(submissions.cluster.active_storms()) == 20
-    assert len({storm_id.rsplit("-", 2)[1] for storm_id in submissions.cluster.active_storms()}) == 20
 
+    def submit(number: int) -> list[str]:
+        session = StormClusterState(open_cluster_state(address))
+        said = []
+        for name in range(10):
+            try:
+                said.append(Submissions(session, submissions.code).submit(sha256, f"n{name}", str(number)))
+            except NameTaken:
+                said.append("taken")
+        session.disconnect()
+        return said
 
-_ENDLESS = _SUBMITTER.replace("for name in range(20):", "import itertools\nfor name in itertools.count():")
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_submitters_that_are_killed_leave_names_and_topologies_that_belong_together(
-    submissions: Submissions, address: str
-) -> None:
-    sha256 = packed(submissions)
-    command = [sys.executable, "-c", _ENDLESS, address, str(submissions.code.folder), sha256]
-    for seed in range(4):
-        with subprocess.Popen(
-            [*command, str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as running:
-            assert running.stdout is not None
-            assert running.stdin is not None
-            assert running.stdout.readline() == "ready\n"
-            running.stdin.write("go\n")
-            running.stdin.flush()
-            for _ in range(10 * seed + random.Random(seed).randrange(10) + 5):
-                running.stdout.readline()
-            running.kill()
-    bases = submissions.cluster.all_bases()
-    assert len(bases) >= 35
-    assert sorted(base.storm_name for base in bases.values()) == sorted(
-        submissions.cluster.state.get_children("/names")
-    )
-    for storm_id, base in bases.items():
-        assert submissions.find(base.storm_name) == (storm_id, base)
-        assert submissions.submit(sha256, base.storm_name, base.submission) == storm_id
+    with ThreadPoolExecutor(4) as threads:
+        said = list(threads.map(submit, range(4)))
+    for name in range(10):
+        won = [each[name] for each in said if each[name] != "taken"]
+        assert won == [submissions.cluster.find_storm(f"n{name}")[0]]
+    assert len({storm_id.rsplit("-", 2)[1] for storm_id in submissions.cluster.active_storms()}) == 10
 
 
 def test_a_name_without_a_record_is_told(submissions: Submissions) -> None:
     submissions.cluster.state.set_data("/names/mine", b"mine-7-1")  # as if an operator had removed the record
     with pytest.raises(ClusterError, match="the name 'mine' is that of mine-7-1, of which there is no record"):
         submissions.submit(packed(submissions), "mine")
-
-
-def test_names_as_an_earlier_release_kept_them_are_taken_and_free_as_then(submissions: Submissions) -> None:
-    cluster, sha256 = submissions.cluster, packed(submissions)
-    storm_id = submissions.submit(sha256, submission="s1")
-    base = cluster.storm_base(storm_id)
-    assert base is not None
-    claim = {"version": 1, "id": storm_id, "base": json.loads(base.to_bytes())}
-    cluster.state.set_data("/names/mine", json.dumps(claim).encode())
-    assert submissions.submit(sha256, submission="s1") == storm_id
-    with pytest.raises(NameTaken, match=f"has a topology 'mine', submitted at .* \\(id {storm_id}\\)"):
-        submissions.submit(sha256, submission="s2")
-    cluster.remove_storm(storm_id)
-    assert cluster.storm_of_name("mine") is None
-    cluster.state.set_data("/names/mine", b"")  # a name that was given back
-    again = submissions.submit(sha256)
-    assert submissions.find("mine") == (again, cluster.storm_base(again))
 
 
 def test_a_name_and_its_record_come_and_go_together(submissions: Submissions) -> None:
@@ -300,7 +222,7 @@ def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submission
     again = submissions.submit(packed(submissions), submission="s2")
     assert again.rsplit("-", 2)[1] == "2"
     submissions.cluster.remove_storm(storm_id)  # of the earlier one: the name is not its any more
-    assert submissions.find("mine")[0] == again
+    assert submissions.cluster.find_storm("mine")[0] == again
 
 
 def test_what_is_not_there_is_told_with_what_is(submissions: Submissions) -> None:
@@ -323,7 +245,7 @@ def test_a_topology_is_paused_and_goes_on(submissions: Submissions) -> None:
 
 
 def _fail(submissions: Submissions, reason: str) -> None:
-    storm_id, _ = submissions.find("mine")
+    storm_id, _ = submissions.cluster.find_storm("mine")
     status = WantedStatus("failed", 1.0, reason=reason)
     submissions.cluster.update_storm(storm_id, lambda base: replace(base, status=status))
 
@@ -373,7 +295,7 @@ def test_bolts_are_rebalanced_within_their_tasks(submissions: Submissions) -> No
             submissions.rebalance("mine", executors=executors)
     with pytest.raises(ClusterError, match="from 1 to 10,000"):
         submissions.rebalance("mine", workers=0)
-    assert submissions.find("mine")[1] == base
+    assert submissions.cluster.find_storm("mine")[1] == base
 
 
 def test_of_trident_the_workers_are_rebalanced_and_executors_refused(submissions: Submissions) -> None:
@@ -427,13 +349,13 @@ def test_an_upgrade_that_does_not_fit_the_log_is_refused_before_anything_changes
     log = FileLog.open(tmp_path / "logs" / "mine", "mine")
     log.append(TopologyRecord({"count": COUNT, "old": COUNT}, {}))
     submissions.submit(packed(submissions), "mine")
-    _, before = submissions.find("mine")
+    _, before = submissions.cluster.find_storm("mine")
     wrong = packed(submissions, "2", meaning={"states": {"count": {**COUNT, "by": "Sum"}}, "streams": {}})
     with pytest.raises(
         UpgradeRefused, match=r"state 'count': by Count\(.* -> Sum\(.*\n +To do: count again .*\nNothing was changed"
     ):
         submissions.upgrade("mine", wrong)
-    assert submissions.find("mine")[1] == before
+    assert submissions.cluster.find_storm("mine")[1] == before
     right = packed(submissions, "3", meaning={"states": {"count": {**COUNT, "streams": ["a", "b"]}}, "streams": {}})
     base, check = submissions.upgrade("mine", right)
     assert (base.code_hash, check.compared) == (right, True)
@@ -466,7 +388,7 @@ def test_changes_side_by_side_are_all_made(submissions: Submissions) -> None:
     submissions.submit(packed(submissions), "mine")
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: submissions.rebalance("mine", workers=n), range(1, 33)))
-    assert submissions.find("mine")[1].generation == 33
+    assert submissions.cluster.find_storm("mine")[1].generation == 33
 
 
 def test_code_is_kept_while_a_topology_runs_it_or_may_return_to_it(submissions: Submissions) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
-from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, open_cluster_state
+from trident.cluster.client import ClusterClient
+from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, open_cluster_state, own_token
 from trident.cluster_errors import ClusterError
-from trident.errors import EnvironmentProblem
+from trident.errors import ConfigError, EnvironmentProblem
 
 
 @pytest.mark.parametrize("address", ["cluster", "./a/b", "/a/b", "~/cluster", "a b", "größe", Path("cluster"), "a:b"])
@@ -117,3 +118,19 @@ def test_roots_are_apart(zookeeper_server: ZooKeeperEnsemble) -> None:
     finally:
         one.close()
         other.close()
+
+
+def test_a_file_of_a_token_that_lost_its_bytes_is_told(tmp_path: Path) -> None:
+    token = own_token(None, tmp_path)
+    assert own_token(None, tmp_path) == token != ""
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(ClusterError, match="/token is empty.* Remove it"):
+        own_token(None, tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["token"]
+
+
+def test_a_client_with_a_token_that_none_can_be_opens_nothing(tmp_path: Path) -> None:
+    open_cluster_state(tmp_path).close()
+    with pytest.raises(ConfigError, match="a token must be one line"):
+        ClusterClient(str(tmp_path), "hu\nsh")
+    assert not list(tmp_path.glob("*-session-*"))

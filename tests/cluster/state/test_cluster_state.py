@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.harness.cluster_states import Opened, Opening
 from tests.harness.commands import until
-from trident.cluster.state.cluster_state import EventDispatcher
 from trident.cluster_errors import ClusterError
 from trident.servers.nodes import NodeEvent, StoredNode
 
@@ -35,13 +35,6 @@ def test_a_node_that_is_not_there_is_none_and_has_nothing_below(opened: Opened) 
     assert state.get_data_below_each(["/none"]) == {"/none": {}}
     assert state.get_data_each(["/none"]) == [None]
     state.delete_node("/none")
-
-
-def test_children_are_sorted(opened: Opened) -> None:
-    for name in ("b", "Z", "a", "é", "10", "9"):
-        opened.state.set_data(f"/all/{name}", name.encode())
-    assert opened.state.get_children("/all") == ["10", "9", "Z", "a", "b", "é"]
-    assert list(opened.state.get_data_below("/all")) == ["10", "9", "Z", "a", "b", "é"]
 
 
 @pytest.mark.sample(1)
@@ -84,47 +77,6 @@ def test_sequential_names_have_ten_digits_and_only_grow(opened: Opened) -> None:
     assert state.get_data_below("/all") == {made[1][5:]: b"2", made[2][5:]: b"3"}
 
 
-def test_a_name_that_is_only_a_number(opened: Opened) -> None:
-    made = opened.state.create_sequential("/all/", b"1")
-    assert made[:5] == "/all/"
-    assert made[5:].isdecimal()
-    assert opened.state.get_data(made) == b"1"
-
-
-NO_PATHS = ("", "a", "a/b", "//", "/a/", "/a//b", "/a/./b", "/..", "/a\0b", "/a\nb", "/a\ud800", "/🙂")
-
-
-def test_what_is_no_path_is_refused(opened: Opened) -> None:
-    state = opened.state
-    calls: list[Callable[[str], object]] = [
-        lambda path: state.set_data(path, b""),
-        lambda path: state.set_ephemeral_node(path, b""),
-        lambda path: state.create_ephemeral_node(path, b""),
-        lambda path: state.create_sequential(f"{path}\0", b""),
-        lambda path: state.compare_and_set(path, b"", None),
-        state.get_data,
-        state.get_node,
-        state.get_children,
-        state.get_data_below,
-        lambda path: state.get_data_below_each([path]),
-        lambda path: state.get_data_each([path]),
-        state.delete_node,
-        state.mkdirs,
-    ]
-    for path in NO_PATHS:
-        for call in calls:
-            with pytest.raises(ClusterError, match="path"):
-                call(path)
-    assert state.get_children("/") == []
-
-
-def test_the_root_cannot_be_written(opened: Opened) -> None:
-    with pytest.raises(ClusterError, match="the root '/' cannot be written"):
-        opened.state.set_data("/", b"")
-    with pytest.raises(ClusterError, match="the root"):
-        opened.state.delete_node("/")
-
-
 def test_too_much_data_is_refused_and_the_session_goes_on(opened: Opened) -> None:
     with pytest.raises(ClusterError, match="1,000,001 bytes are too many for the node '/a', which holds 1,000,000"):
         opened.state.set_data("/a", b"x" * 1_000_001)
@@ -157,43 +109,6 @@ def test_a_data_watch_tells_once(opening: Opening) -> None:
     assert other.settled() == []
 
 
-def test_a_watch_of_a_missing_node_tells_of_its_creation(opening: Opening) -> None:
-    one, other = opening(), opening()
-    assert one.state.get_data("/a/b", watch=True) is None
-    assert one.state.get_children("/c", watch=True) == []
-    other.state.set_data("/a/b", b"")
-    other.state.mkdirs("/c/d")
-    one.told(("changed", "/a/b"), ("changed", "/c"))
-
-
-def test_a_watch_of_data_and_of_children_tells_of_a_delete(opening: Opening) -> None:
-    one, other = opening(), opening()
-    one.state.set_data("/a/b", b"")
-    one.state.get_data("/a", watch=True)
-    one.state.get_children("/a", watch=True)
-    one.state.get_data("/a/b", watch=True)
-    other.state.delete_node("/a")
-    one.until(lambda told: ("changed", "/a") in told)
-    told = one.settled()
-    assert set(told) == {("changed", "/a/b"), ("changed", "/a")}
-    assert len(told) <= 3  # the names below first, then the node itself, where they are seen one after the other
-
-
-def test_a_child_watch_tells_of_creations_and_deletes_not_of_data(opening: Opening) -> None:
-    one, other = opening(), opening()
-    one.state.set_data("/a/b", b"")
-    assert one.state.get_children("/a", watch=True) == ["b"]
-    other.state.set_data("/a/b", b"changed")
-    other.state.set_data("/a", b"changed")
-    other.state.set_data("/a/b/below", b"")
-    assert one.settled() == []
-    other.state.set_data("/a/c", b"")
-    one.told(("changed", "/a"))
-    assert one.state.get_children("/a", watch=True) == ["b", "c"]
-    other.state.delete_node("/a/c")
-    one.told(("changed", "/a"))
-
-
 def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:
     opened.state.get_data("/a")
     opened.state.get_children("/")
@@ -201,21 +116,6 @@ def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:
     opened.state.get_data_below("/")
     opened.state.set_data("/a", b"")
     assert opened.settled() == []
-
-
-def test_a_callback_that_is_no_longer_registered_is_told_nothing(opened: Opened) -> None:
-    told: list[NodeEvent] = []
-    callback_id = opened.state.register(told.append)
-    opened.state.get_data("/a", watch=True)
-    opened.state.set_data("/a", b"1")
-    opened.told(("changed", "/a"))
-    assert told == [("changed", "/a")]
-    opened.state.unregister(callback_id)
-    opened.state.unregister(callback_id)
-    opened.state.get_data("/a", watch=True)
-    opened.state.set_data("/a", b"2")
-    opened.told(("changed", "/a"))
-    assert told == [("changed", "/a")]
 
 
 def test_a_callback_that_fails_keeps_no_other_from_its_events(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
@@ -322,6 +222,30 @@ def test_a_closed_state_says_so_and_can_be_closed_again(opened: Opened) -> None:
         opened.state.set_data("/a", b"")
 
 
+def test_a_closed_state_leaves_no_thread(opening: Opening) -> None:
+    before = set(threading.enumerate())
+    for one in [opening() for _ in range(3)]:
+        assert any(thread.name.startswith("trident-cluster") for thread in threading.enumerate())
+        one.state.close()
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(opened: Opened) -> None:
+    opened.state.set_ephemeral_node("/a", b"1")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            opened.state.get_data("/a")
+        except ClusterError as error:
+            status = 0 if "was opened before this process was forked; open it again here" in str(error) else 2
+        opened.state.close()
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    opened.state.set_data("/b", b"2")
+    assert opened.state.get_children("/") == ["a", "b"]
+
+
 def test_what_is_persistent_outlasts_all_sessions(opening: Opening) -> None:
     one = opening()
     one.state.set_data("/a", b"1")
@@ -348,19 +272,18 @@ def test_a_session_outlasts_its_timeout_while_its_process_is_well(opening: Openi
 ONE, TWO, THREE = (NodeEvent("changed", f"/{number}") for number in range(3))
 
 
-def test_a_callback_may_close_and_register_others() -> None:
+def test_a_callback_may_close_and_register_others(opened: Opened) -> None:
     received: list[NodeEvent] = []
-    dispatcher = EventDispatcher()
+    state = opened.state
 
     def again(event: NodeEvent) -> None:
-        dispatcher.register(received.append)
+        state.register(received.append)
         if event == TWO:
-            dispatcher.close()
+            state.close()
 
-    registered = dispatcher.register(again)
-    dispatcher.put(ONE)
-    dispatcher.put(TWO)
-    dispatcher._thread.join(10)
-    dispatcher.unregister(registered)
+    state.register(again)
+    state._events.put(ONE)
+    state._events.put(TWO)
+    state._thread.join(10)
     assert received == [TWO]
-    assert not dispatcher._thread.is_alive()
+    assert not state._thread.is_alive()

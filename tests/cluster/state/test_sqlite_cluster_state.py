@@ -229,30 +229,10 @@ def test_a_folder_that_is_made_is_for_its_user_alone(folder: Path) -> None:
 # ---- this process --------------------------------------------------------------------------------------------------------
 
 
-def test_a_forked_child_is_refused_and_the_parent_goes_on(folder: Path) -> None:
-    with opened(folder) as one:
-        one.state.set_ephemeral_node("/a", b"1")
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                one.state.get_data("/a")
-            except ClusterError as error:
-                status = 0 if "was opened before this process was forked; open it again here" in str(error) else 2
-            one.state.close()
-            os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        one.state.set_data("/b", b"2")
-        assert one.state.get_children("/") == ["a", "b"]
-
-
-def test_a_closed_state_leaves_no_thread_and_no_file_open(folder: Path) -> None:
-    before = {thread.name for thread in threading.enumerate()}
+def test_a_closed_state_leaves_no_file_open(folder: Path) -> None:
     for _ in range(3):
         with opened(folder) as one:
             one.state.set_data("/a", b"1")
-            assert any(thread.name.startswith("trident-cluster") for thread in threading.enumerate())
-    assert {thread.name for thread in threading.enumerate()} <= before
     assert not [file for file in psutil.Process().open_files() if "cluster.db" in file.path]
     assert [path.name for path in folder.iterdir()] == ["cluster.db"]
 

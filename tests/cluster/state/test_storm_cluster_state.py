@@ -13,6 +13,7 @@ import pytest
 from tests.harness.cluster_states import Opened, Opening, set_assignment
 from trident.cluster.state.cluster_records import (
     Assignment,
+    DriverDeath,
     ErrorInfo,
     NodePort,
     StormBase,
@@ -79,71 +80,70 @@ def raw(opening: Opening) -> Opened:
     return opening()
 
 
-# ---- assignments ---------------------------------------------------------------------------------------------------------
+# ---- what is watched -----------------------------------------------------------------------------------------------------
+
+Act = Callable[[StormClusterState], object]
+AGAIN, OTHER = replace(ASSIGNMENT, generation=4), replace(BASE, storm_name="other")
 
 
-def test_assignments(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
-    assert cluster.assignments(watch=True) == []
-    set_assignment(StormClusterState(raw.state), "b", ASSIGNMENT)
-    told.wait(1)
-    set_assignment(cluster, "a", ASSIGNMENT)
-    assert cluster.assignments() == ["a", "b"]
-    assert cluster.all_assignments() == {"a": ASSIGNMENT, "b": ASSIGNMENT}
-    assert told.calls == 1
-
-
-def test_assignment_info(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
-    assert cluster.assignment_info("a", watch=True) is None
-    set_assignment(StormClusterState(raw.state), "a", ASSIGNMENT)
-    told.wait(1)
-    assert cluster.assignment_info("a", watch=True) == ASSIGNMENT
-    raw.state.delete_node("/assignments/a")
-    told.wait(2)
-    assert cluster.assignment_info("a") is None
-
-
-def test_set_assignment(cluster: StormClusterState) -> None:
-    set_assignment(cluster, "a", ASSIGNMENT)
-    set_assignment(cluster, "a", replace(ASSIGNMENT, generation=4))
-    found = cluster.assignment_info("a")
-    assert found == replace(ASSIGNMENT, generation=4)
-    assert found is not None
-    assert found.slot == NodePort("node-a", 6700)
-    assert str(found.slot) == "node-a:6700"
-    assert found.start_time_secs == 1700000001.0
+@pytest.mark.parametrize(
+    ("read", "steps"),
+    [
+        pytest.param(
+            lambda cluster: cluster.assignments(watch=True),
+            [
+                (lambda other: set_assignment(other, "b", ASSIGNMENT), ["b"]),
+                (lambda other: other.remove_storm("b"), []),
+            ],
+            id="assignments",
+        ),
+        pytest.param(
+            lambda cluster: cluster.assignment_info("a", watch=True),
+            [
+                (lambda other: set_assignment(other, "a", ASSIGNMENT), ASSIGNMENT),
+                (lambda other: set_assignment(other, "a", AGAIN), AGAIN),
+                (lambda other: other.remove_storm("a"), None),
+            ],
+            id="an assignment",
+        ),
+        pytest.param(
+            lambda cluster: cluster.storm_base("a", watch=True),
+            [
+                (lambda other: other.activate_storm("a", BASE), BASE),
+                (
+                    lambda other: other.update_storm("a", lambda base: replace(base, generation=4)),
+                    replace(BASE, generation=4),
+                ),
+            ],
+            id="a topology",
+        ),
+        pytest.param(
+            lambda cluster: cluster.all_bases(watch=True),
+            [(lambda other: other.activate_storm("a", BASE), {"a": BASE}), (lambda other: other.remove_storm("a"), {})],
+            id="topologies",
+        ),
+        pytest.param(
+            lambda cluster: cluster.supervisors(watch=True),
+            [
+                (lambda other: other.supervisor_heartbeat("node-a", SUPERVISOR), ["node-a"]),
+                (lambda other: other.disconnect(), []),
+            ],
+            id="supervisors",
+        ),
+    ],
+)
+def test_what_is_watched_is_told_once_when_another_session_changes_it(
+    cluster: StormClusterState, raw: Opened, read: Act, steps: list[tuple[Act, object]]
+) -> None:
+    told, other = Told(cluster), StormClusterState(raw.state)
+    assert not read(cluster)
+    for number, (act, expected) in enumerate(steps, 1):
+        act(other)
+        told.wait(number)
+        assert read(cluster) == expected
 
 
 # ---- topologies ----------------------------------------------------------------------------------------------------------
-
-
-def test_active_storms(cluster: StormClusterState) -> None:
-    assert cluster.active_storms() == []
-    cluster.activate_storm("b", replace(BASE, storm_name="other"))
-    cluster.activate_storm("a", BASE)
-    assert cluster.active_storms() == ["a", "b"]
-
-
-def test_storm_base(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
-    assert cluster.storm_base("a", watch=True) is None
-    StormClusterState(raw.state).activate_storm("a", BASE)
-    told.wait(1)
-    assert cluster.storm_base("a", watch=True) == BASE
-    StormClusterState(raw.state).update_storm("a", lambda base: replace(base, generation=4))
-    told.wait(2)
-    assert cluster.storm_base("a") == replace(BASE, generation=4)
-
-
-def test_all_bases(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
-    cluster.activate_storm("a", BASE)
-    assert cluster.all_bases(watch=True) == {"a": BASE}
-    StormClusterState(raw.state).update_storm("a", lambda base: replace(base, generation=4))
-    StormClusterState(raw.state).activate_storm("b", replace(BASE, storm_name="other"))
-    told.wait(1)
-    assert set(cluster.all_bases()) == {"a", "b"}
 
 
 def test_activate_storm(cluster: StormClusterState) -> None:
@@ -187,79 +187,34 @@ def test_remove_storm(cluster: StormClusterState) -> None:
     assert (cluster.storm_of_name("name-a"), cluster.storm_of_name("name-b")) == (None, "b")
 
 
-# ---- supervisors ---------------------------------------------------------------------------------------------------------
+# ---- supervisors and heartbeats --------------------------------------------------------------------------------------------
 
 
-def test_supervisors(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
-    assert cluster.supervisors(watch=True) == []
-    StormClusterState(raw.state).supervisor_heartbeat("node-a", SUPERVISOR)
-    told.wait(1)
-    assert cluster.supervisors(watch=True) == ["node-a"]
-    StormClusterState(raw.state).supervisor_heartbeat("node-a", replace(SUPERVISOR, uptime_secs=61.0))
-    cluster.supervisor_heartbeat("node-b", SUPERVISOR)
-    told.wait(2)
-    assert cluster.supervisors(watch=True) == ["node-a", "node-b"]
-    raw.state.close()
-    told.wait(3)
-    assert cluster.supervisors() == ["node-b"]
-
-
-def test_supervisor_info(cluster: StormClusterState) -> None:
+def test_a_supervisor_is_there_as_long_as_its_session(cluster: StormClusterState, raw: Opened) -> None:
     assert cluster.supervisor_info("node-a") is None
-    cluster.supervisor_heartbeat("node-a", SUPERVISOR)
-    assert cluster.supervisor_info("node-a") == SUPERVISOR
-
-
-def test_supervisor_heartbeat(cluster: StormClusterState, raw: Opened) -> None:
-    cluster.supervisor_heartbeat("node-a", SUPERVISOR)
-    cluster.supervisor_heartbeat("node-a", replace(SUPERVISOR, uptime_secs=61.0))
+    for info in (SUPERVISOR, replace(SUPERVISOR, uptime_secs=61.0)):
+        cluster.supervisor_heartbeat("node-a", info)
+        assert cluster.supervisor_info("node-a") == info
     looks = StormClusterState(raw.state)
     assert looks.all_supervisor_info() == {"node-a": replace(SUPERVISOR, uptime_secs=61.0)}
     cluster.disconnect()
     assert looks.all_supervisor_info() == {}
 
 
-# ---- heartbeats ----------------------------------------------------------------------------------------------------------
-
-
-def test_setup_heartbeats(cluster: StormClusterState, raw: Opened) -> None:
-    cluster.setup_heartbeats("words-1-17")
-    cluster.setup_heartbeats("words-1-17")
-    assert raw.state.get_children("/workerbeats") == ["words-1-17"]
-    assert raw.state.get_children("/workerbeats/words-1-17") == []
-
-
-def test_worker_heartbeat(cluster: StormClusterState, raw: Opened) -> None:
-    cluster.setup_heartbeats("words-1-17")
-    cluster.worker_heartbeat("words-1-17", "node-a", 6700, BEAT)
-    cluster.worker_heartbeat("words-1-17", "node-a", 6700, replace(BEAT, uptime_secs=3.0))
-    assert raw.state.get_children("/workerbeats/words-1-17") == ["node-a-6700"]
-    cluster.disconnect()  # a heartbeat outlasts the session: its time tells how old it is
-    found = StormClusterState(raw.state).get_worker_heartbeat("words-1-17", "node-a", 6700)
-    assert found == replace(BEAT, uptime_secs=3.0)
-
-
-def test_get_worker_heartbeat(cluster: StormClusterState) -> None:
-    assert cluster.get_worker_heartbeat("words-1-17", "node-a", 6700) is None
-    cluster.worker_heartbeat("words-1-17", "node-a", 6700, BEAT)
-    assert cluster.get_worker_heartbeat("words-1-17", "node-a", 6700) == BEAT
-    assert cluster.get_worker_heartbeat("words-1-17", "node-a", 6701) is None
-
-
-def test_heartbeat_storms(cluster: StormClusterState) -> None:
-    assert cluster.heartbeat_storms() == []
-    cluster.setup_heartbeats("b")
-    cluster.worker_heartbeat("a", "node-a", 6700, BEAT)
-    assert cluster.heartbeat_storms() == ["a", "b"]
-
-
-def test_remove_worker_heartbeat(cluster: StormClusterState) -> None:
-    for port in (6700, 6701):
-        cluster.worker_heartbeat("a", "node-a", port, BEAT)
-    cluster.remove_worker_heartbeat("a", "node-a", 6700)
-    cluster.remove_worker_heartbeat("a", "node-a", 6700)
-    assert cluster.all_heartbeats() == {"a": {"node-a-6701": BEAT}}
+def test_a_heartbeat_is_of_a_slot_and_outlasts_the_session(cluster: StormClusterState, raw: Opened) -> None:
+    assert cluster.get_worker_heartbeat("a", "node-a", 6700) is None
+    for _ in range(2):
+        cluster.setup_heartbeats("b")
+    for port, beat in ((6700, BEAT), (6701, BEAT), (6700, replace(BEAT, uptime_secs=3.0))):
+        cluster.worker_heartbeat("a", "node-a", port, beat)
+    for _ in range(2):
+        cluster.remove_worker_heartbeat("a", "node-a", 6701)
+    cluster.disconnect()  # its time tells how old it is
+    looks = StormClusterState(raw.state)
+    assert raw.state.get_children("/workerbeats/a") == ["node-a-6700"]
+    assert looks.heartbeat_storms() == ["a", "b"]
+    assert looks.get_worker_heartbeat("a", "node-a", 6700) == replace(BEAT, uptime_secs=3.0)
+    assert looks.get_worker_heartbeat("a", "node-a", 6701) is None
 
 
 def test_all_heartbeats_are_those_of_each_topology(cluster: StormClusterState) -> None:
@@ -309,6 +264,17 @@ def test_report_error_takes_any_text(cluster: StormClusterState) -> None:
     cluster.report_error("a", "split", replace(ERROR, error="\udc80 " + "x" * 2_000_000))
     (found,) = cluster.errors("a", "split")
     assert found.error == "? " + "x" * 49_998
+
+
+def test_what_failed_is_stored_without_secrets(cluster: StormClusterState, raw: Opened) -> None:
+    said = "no answer from redis://ann:hush@host/0"
+    cluster.activate_storm("a", replace(BASE, status=WantedStatus("failed", 0.0, reason=said)))
+    cluster.report_error("a", "split", replace(ERROR, error=said))
+    cluster.report_error("a", "cut", replace(ERROR, error=f"{said:>50006}"))
+    cluster.report_death("a", DriverDeath(1.0, "node-a", 6700, 1, 1.0, 1.0, False, said))
+    stored = raw.state.get_data_below_each(["/storms", "/errors/a/split", "/errors/a/cut", "/deaths/a"])
+    assert [b"hush" in data for below in stored.values() for data in below.values()] == [False] * 4
+    assert cluster.all_deaths()["a"][0].reason == "no answer from redis://***@host/0"
 
 
 def test_errors(cluster: StormClusterState) -> None:
@@ -451,6 +417,16 @@ READS: dict[str, Callable[[StormClusterState], object]] = {
 }
 
 
+def test_a_setting_that_is_not_utf_8_is_refused_and_not_stored_as_another(cluster: StormClusterState) -> None:
+    """As the name of a folder may be: the driver would keep its log elsewhere."""
+    with pytest.raises(ClusterError, match=r"a storm base cannot have the text '/log/\\udcff': it is not UTF-8"):
+        cluster.activate_storm("a", replace(BASE, conf={"log_dir": "/log/\udcff"}))
+    assert cluster.active_storms() == []
+    assert cluster.storm_of_name("\udcff") is None  # asked for by a command line
+    cluster.report_error("a", "\udcff", ERROR)
+    assert cluster.all_errors("a") == {"\udcff": [ERROR]}
+
+
 def test_records_are_json_with_storms_names(cluster: StormClusterState, raw: Opened) -> None:
     filled(cluster)
     found = dict(zip(SHAPES, map(_loaded, raw.state.get_data_each(list(SHAPES))), strict=True))
@@ -495,3 +471,24 @@ def test_a_list_where_names_are_expected_is_an_error(cluster: StormClusterState)
     cluster.state.set_data("/assignments/a", json.dumps(broken).encode())
     with pytest.raises(ClusterError, match="/assignments/a: the assignment cannot be read"):
         cluster.all_assignments()
+
+
+def test_deaths_are_read_in_order_and_once_without_what_another_version_wrote(cluster: StormClusterState) -> None:
+    first, second = (DriverDeath(at, "node", 6700, 1, 0.0, 1.0, False, "it broke") for at in (10.0, 20.0))
+    for _ in range(2):  # the answer to the first was lost
+        cluster.report_death("x", first)
+    for strange in (b"", b"[]", b'{"version": 1, "time_secs": 1}', b'{"version": 2}'):
+        cluster.state.create_sequential("/deaths/x/d", strange)
+    cluster.report_death("x", second)
+    assert cluster.all_deaths() == {"x": [first, second]}
+    cluster.remove_storm("x")
+    assert cluster.all_deaths() == {}
+
+
+def test_the_reason_of_a_death_may_be_of_any_length(opened: Opened) -> None:
+    """A supervisor reports it until it is there, and starts no driver before that."""
+    cluster = StormClusterState(opened.state)
+    death = DriverDeath(10.0, "node", 6700, 1, 0.0, 1.0, False, "it broke: \udc80" + "\0" * 2_000_000)
+    cluster.report_death("x", death)
+    (found,) = cluster.all_deaths()["x"]
+    assert found.reason == death.reason.replace("\udc80", "?")[:50_000]

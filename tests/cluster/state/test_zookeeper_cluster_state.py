@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from tests.harness.commands import environment, until
 from tests.harness.proxy import Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 from trident.servers.nodes import StoredNode
 
@@ -77,56 +77,57 @@ def reconnected(proxy: Proxy, shaky: Opened) -> None:
     assert shaky.take()[:2] == [("suspended", ""), ("connected", "")]
 
 
-def test_a_compare_and_set_whose_answer_was_lost_is_done_once(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
-    shaky.state.set_data("/a", b"0")
-    lost(proxy, shaky)
-    assert shaky.state.compare_and_set("/a", b"1", 0)
-    reconnected(proxy, shaky)
-    assert direct.state.get_node("/a") == StoredNode(b"1", 1)
-
-
-def test_a_compare_and_set_that_was_refused_is_refused_although_the_answer_was_lost(
-    proxy: Proxy, shaky: Opened, direct: Opened
+@pytest.mark.parametrize(
+    ("before", "act", "returned", "node"),
+    [
+        # A compare-and-set is done once; one that was refused is refused.
+        (lambda one, other: one.set_data("/a", b"0"), lambda one: one.compare_and_set("/a", b"1", 0), True, (b"1", 1)),
+        (
+            lambda one, other: (one.set_data("/a", b"0"), other.set_data("/a", b"1")),
+            lambda one: one.compare_and_set("/a", b"2", 0),
+            False,
+            (b"1", 1),
+        ),
+        # A creation is ours.
+        (lambda one, other: None, lambda one: one.create_ephemeral_node("/a", b"1"), True, (b"1", 0)),
+        (lambda one, other: None, lambda one: one.compare_and_set("/a", b"1", None), True, (b"1", 0)),
+        # A node of another, and one that was ours before, is not created.
+        (
+            lambda one, other: other.create_ephemeral_node("/a", b"1"),
+            lambda one: one.create_ephemeral_node("/a", b"1"),
+            False,
+            (b"1", 0),
+        ),
+        (
+            lambda one, other: other.set_data("/a", b"1"),
+            lambda one: one.compare_and_set("/a", b"1", None),
+            False,
+            (b"1", 0),
+        ),
+        (
+            lambda one, other: one.create_ephemeral_node("/a", b"1"),
+            lambda one: one.create_ephemeral_node("/a", b"1"),
+            False,
+            (b"1", 0),
+        ),
+        # A delete is done.
+        (lambda one, other: other.set_data("/a/b/c", b"1"), lambda one: one.delete_node("/a"), None, ()),
+    ],
+)
+def test_a_change_whose_answer_was_lost_is_made_once_or_is_not_made(
+    proxy: Proxy,
+    shaky: Opened,
+    direct: Opened,
+    before: Callable[[ClusterState, ClusterState], object],
+    act: Callable[[ClusterState], object],
+    returned: object,
+    node: tuple[object, ...],
 ) -> None:
-    shaky.state.set_data("/a", b"0")
-    direct.state.set_data("/a", b"1")
+    before(shaky.state, direct.state)
     lost(proxy, shaky)
-    assert not shaky.state.compare_and_set("/a", b"2", 0)
+    assert act(shaky.state) == returned
     reconnected(proxy, shaky)
-    assert direct.state.get_node("/a") == StoredNode(b"1", 1)
-
-
-def test_a_creation_whose_answer_was_lost_is_ours(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
-    lost(proxy, shaky)
-    assert shaky.state.create_ephemeral_node("/leader", b"1")
-    reconnected(proxy, shaky)
-    lost(proxy, shaky)
-    assert shaky.state.compare_and_set("/a", b"1", None)
-    reconnected(proxy, shaky)
-    assert (direct.state.get_node("/leader") or ())[:2] == (b"1", 0)
-    assert direct.state.get_node("/a") == StoredNode(b"1", 0)
-
-
-def test_a_node_of_another_is_not_ours_although_the_answer_was_lost(
-    proxy: Proxy, shaky: Opened, direct: Opened
-) -> None:
-    direct.state.create_ephemeral_node("/leader", b"1")
-    direct.state.set_data("/a", b"1")
-    lost(proxy, shaky)
-    assert not shaky.state.create_ephemeral_node("/leader", b"1")
-    reconnected(proxy, shaky)
-    lost(proxy, shaky)
-    assert not shaky.state.compare_and_set("/a", b"1", None)
-    reconnected(proxy, shaky)
-
-
-def test_a_node_that_was_ours_before_is_not_created_again_although_the_answer_was_lost(
-    proxy: Proxy, shaky: Opened
-) -> None:
-    assert shaky.state.create_ephemeral_node("/leader", b"1")
-    lost(proxy, shaky)
-    assert not shaky.state.create_ephemeral_node("/leader", b"1")
-    reconnected(proxy, shaky)
+    assert (direct.state.get_node("/a") or ())[:2] == node
 
 
 def test_a_sequential_node_whose_answer_was_lost_is_not_made_twice(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
@@ -148,14 +149,6 @@ def test_an_ephemeral_node_that_was_taken_over_when_the_answer_was_lost_is_ours(
     direct.state.get_data("/a", watch=True)
     shaky.state.close()
     direct.told(("changed", "/a"))
-
-
-def test_a_delete_whose_answer_was_lost_is_done(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
-    direct.state.set_data("/a/b/c", b"1")
-    lost(proxy, shaky)
-    shaky.state.delete_node("/a")
-    reconnected(proxy, shaky)
-    assert direct.state.get_data("/a") is None
 
 
 # ---- connections ---------------------------------------------------------------------------------------------------------
@@ -286,16 +279,13 @@ def test_an_ensemble_that_loses_a_member_and_its_majority(ensemble: ZooKeeperEns
 # ---- addresses where nothing answers, or another program --------------------------------------------------------------------
 
 
-def test_a_wrong_port_is_an_error_within_the_timeout() -> None:
-    began = time.monotonic()
-    with pytest.raises(ClusterUnreachable, match=r"no ZooKeeper answers at 127.0.0.1:1 \(tried for 0.5 s\); is it up"):
-        open_cluster_state("zookeeper://127.0.0.1:1", 0.5)
+def test_wrong_addresses_are_an_error_within_the_timeout_and_leave_no_thread() -> None:
+    began, before = time.monotonic(), set(threading.enumerate())
+    hosts = "127.0.0.1:1,no-such-host.invalid:2181"
+    with pytest.raises(ClusterUnreachable, match=rf"no ZooKeeper answers at {hosts} \(tried for 0.5 s\); is it up"):
+        open_cluster_state(f"zookeeper://{hosts}", 0.5)
     assert time.monotonic() - began < 10.0
-
-
-def test_a_wrong_host_is_an_error_within_the_timeout() -> None:
-    with pytest.raises(ClusterUnreachable, match="no ZooKeeper answers at no-such-host.invalid:2181"):
-        open_cluster_state("zookeeper://no-such-host.invalid", 0.5)
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
 
 
 def test_a_server_that_takes_connections_and_is_silent_is_an_error_within_the_timeout() -> None:
@@ -392,36 +382,6 @@ def test_nodes_are_for_the_user_of_the_cluster_alone(
             with pytest.raises(ClusterError, match=expected):
                 open_cluster_state(f"zookeeper://{zookeeper_server.hosts}{root}/all/below")
     assert threading.active_count() == threads
-
-
-def test_a_forked_child_is_refused_and_the_parent_goes_on(direct: Opened) -> None:
-    direct.state.set_ephemeral_node("/a", b"1")
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            direct.state.get_data("/a")
-        except ClusterError as error:
-            status = 0 if "was opened before this process was forked; open it again here" in str(error) else 2
-        direct.state.close()
-        os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert direct.state.get_data("/a") == b"1"
-
-
-def test_a_closed_state_leaves_no_thread(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
-    before = set(threading.enumerate())
-    for _ in range(3):
-        with opened(zookeeper_server.hosts, root):
-            pass
-    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
-
-
-def test_a_failed_start_leaves_no_thread() -> None:
-    before = set(threading.enumerate())
-    with pytest.raises(ClusterUnreachable):
-        open_cluster_state("zookeeper://127.0.0.1:1", 0.3)
-    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
 
 
 def test_a_state_whose_server_is_away_can_be_closed(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:

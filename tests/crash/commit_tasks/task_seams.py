@@ -13,8 +13,8 @@ from states.delta import DeltaMapState, DeltaOptions
 from tests.crash.commit_tasks.rule_switches import set_rules
 from tests.crash.commit_tasks.task_faults import Fault
 from trident.state import Key, MicroBatchIBackingMap, SnapshottableMap, StateConf, StateType, map_for
+from trident.state.forwarding import MapWrapper
 from trident.state.txid import Sentinel, Txid
-from trident.state.wrappers.forwarding import MapWrapper
 
 __all__ = ["FaultyStates", "Tables"]
 

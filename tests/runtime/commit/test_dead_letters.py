@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,7 @@ from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
 from trident.servers.local_processes import make_directory
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
+from trident.state.encoding.equal_keys import canonical_key
 from trident.testing import TopologyTestDriver
 
 broken = True
@@ -465,6 +468,21 @@ def counting_topology() -> TridentTopology:
     return topology
 
 
+@contextmanager
+def driven(settings: dict[str, Any], *words: str, **more: Any) -> Iterator[tuple[TopologyTestDriver, DeadLetters]]:
+    """Commit a batch of words; give the driver, and the folder of its letters."""
+    with TopologyTestDriver(counting_topology(), **{**settings, **more}) as driver:
+        driver.feed("s", *words)
+        driver.run()
+        yield driver, DeadLetters(settings["dead_letter_dir"])
+
+
+def later(driver: TopologyTestDriver) -> list[Any]:
+    """Look for requests again."""
+    driver.clock.advance(1)
+    return driver.run()
+
+
 POINTS = ["define", "process", "begin_commit:count", "put:count", "commit:count", "record"]
 
 
@@ -472,31 +490,23 @@ POINTS = ["define", "process", "begin_commit:count", "put:count", "commit:count"
 def test_a_failure_at_any_point_neither_loses_a_letter_nor_puts_it_back_twice(
     point: str, settings: dict[str, Any]
 ) -> None:
-    with TopologyTestDriver(counting_topology(), **{**settings, "max_batch_attempts": 3}) as driver:
-        driver.feed("s", "bad", "good", "bad")
-        driver.run()
-        log = driver.log_state
-        folder = DeadLetters(settings["dead_letter_dir"])
-        assert (driver.txid, waiting(log)) == (1, 2)
+    with driven(settings, "bad", "good", "bad", max_batch_attempts=3) as (driver, folder):
+        assert (driver.txid, waiting(driver.log_state)) == (1, 2)
         mend()
-        folder.request(log, {1: [[0, 2]]})
+        folder.request(driver.log_state, {1: [[0, 2]]})
         driver.feed("s", "good")
         driver.clock.advance(1)
         driver.fail_at(point)
         driver.run()
         assert driver.state("count").multi_get(["good", "bad"]) == [2, 2]
-        driver.clock.advance(1)
-        driver.run()
+        later(driver)
         assert (driver.txid, waiting(driver.log_state), list((folder.folder / "replay").iterdir())) == (2, 0, [])
         assert driver.log_state.put_back == {1: [[0, 2]]}
 
 
 def test_a_driver_that_dies_between_states_and_record_puts_the_same_letters_back(settings: dict[str, Any]) -> None:
     """Though more are asked for meanwhile."""
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "bad", "bad", "bad")
-        driver.run()
-        folder = DeadLetters(settings["dead_letter_dir"])
+    with driven(settings, "bad", "bad", "bad") as (driver, folder):
         mend()
         folder.request(driver.log_state, {1: [[1, 2]]})
         driver.clock.advance(1)
@@ -512,10 +522,7 @@ def test_a_driver_that_dies_between_states_and_record_puts_the_same_letters_back
 
 def test_a_letter_is_put_back_with_the_values_that_its_batch_began_with(settings: dict[str, Any]) -> None:
     """Though other values are asked for meanwhile, and by the driver that takes over."""
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "bad", "bad")
-        driver.run()
-        folder = DeadLetters(settings["dead_letter_dir"])
+    with driven(settings, "bad", "bad") as (driver, folder):
         letter = folder.of_batch(driver.log_state, 1)[0]
         folder.request(driver.log_state, {1: [[0, 1]]}, [letter.with_values({"word": "mended"})])
         driver.clock.advance(1)
@@ -523,8 +530,7 @@ def test_a_letter_is_put_back_with_the_values_that_its_batch_began_with(settings
         driver.step()
         folder.request(driver.log_state, {1: [[0, 1]]}, [letter.with_values({"word": "too late"})])
         driver.run()
-        driver.clock.advance(1)
-        driver.run()
+        later(driver)
         assert driver.state("count").multi_get(["mended", "too late", "bad"]) == [1, None, None]
         assert (driver.log_state.put_back, waiting(driver.log_state)) == ({1: [[0, 1]]}, 1)
         assert folder.of_batch(driver.log_state, 1)[0] == letter
@@ -532,33 +538,23 @@ def test_a_letter_is_put_back_with_the_values_that_its_batch_began_with(settings
 
 
 def test_the_last_values_that_were_asked_for_are_put_back(settings: dict[str, Any]) -> None:
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "bad")
-        driver.run()
-        folder = DeadLetters(settings["dead_letter_dir"])
+    with driven(settings, "bad") as (driver, folder):
         (letter,) = folder.all(driver.log_state)
         for word in ("first", "second"):
             folder.request(driver.log_state, {1: [[0, 1]]}, [letter.with_values({"word": word})])
-        driver.clock.advance(1)
-        driver.run()
-        driver.clock.advance(1)
-        driver.run()
+        later(driver)
+        later(driver)
         assert driver.state("count").multi_get(["first", "second"]) == [None, 1]
         assert (driver.txid, list((folder.folder / "replay").iterdir())) == (2, [])
 
 
 def test_a_discarded_letter_waits_no_more_is_not_put_back_and_says_why(settings: dict[str, Any]) -> None:
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "bad", "bad", "bad")
-        driver.run()
-        folder = DeadLetters(settings["dead_letter_dir"])
+    with driven(settings, "bad", "bad", "bad") as (driver, folder):
         mend()
         folder.request(driver.log_state, {1: [[0, 3]]})
         folder.request(driver.log_state, {1: [[0, 2], [7, 9]]}, reason="a test")  # there are no such others
-        driver.clock.advance(1)
-        driver.run()
-        driver.clock.advance(1)
-        driver.run()
+        later(driver)
+        later(driver)
         told = LogState.from_data(decode(encode(driver.log_state.to_data())))
         assert [state_of(letter, told) for letter in driver.dead_letters] == [
             "discarded: a test", "discarded: a test", "put back",
@@ -613,20 +609,18 @@ def test_a_batch_that_its_code_has_failed_is_still_a_warning(
 
 
 def test_what_fails_again_is_a_letter_of_the_new_batch(settings: dict[str, Any]) -> None:
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "bad", "bad")
-        driver.run()
-        folder = DeadLetters(settings["dead_letter_dir"])
+    with driven(settings, "bad", "bad") as (driver, folder):
         folder.request(driver.log_state, {1: [[0, 1]]})
-        driver.clock.advance(1)
-        driver.run()
+        later(driver)
         assert [letter.id for letter in folder.all(driver.log_state)] == ["1-0", "1-1", "2-0"]
         assert waiting(driver.log_state) == 2
 
 
-@pytest.mark.parametrize(("most", "in_bytes"), [(2, 1000), (9, 2.5), (2, 2.5)])
+@pytest.mark.parametrize(
+    ("most", "in_bytes", "sizes"), [(2, 1000, [2, 2, 1]), (9, 2.5, [2, 2, 1]), (2, 2.5, [2, 2, 1]), (9, 0.1, [1] * 5)]
+)
 def test_many_letters_come_back_in_several_batches(
-    most: int, in_bytes: float, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    most: int, in_bytes: float, sizes: list[int], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as there may be of them, or as have so many bytes."""
     monkeypatch.setattr("trident.runtime.commit.replays._MOST", most)
@@ -640,31 +634,17 @@ def test_many_letters_come_back_in_several_batches(
         mend()
         put_back(running)
         assert running.log_state.put_back == {1: [[0, 3]], 2: [[0, 2]]}
-    assert {txid: len(rows) for txid, rows in kept.batches.items()} == {3: 2, 4: 2, 5: 1}
+    assert {txid: len(rows) for txid, rows in kept.batches.items()} == dict(enumerate(sizes, 3))
 
 
 def test_letters_count_in_the_size_of_their_batch(settings: dict[str, Any]) -> None:
     """A large one is no batch for the thread of the loop."""
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "bad", "bad")
-        driver.run()
+    with driven(settings, "bad", "bad") as (driver, _):
         _, letter = DeadLetters(settings["dead_letter_dir"]).all(driver.log_state)
         batch = Batch(TransactionAttempt(2, 0), {LETTERS: {1: [[1, 2]]}}, Mock())
         driver._drive.loop._sources.measure(batch)
         assert batch.sizes == {LETTERS: letter.size}
         assert batch.size == letter.size > 0
-
-
-def test_a_letter_of_any_size_comes_back(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.runtime.commit.replays._MOST_BYTES", 1)
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "bad", "bad")
-        driver.run()
-        mend()
-        DeadLetters(settings["dead_letter_dir"]).request(driver.log_state, {1: [[0, 2]]})
-        driver.clock.advance(1)
-        driver.run()
-        assert (driver.txid, driver.log_state.put_back) == (3, {1: [[0, 2]]})
 
 
 def test_letters_of_a_life_that_did_not_commit_them_go_with_it(settings: dict[str, Any]) -> None:
@@ -684,9 +664,7 @@ def test_letters_of_a_life_that_did_not_commit_them_go_with_it(settings: dict[st
 
 def test_a_copy_of_a_log_leaves_the_letters_of_the_original_alone(settings: dict[str, Any], tmp_path: Path) -> None:
     """They have one folder, and the copy knows less."""
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "good")
-        driver.run()
+    with driven(settings, "good") as (driver, _):
         shutil.copytree(settings["log_dir"], tmp_path / "copy")
         driver.feed("s", "bad")
         driver.run()
@@ -813,10 +791,7 @@ def test_an_error_proposes_no_setting_that_is_set(on_poison: str, settings: dict
 
 def test_a_letter_whose_file_is_gone_fails_by_name(settings: dict[str, Any]) -> None:
     """It is a dead letter again, of the batch that was to put it back, or stops the topology."""
-    folder = DeadLetters(settings["dead_letter_dir"])
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "bad")
-        driver.run()
+    with driven(settings, "bad") as (driver, folder):
         folder.request(driver.log_state, {1: [[0, 1]], 7: [[0, 1]]})  # there is no batch 7
         driver.clock.advance(1)
         driver.fail_at("record")
@@ -828,8 +803,7 @@ def test_a_letter_whose_file_is_gone_fails_by_name(settings: dict[str, Any]) -> 
         assert letter.failure.cause.startswith("dead letter 1-0 is to be put back, but it is no longer in ")
         assert driver.log_state.put_back == {1: [[0, 1]]}
         folder.request(driver.log_state, {2: [[0, 1]]})
-        driver.clock.advance(1)
-        driver.run()
+        later(driver)
         assert [again.failure.cause for again in folder.of_batch(driver.log_state, 3)] == [letter.failure.cause]
     settings["on_poison"] = "stop"
     with TopologyTestDriver(counting_topology(), **settings) as driver:
@@ -841,24 +815,19 @@ def test_a_letter_whose_file_is_gone_fails_by_name(settings: dict[str, Any]) -> 
 def test_a_request_outlives_a_file_that_cannot_be_read(
     settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = DeadLetters(settings["dead_letter_dir"])
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "bad")
-        driver.run()
+    with driven(settings, "bad") as (driver, folder):
         folder.request(driver.log_state, {1: [[0, 1]]})
         (file,) = folder.folder.glob("*.jsonl")
         text = file.read_text()
         file.write_text("{}\n")
         for _ in range(2):
-            driver.clock.advance(1)
-            assert driver.run() == []
+            assert later(driver) == []
         assert caplog.text.count("they are not put back until it can be read") == 1
         with pytest.raises(LogError, match="cannot read the dead letters in"):
             list(folder.all(driver.log_state))
         mend()
         file.write_text(text)
-        driver.clock.advance(1)
-        assert [result.committed for result in driver.run()] == [True]
+        assert [result.committed for result in later(driver)] == [True]
         assert driver.log_state.put_back == {1: [[0, 1]]}
 
 
@@ -869,25 +838,18 @@ def test_a_request_outlives_a_file_that_cannot_be_read(
 def test_a_request_that_says_nothing_is_told_and_left_alone(
     letters: str, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = DeadLetters(settings["dead_letter_dir"])
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "bad")
-        driver.run()
+    with driven(settings, "bad") as (driver, folder):
         (folder.folder / "replay").mkdir()
         request = folder.folder / "replay" / "bad.json"
         request.write_text(f'{{"version": 1, "incarnation": "{driver.log_state.incarnation}", "letters": {letters}}}')
         for _ in range(2):
-            driver.clock.advance(1)
-            assert driver.run() == []
+            assert later(driver) == []
     assert caplog.text.count("bad.json asks for dead letters in a form that cannot be read") == 1
     assert request.exists()
 
 
 def test_files_of_other_names_are_none_of_a_topologys(settings: dict[str, Any]) -> None:
-    with TopologyTestDriver(counting_topology(), **settings) as driver:
-        driver.feed("s", "bad")
-        driver.run()
-        folder = DeadLetters(settings["dead_letter_dir"])
+    with driven(settings, "bad") as (driver, folder):
         (file,) = folder.folder.glob("*.jsonl")
         for name in (f"copy of {file.name}", f"._{file.name}", f"0{file.name}", f"1.x.{file.name}"):
             file.with_name(name).write_bytes(b"\x00\x05\x16\x07")
@@ -985,3 +947,35 @@ def test_a_tuple_that_an_earlier_attempt_has_left_in_a_state_is_not_left_out(
         found = running.state(state).multi_get([("one",), ("bad",)])
     replays = 1 if kind == "non_transactional" else 0  # its matrix: no replay is exact
     assert found == [1 + replays, 1 + replays]
+
+
+@pytest.mark.parametrize(
+    "key", [math.nan, -0.0, (1, "ann"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), Decimal("1.50"), b"ann"]
+)
+def test_a_key_is_forgotten_in_whatever_form_a_letter_has_it(key: Any, tmp_path: Path) -> None:
+    """Keys are equal as their states have them: all NaN are one, and so are 0.0 and -0.0."""
+    letters = DeadLetters(tmp_path)
+    rows = [{"k": key, "n": 1}, {"k": [key], "n": 2}, {"k": "another", "n": 3}]
+    failures = [Failure("step", None, "error", left_out=LeftOut(row, "s")) for row in rows]
+    letters.write(TransactionAttempt(1, 1 << 20), failures, "log")
+    assert letters.forget([canonical_key((key,))]) == 2
+    (path,) = tmp_path.glob("*.jsonl")
+    assert [DeadLetter.of_line(line).number for line in path.read_text().splitlines()] == [2]
+
+
+def test_a_key_that_is_an_empty_text_takes_no_letters_along_that_lack_a_row_or_a_traceback(tmp_path: Path) -> None:
+    letters = DeadLetters(tmp_path)
+    failures = [Failure("step", None, "error", left_out=LeftOut({"k": key}, "s")) for key in ("ann", "")]
+    letters.write(TransactionAttempt(1, 1 << 20), failures, "log")
+    assert letters.forget([("",)]) == 1
+    assert letters.forget([("ann",)]) == 1
+
+
+def test_a_file_that_is_no_letters_keeps_no_key_in_the_others(tmp_path: Path) -> None:
+    letters = DeadLetters(tmp_path)
+    letters.write(TransactionAttempt(1, 1 << 20), [Failure("step", None, "of ann", left_out=LeftOut({}, "s"))], "log")
+    (path,) = tmp_path.glob("*.jsonl")
+    path.with_name(f"._{path.name}").write_bytes(b"\x00\x05\x16\x07")
+    with pytest.raises(LogError, match=r"cannot read the dead letters in .*/\._"):
+        letters.forget([("ann",)])
+    assert path.read_text() == ""

@@ -21,11 +21,11 @@ from states.redis import RedisState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.servers import Server
 from trident import TridentTopology
+from trident.counts import KeyCounts, counting_keys
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.commit.committing import MOST_KEPT, WorkerStates
-from trident.state import Sentinel, Snapshot, StateSpec, Txid, Winners, loss_warnings, map_state
-from trident.state.key_counts import KeyCounts, counting_keys
+from trident.state import Sentinel, Snapshot, StateSpec, Txid, Winners, map_state
 from trident.storekit import record_fence as guards
 from trident.testing.backend.simulated_log import Add
 
@@ -69,13 +69,13 @@ def spec(closed: list[int]) -> StateSpec:
 
 def test_only_the_partitions_used_last_stay_open(spec: StateSpec, closed: list[int]) -> None:
     states = states_of(spec)
-    opened = [states.opened("counts", partition, 99) for partition in range(MOST_KEPT + 3)]
-    assert states.opened("counts", 0, 99) is opened[0]
+    opened = [states.partition_state("counts", partition, 99) for partition in range(MOST_KEPT + 3)]
+    assert states.partition_state("counts", 0, 99) is opened[0]
     assert closed == []  # a task may be using all of them
     states.tidy()
     assert closed == [1, 2, 3]
-    assert states.opened("counts", 0, 99) is opened[0]
-    assert states.opened("counts", 1, 99) is not opened[1]
+    assert states.partition_state("counts", 0, 99) is opened[0]
+    assert states.partition_state("counts", 1, 99) is not opened[1]
     states.close()
     assert sorted(closed[3:]) == [0, 1, *range(4, MOST_KEPT + 3)]
 
@@ -86,7 +86,7 @@ def test_what_no_task_uses_is_closed(spec: StateSpec, closed: list[int], monkeyp
     states = states_of(spec, idle_s=60.0)
     for partition in range(3):
         now[0] += 25
-        states.opened("counts", partition, 3)
+        states.partition_state("counts", partition, 3)
     now[0] += 5
     states.tidy()
     assert closed == []
@@ -102,7 +102,7 @@ def test_a_worker_does_not_repeat_what_the_driver_has_warned_of(
     monkeypatch.setattr(guards, "_warned", set())
     with caplog.at_level(logging.WARNING):
         guards.warn_once(logger, "Redis a:1", "there is no persistence")
-        monkeypatch.setattr(loss_warnings, "_left", True)
+        monkeypatch.setattr("trident.state.backing_map._warnings_left", True)
         guards.warn_once(logger, "Redis b:1", "there is no persistence")
     assert [record.getMessage() for record in caplog.records] == ["Redis a:1: there is no persistence"]
 
@@ -115,7 +115,7 @@ def serve(calls: Connection, spec: StateSpec) -> None:
     states = states_of(spec)
     while True:
         txid, rows, dies = calls.recv()
-        state = states.opened("counts", 0, 1)
+        state = states.partition_state("counts", 0, 1)
         with counting_keys() as keys:
             state.begin_commit(txid)
             state.multi_update(list(rows), [Add(number) for number in rows.values()])
@@ -184,7 +184,9 @@ class Turns:
 
     def check(self) -> None:
         states = states_of(self.spec)
-        found = states.opened("counts", 0, 1, read_only=True).multi_get_at(KEYS, Snapshot(self.txid, self.winners))
+        found = states.partition_state("counts", 0, 1, read_only=True).multi_get_at(
+            KEYS, Snapshot(self.txid, self.winners)
+        )
         states.close()
         assert dict(zip(KEYS, found, strict=True)) == {key: value or None for key, value in self.model.items()}
 

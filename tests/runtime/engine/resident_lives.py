@@ -43,22 +43,13 @@ _STATES = ("words", "shelves")
 class ResidentLife:
     """The options of a topology that starts once, or is stopped on the way and started again.
 
-    Attributes
-    ----------
-    spout
-        As of `ScriptedSpout`.
-    kind
-        Of the states.
-    placed
-        Where each state commits.
-    hints
-        How many partitions each state has, and the exchange before them.
-    kills
-        At which of the steps of batches that the driver sees, counted from the first, a worker is killed.
-    stops_after
-        How many batches the first start records; 0: all.
-    then
-        The workers of the second start.
+    `spout`: as of `ScriptedSpout`.
+    `kind`: of the states.
+    `placed`: where each state commits.
+    `hints`: how many partitions each state has, and the exchange before them.
+    `kills`: at which of the steps of batches that the driver sees, counted from the first, a worker is killed.
+    `stops_after`: how many batches the first start records; 0: all.
+    `then`: the workers of the second start.
     """
 
     seed: int

@@ -61,6 +61,19 @@ def program() -> Program:
     return Program("t", {}, {}, {}, {})
 
 
+class Opening:
+    """Opens a recorder each time that it is called, or raises."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.opened = error, list[Recorder]()
+
+    def __call__(self, given: Program | None = None, config: Any = None, memory_mb: Any = None) -> Recorder:
+        if self.error is not None:
+            raise self.error
+        self.opened.append(Recorder(given or program()))
+        return self.opened[-1]
+
+
 def words(topology: TridentTopology, *steps: Any) -> tuple[FeederBatchSpout, Any]:
     feeder = FeederBatchSpout("word: string")
     stream = topology.new_stream("words", feeder)
@@ -80,13 +93,8 @@ def test_a_batch_is_small_up_to_the_limit_and_unknown_is_large(size: int | None,
 
 
 def test_a_late_runner_is_opened_once_with_the_first_batch_and_closed() -> None:
-    opened: list[Recorder] = []
-
-    def open_() -> Recorder:
-        opened.append(Recorder(program()))
-        return opened[-1]
-
-    late = AutoRunner(program(), 2, open_, most_bytes=0)
+    late = AutoRunner(program(), 2, opening := Opening(), most_bytes=0)
+    opened = opening.opened
     late.cancel(ORDER.attempt)
     assert opened == []
     for _ in range(2):
@@ -99,20 +107,12 @@ def test_a_late_runner_is_opened_once_with_the_first_batch_and_closed() -> None:
 
 
 def test_a_late_runner_that_was_never_needed_has_nothing_to_close() -> None:
-    def open_() -> Recorder:
-        raise AssertionError("opened")
-
-    AutoRunner(program(), 2, open_, most_bytes=0).close()
+    AutoRunner(program(), 2, Opening(AssertionError("opened")), most_bytes=0).close()
 
 
 def test_a_runner_for_the_first_batch_opens_once_and_has_the_width_of_what_it_opened() -> None:
-    opened: list[Recorder] = []
-
-    def open_() -> Recorder:
-        opened.append(Recorder(program()))
-        return opened[-1]
-
-    first = AutoRunner(program(), 1, open_)
+    first = AutoRunner(program(), 1, opening := Opening())
+    opened = opening.opened
     assert opened == []
     first.of_size(None).process([], ORDER)
     assert (first.of_size(3), opened[0].txids) == (first, [1])
@@ -124,11 +124,8 @@ def test_a_runner_for_the_first_batch_opens_once_and_has_the_width_of_what_it_op
 
 
 def test_a_runner_for_the_first_batch_raises_why_it_cannot_be_opened() -> None:
-    def open_() -> Recorder:
-        raise EnvironmentProblem("no Java")
-
     with pytest.raises(EnvironmentProblem, match="no Java"):
-        AutoRunner(program(), 1, open_).of_size(None)
+        AutoRunner(program(), 1, Opening(EnvironmentProblem("no Java"))).of_size(None)
 
 
 def test_the_size_of_a_negative_limit_is_refused(topology: TridentTopology) -> None:
@@ -178,14 +175,8 @@ def test_a_size_that_cannot_be_told_fails_the_batch(topology: TridentTopology, m
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     """The runners that were opened in the place of Spark."""
-    opened: list[Recorder] = []
-
-    def open_(program: Program, config: Any, memory_mb: Any) -> Recorder:
-        opened.append(Recorder(program))
-        return opened[-1]
-
-    monkeypatch.setattr(engines, "_spark_runner", open_)
-    return opened
+    monkeypatch.setattr(engines, "_spark_runner", opening := Opening())
+    return opening.opened
 
 
 @pytest.mark.parametrize("pending", [1, 3])
@@ -265,10 +256,7 @@ class _UnsizedCoordinator:
 def test_where_spark_does_not_start_the_topology_ends_at_once_and_says_why(
     topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_(program: Program, config: Any, memory_mb: Any) -> Recorder:
-        raise EnvironmentProblem("there is no Java here")
-
-    monkeypatch.setattr(engines, "_spark_runner", open_)
+    monkeypatch.setattr(engines, "_spark_runner", Opening(EnvironmentProblem("there is no Java here")))
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # whatever other tests have started
     feeder, _ = words(topology)
     feeder.feed_nowait([["a"]])

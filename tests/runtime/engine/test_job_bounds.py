@@ -155,10 +155,12 @@ def test_a_column_that_arrow_cannot_hold_is_named_and_not_tried_again() -> None:
         ),
         ("java.lang.OutOfMemoryError: Java heap space", "raise spark.driver.memory or spark.executor.memory"),
         ("TaskResultLost (result lost from block manager)", "raise spark.driver.memory or spark.executor.memory"),
+        ("Job 3 cancelled because SparkContext was shut down", ""),
     ],
 )
 def test_what_memory_most_likely_ended_says_so(said: str, hint: str) -> None:
     assert hint in way_out(said)
+    assert bool(hint) == bool(way_out(said))
     assert bound_reached(said) is None
 
 
@@ -178,11 +180,6 @@ def test_a_crash_of_native_code_is_not_said_to_be_lack_of_memory(said: str, cras
     assert "or native code crashed" in way_out(
         "Python worker exited unexpectedly (crashed). Consider faulthandler.enabled"
     )
-
-
-def test_other_failures_of_spark_get_no_advice() -> None:
-    said = "Job 3 cancelled because SparkContext was shut down"
-    assert (way_out(said), bound_reached(said)) == ("", None)
 
 
 # ---- spills ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import FailTimes, Keep, RowsSpout, RowsState, keep, run_all, start, touch
 from tests.runtime.random_topologies import Random
-from trident import Fields, TridentTopology, TridentTuple
+from trident import Fields, Stream, TridentTopology, TridentTuple
 from trident.errors import BatchFailedError, ConfigError, ReplayDiffersError
 from trident.observe import ReplayDiffered, TopologyListener
 from trident.operations import (
@@ -101,6 +101,12 @@ class InSetOrder(CombinerAggregator[list[int]]):
         return []
 
 
+def fed() -> tuple[TridentTopology, Stream]:
+    """Return a topology, and its stream of sales, for a driver to feed."""
+    topology = TridentTopology("sales")
+    return topology, topology.new_stream("sales", FixedBatchSpout("shop: string, amount: bigint", 1, *ROWS[:1]))
+
+
 def sales(
     function: Callable[..., Any], type_: str = "double", spout_type: SpoutType = SpoutType.TRANSACTIONAL
 ) -> TridentTopology:
@@ -139,8 +145,7 @@ def test_a_clock_of_nanoseconds_and_an_object_that_counts_are_found() -> None:
 
 
 def test_the_first_step_that_differs_is_named_and_a_filter_by_chance_too() -> None:
-    topology = TridentTopology("sales")
-    rows = topology.new_stream("sales", FixedBatchSpout("shop: string, amount: bigint", 1, *ROWS[:1]))
+    topology, rows = fed()
     kept = rows.each("amount", lambda amount: amount + 1, "more: bigint").filter(
         "more", lambda more: next(_numbers) % 3 > 0
     )
@@ -153,16 +158,14 @@ def test_what_a_vectorised_function_makes_of_a_whole_table_is_found() -> None:
     def share_of_table(amount: pa.Array) -> pa.Array:
         return pa.array([each / sum(amount.to_pylist()) for each in amount.to_pylist()])
 
-    topology = TridentTopology("sales")
-    rows = topology.new_stream("sales", FixedBatchSpout("shop: string, amount: bigint", 1, *ROWS[:1]))
+    topology, rows = fed()
     shares = rows.each("amount", share_of_table)
     shares.group_by("shop").persistent_aggregate(MemoryMapState(), "share", Sum(), "total")
     assert checked(topology, ("a", 1), ("b", 2), ("c", 3), ("d", 4)).step == "sales/share_of_table"
 
 
 def of_order(aggregator: Any) -> TridentTopology:
-    topology = TridentTopology("sales")
-    rows = topology.new_stream("sales", FixedBatchSpout("shop: string, amount: bigint", 1, *ROWS[:1]))
+    topology, rows = fed()
     rows.group_by("shop").persistent_aggregate(MemoryMapState(), "amount", aggregator, "kept")
     return topology
 
@@ -179,8 +182,7 @@ def test_the_order_of_a_set_is_found() -> None:
 
 
 def test_an_aggregator_within_the_batch_is_named_behind_its_exchange() -> None:
-    topology = TridentTopology("sales")
-    rows = topology.new_stream("sales", FixedBatchSpout("shop: string, amount: bigint", 1, *ROWS[:1]))
+    topology, rows = fed()
     keep(rows.group_by("shop").aggregate("amount", FirstSeen(), "first"))
     error = checked(topology)
     assert (error.step, error.row) == ("sales/FirstSeen:part", None)
@@ -192,8 +194,7 @@ def test_a_built_in_that_goes_by_the_order_gives_no_alarm_but_a_clock_before_it_
         driver.feed("sales", *ROWS)
         driver.run()
         assert driver.check_replays() == 1
-    topology = TridentTopology("sales")
-    rows = topology.new_stream("sales", FixedBatchSpout("shop: string, amount: bigint", 1, *ROWS[:1]))
+    topology, rows = fed()
     firsts = rows.each("amount", clocked, "at: double").group_by("shop")
     firsts.persistent_aggregate(MemoryMapState(), "at", First(), "kept")
     assert checked(topology).step == "sales/clocked"
@@ -209,8 +210,7 @@ def test_rounding_gives_no_alarm() -> None:
 
 def event_time_topology(function: Callable[..., Any]) -> TridentTopology:
     """Return a topology with a window by event time, a join over time and a state of several partitions behind a function."""
-    topology, second = TridentTopology("sales"), timedelta(seconds=1)
-    rows = topology.new_stream("sales", FixedBatchSpout("shop: string, amount: bigint", 1, *ROWS[:1]))
+    (topology, rows), second = fed(), timedelta(seconds=1)
     made = rows.each("amount", function, "made: double").each("amount", lambda amount: amount * 500, "at: bigint")
     window = TumblingDurationWindow.of(second).by_event_time("at")
     made.window(window, MemoryMapState(), "made", Sum(), "sum")

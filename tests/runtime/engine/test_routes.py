@@ -16,6 +16,7 @@ from tests.harness.topology_runs import start
 from trident import Stream, TridentTopology
 from trident.operations import Count, Split, Sum
 from trident.planner import make_plan
+from trident.runtime.engine.dataframe_runner import numbers_for, partition_of
 from trident.runtime.engine.runners import InProcessRunner, tag_of
 from trident.runtime.engine.spark_runner import KeptStages, SparkRunner
 from trident.runtime.engine.task_output import TaskOutput
@@ -153,6 +154,24 @@ def test_a_level_reads_only_the_stages_that_send_to_it() -> None:
     assert routes.sources == ((0,), (0, 1))
     assert (routes.driver, routes_of(later, any_way=False, apart=True, width=3).driver) == (range(4, 4), range(4, 5))
     assert routes_of(program, any_way=False, apart=True, width=3).driver == range(4, 7)
+
+
+# ---- DataFrames: the numbers that Spark sends to each partition are those that we take ---------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7, 64])
+def test_there_is_a_number_for_each_partition(partitions: int) -> None:
+    numbers = numbers_for(partitions)
+    assert [partition_of(number, partitions) for number in numbers] == list(range(partitions))
+
+
+@pytest.mark.parametrize("partitions", [2, 5])
+def test_spark_sends_each_number_where_we_think(partitions: int, spark: Any) -> None:
+    from pyspark.sql.functions import spark_partition_id
+
+    ids = spark.range(-50, 50).selectExpr("cast(id AS int) AS number")
+    rows = ids.repartition(partitions, "number").withColumn("at", spark_partition_id()).collect()
+    assert {row.number: row["at"] for row in rows} == {n: partition_of(n, partitions) for n in range(-50, 50)}
 
 
 # ---- rows without columns --------------------------------------------------------------------------------------------

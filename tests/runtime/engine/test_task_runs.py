@@ -17,7 +17,7 @@ from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.engine import tasks
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import Sent, gathered, routes_of, run_level_task, run_parts_task, unpack
+from trident.runtime.engine.tasks import Sent, merge_sent, routes_of, run_level_task, run_parts_task, unpack
 from trident.runtime.engine.worker import Order, Program
 from trident.runtime.spouts.batch_spouts import as_trident_spout
 from trident.spout import IOpaquePartitionedTridentSpout
@@ -66,7 +66,7 @@ class Job:
 
     def last(self, level: int, runs_of_tasks: Sequence[Sequence[Items]]) -> TaskOutput:
         """Run the last stage, and put together what it gives."""
-        return gathered(b for task, runs in enumerate(runs_of_tasks) for b in self.level(level, task, runs))
+        return merge_sent(b for task, runs in enumerate(runs_of_tasks) for b in self.level(level, task, runs))
 
 
 def counted(output: TaskOutput) -> Counter[int]:
@@ -135,7 +135,9 @@ def test_the_driver_and_a_later_level_read_the_runs_that_the_levels_before_have_
 
     def given(late: Sequence[Items], told: Sequence[Items]) -> TaskOutput:
         outputs = [item for task in range(WIDTH) for item in job.level(2, task, [*late, *middle])]
-        return gathered([*outputs, *(sent for run in [*told, *middle] for to, sent in run if to in job.routes.driver)])
+        return merge_sent(
+            [*outputs, *(sent for run in [*told, *middle] for to, sent in run if to in job.routes.driver)]
+        )
 
     assert counted(given(reads, reads)) == ALL_ONCE
     for late, told in ([reads[0], again], reads), (reads, [reads[0], again]):
@@ -155,7 +157,7 @@ def test_no_task_goes_on_behind_one_that_failed_and_its_failure_is_told(any_way:
     outputs = [unpack(item) for item in last if isinstance(item, bytes)]
     assert [output for output in outputs if output.failure is None and output.level] == []
     told = [sent for run in [good, bad, *middle] for to, sent in run if to in job.routes.driver]
-    failure = gathered([*last, *told]).failure
+    failure = merge_sent([*last, *told]).failure
     assert failure is not None
     assert failure.step == "in"
 

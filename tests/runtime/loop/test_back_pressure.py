@@ -139,7 +139,7 @@ def test_batches_that_spill_are_halved_and_grow_slowly_beyond_the_size_that_spil
         shares.append(share)
         pressure.took(share, 0.1)
         if share > 0.4:
-            pressure.spilled(share)
+            pressure.note_spill(share)
     assert shares[:3] == [1.0, 0.5, 0.25]
     assert sum(share > 0.4 for share in shares[3:]) < 20
     assert min(shares) >= 0.1
@@ -147,7 +147,7 @@ def test_batches_that_spill_are_halved_and_grow_slowly_beyond_the_size_that_spil
 
 def test_batches_that_no_longer_spill_become_whole_again() -> None:
     pressure = BackPressure(TARGET_S)
-    pressure.spilled(1.0)
+    pressure.note_spill(1.0)
     assert run(pressure, store(0.0, 1.0), 60)[-1] == 1.0
 
 

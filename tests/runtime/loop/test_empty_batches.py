@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,9 +17,8 @@ from tests.harness.commands import until
 from tests.harness.topology_runs import WAIT_S, FailTimes, Points, RowsSpout, keep, run_all, start
 from tests.runtime.loop.test_loop import HandClock, looping
 from trident import BatchFailedError, Fields, TridentTopology
-from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.operations import Count
-from trident.runtime.loop.start_gate import StartGate
+from trident.runtime.loop.coordinator import MasterBatchCoordinator, StartGate
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 
 if TYPE_CHECKING:
@@ -56,7 +56,18 @@ def test_rows_behind_an_empty_batch_come(pending: int, spout_type: SpoutType, to
     assert spout.calls == ["open", *(f"ack {txid}" for txid in range(1, 12)), "close"]
 
 
-@pytest.mark.parametrize("says", [None, False])
+def test_a_true_of_numpy_is_one(topology: TridentTopology) -> None:
+    class Numbers(RowsSpout):
+        def emit_batch(self, batch_id: int, collector: Any) -> bool:
+            super().emit_batch(batch_id, collector)
+            return batch_id < np.array(list(self.batches)).max()  # type: ignore[no-any-return]
+
+    rows = keep(topology.new_stream("s", Numbers("x: string", {1: [["a"]], 3: [["c"]]})))
+    run_all(topology, "in_process")
+    assert rows.rows == [("a",), ("c",)]
+
+
+@pytest.mark.parametrize("says", [None, False, np.False_])
 def test_a_spout_that_stops_at_an_empty_batch_is_told_how_to_go_on(
     topology: TridentTopology, says: bool | None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import Config, TridentTopology
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.operations import Count, Split
 from trident.planner import make_plan
 from trident.runtime.loop.batch import LOOP, Lane

@@ -35,7 +35,7 @@ from tests.harness.topology_runs import (
     touch,
 )
 from trident import BatchFailedError, Config, FailedException, ReportedFailedException, TridentTopology
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.coordination.transaction_log import FileLog
 from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TopologyError, TridentError
 from trident.operations import Count, Function
@@ -225,7 +225,7 @@ def test_an_idle_driver_that_was_replaced_ends(topology: TridentTopology) -> Non
     topology.new_stream("s", letters()).persistent_aggregate(MemoryMapState(), Count(), "count")
     with TopologyTestDriver(topology) as driver:
         assert driver.step() is None
-        driver._memory_log.reopened(takeover=True)
+        driver._memory_log.reopen(takeover=True)
         driver.clock.advance(1.9)
         assert driver.step() is None  # it looks every few seconds only
         driver.clock.advance(0.1)

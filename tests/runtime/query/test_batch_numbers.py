@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trident.errors import CheckpointMismatchError, SpoutError
-from trident.runtime.query.batch_numbers import QueryBatch, definition_of, definition_of_name
+from trident.runtime.query.handed_batches import QueryBatch, definition_of, definition_of_name
 
 MINE, OTHER = "query-1", "query-2"
 
@@ -87,3 +87,7 @@ def test_a_named_batch_that_was_begun_comes_first() -> None:
 def test_named_batches_and_a_query_do_not_share_a_log() -> None:
     with pytest.raises(CheckpointMismatchError, match="come from a query, the last one is 3"):
         definition_of_name("02", definition(3))
+    with pytest.raises(CheckpointMismatchError, match="come from a query, the last one is 0"):
+        definition_of_name("02", None, definition(0))  # the first one was begun, and failed
+    with pytest.raises(CheckpointMismatchError, match="written by name, the last one '02'"):
+        definition_of(QueryBatch(0, MINE), 0, None, definition_of_name("02", None))

@@ -105,22 +105,6 @@ def test_a_checkpoint_that_was_deleted_is_found(job: Job) -> None:
 
 
 @pytest.mark.long
-def test_a_checkpoint_that_was_restored_is_found(job: Job) -> None:
-    job.add("a", "b")
-    job.run()
-    restore = job.copy("checkpoint")
-    job.add("a")
-    job.add("b")
-    job.run()
-    restore()
-    before = job.table()
-    said = job.fails()
-    assert "Spark gives batch 1, but the log ends with batch 2" in said
-    assert "restored from an older copy" in said
-    assert job.table() == before
-
-
-@pytest.mark.long
 def test_the_last_batch_with_other_rows_is_found(job: Job) -> None:
     job.add("a", "b")
     job.run()
@@ -210,15 +194,6 @@ def test_a_log_is_of_one_query(job: Job) -> None:
     said = job.fails("another")
     assert "two queries use one function or one log" in said
     assert job.run() == {"a": 2, "b": 2}
-
-
-@pytest.mark.long
-def test_a_function_is_of_one_query(job: Job) -> None:
-    job.add("a", "b")
-    with job.function() as function:
-        job.start(function).awaitTermination()
-        with pytest.raises(StreamingQueryException, match="two queries use one function or one log"):
-            job.start(function, "another").awaitTermination()
 
 
 @pytest.mark.long

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from tests.harness.commands import environment
 from tests.harness.crashing_stores import DictMap
 from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
-from tests.harness.topology_runs import CountAll, counted, dict_state, keep
+from tests.harness.topology_runs import counted, dict_state, keep
 from trident import QueryBatches, TridentTopology, exactly_once
 from trident.errors import (
     BatchFailedError,
@@ -37,7 +36,7 @@ from trident.errors import (
     TridentError,
 )
 from trident.observe import BatchCommitted, TopologyListener, TopologyStarted, TopologyTerminated
-from trident.operations import Count, Last, Sum, TumblingDurationWindow
+from trident.operations import Count, Last, Sum
 from trident.runtime.commit.dead_letters import DeadLetters, waiting
 from trident.runtime.query.foreach_batch import ForeachBatch
 from trident.state import Key, StateConf, map_state
@@ -84,19 +83,6 @@ def test_several_states_of_different_stores(orders: DataFrame, redis_server: Ser
         assert function.txid == 3
 
 
-def test_streams_of_new_values_feed_further_states(orders: DataFrame) -> None:
-    topology, stream = declared()
-    totals = stream.group_by("shop").persistent_aggregate(MemoryMapState.opaque(), "euros", Sum(), "total")
-    news = keep(totals.new_values_stream(), "news")
-    rich = totals.new_values_stream().filter("total", lambda total: total > 20).group_by("shop")
-    seen = rich.persistent_aggregate(MemoryMapState.opaque(), Count(), "times")
-    with topology.foreach_batch() as function:
-        function(orders, 0)
-        function(orders, 1)
-        assert sorted(news.rows) == [("bergen", 5), ("bergen", 10), ("oslo", 21), ("oslo", 42)]
-        assert contents(function, seen, ["oslo", "bergen"]) == {"oslo": 2, "bergen": None}
-
-
 def test_a_notebook_shows_what_a_function_does(orders: DataFrame, tmp_path: Path) -> None:
     function = exactly_once(
         "orders",
@@ -124,28 +110,6 @@ def test_a_notebook_shows_what_a_function_does(orders: DataFrame, tmp_path: Path
 
 _CELL = '</td><td style="padding:2px 8px;vertical-align:top;text-align:left">'
 _CELLS = _CELL.replace("</td>", "</td></tr><tr>")
-
-
-def test_a_window_by_event_time(spark: SparkSession) -> None:
-    minute = TumblingDurationWindow.of(timedelta(minutes=1)).by_event_time("at_ms", delay=timedelta(0))
-    topology = TridentTopology("calls")
-    calls = topology.new_stream("calls", QueryBatches("town: string, at_ms: bigint"))
-    kept = keep(calls.group_by("town").window(minute, Count(), "n", bounds="start, end"))
-    with topology.foreach_batch() as function:
-        for batch, rows in enumerate([[("oslo", 1_000), ("oslo", 2_000)], [("oslo", 59_000)], [("bergen", 61_000)]]):
-            function(spark.createDataFrame(rows, "town: string, at_ms: bigint"), batch)
-        assert [(town, n) for town, *_, n in kept.rows] == [("oslo", 3)]
-
-
-@pytest.mark.long
-def test_exchanges_and_joins_between_partitions_of_the_query(orders: DataFrame) -> None:
-    topology, stream = declared()
-    totals = stream.group_by("customer").aggregate("euros", Sum(), "total").parallelism_hint(3)
-    counts = stream.partition_by("customer").group_by("customer").aggregate(CountAll(), "n").parallelism_hint(2)
-    kept = keep(topology.join(totals, "customer", counts, "customer", "customer, total, n"))
-    with topology.foreach_batch() as function:
-        function(orders.repartition(4), 0)
-    assert sorted(kept.rows) == [("ann", 3, 1), ("bob", 12, 2), ("cid", 11, 1)]
 
 
 def test_a_batch_without_rows_is_a_batch(orders: DataFrame) -> None:
@@ -495,8 +459,11 @@ def test_columns_that_do_not_fit_are_named_before_anything_is_opened(orders: Dat
 
 def test_exactly_once_names_a_column_that_is_not_there(orders: DataFrame) -> None:
     function = exactly_once("orders", MemoryMapState.opaque(), group_by="town", aggregate=Count(), value="n")
-    with pytest.raises(TopologyError, match="town"):
+    with pytest.raises(TopologyError, match="no column 'town' in the query, which has shop, customer, euros"):
         function(orders, 0)
+    counted = exactly_once("orders", MemoryMapState.opaque(), aggregate=Count(), value="n")
+    with pytest.raises(TopologyError, match="the query has no columns, and rows without any are lost"):
+        counted(orders.select(), 0)
 
 
 def test_a_streaming_dataframe_is_not_a_batch(spark: SparkSession) -> None:
@@ -536,19 +503,6 @@ def test_settings_of_batches_are_not_set_here(setting: dict[str, Any]) -> None:
         topology.foreach_batch(**setting)
 
 
-def test_a_batch_beyond_the_next_and_one_before_are_found(orders: DataFrame) -> None:
-    with exactly_once("orders", MemoryMapState.opaque(), group_by="shop", aggregate=Count(), value="n") as function:
-        function(orders, 0)
-        function(orders, 1)
-        for batch in (3, 0):
-            with pytest.raises(
-                CheckpointMismatchError, match=f"Spark gives batch {batch}, but the log ends with batch 1"
-            ):
-                function(orders, batch)
-        function(orders, 2)
-        assert function.state().multi_get(["oslo"]) == [9]
-
-
 def test_a_function_that_is_called_twice_at_once(orders: DataFrame, tmp_path: Path) -> None:
     inside, done = threading.Event(), threading.Event()
 
@@ -573,7 +527,7 @@ def test_a_function_that_is_called_twice_at_once(orders: DataFrame, tmp_path: Pa
 
 
 def test_names_that_are_forgotten_are_refused() -> None:
-    from trident.runtime.query.batch_numbers import NAMES_KEPT, definition_of_name
+    from trident.runtime.query.handed_batches import NAMES_KEPT, definition_of_name
 
     last = None
     for number in range(NAMES_KEPT + 3):

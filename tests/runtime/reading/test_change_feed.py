@@ -54,6 +54,16 @@ class Words:
     def changes(self, since: int | None = 0) -> Any:
         return trident.changes(self.topology, "totals", since, log_dir=self.log_dir)
 
+    def txids(self, since: int = 0) -> list[int]:
+        """Return the batches that a feed gives."""
+        with self.changes(since) as feed:
+            return [batch.txid for batch in feed.read()]
+
+    def has_lost(self, since: int, said: str) -> None:
+        """Make sure that a feed says which changes are gone."""
+        with self.changes(since) as feed, pytest.raises(ChangesGoneError, match=said):
+            feed.read()
+
 
 @pytest.fixture(params=["postgres", "redis", "redis fields"])
 def made(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server, redis_server: Server) -> Made:
@@ -180,8 +190,7 @@ def test_who_comes_too_late_is_told_and_begins_with_a_snapshot(made: Made, tmp_p
         assert feed.read() == []
         words.run([("the", 1)])
         assert [(batch.txid, batch.changes[0].after) for batch in feed.read()] == [(67, 67)]
-    with words.changes(since=54) as feed:
-        assert [batch.txid for batch in feed.read()] == list(range(55, 68))
+    assert words.txids(54) == list(range(55, 68))
 
 
 @pytest.mark.server
@@ -204,13 +213,8 @@ def test_changes_go_by_their_age(
             monkeypatch.setattr(time, "time", lambda: now + 3 * 3600)
             first = 50
     words.run(*[[("the", 1)] for _ in range(16)])
-    with (
-        words.changes(since=first - 1) as feed,
-        pytest.raises(ChangesGoneError, match=f"up to batch {first} are not kept"),
-    ):
-        feed.read()
-    with words.changes(since=first) as feed:
-        assert [batch.txid for batch in feed.read()] == list(range(first + 1, 67))
+    words.has_lost(first - 1, f"up to batch {first} are not kept")
+    assert words.txids(first) == list(range(first + 1, 67))
 
 
 @pytest.mark.server
@@ -221,14 +225,11 @@ def test_a_feed_that_was_off_for_a_while_begins_anew(made: Made, tmp_path: Path)
         with pytest.raises(ChangesGoneError, match="those up to batch 1 are not kept"):
             feed.read()
         words.run(SECOND)
-    with words.changes(since=1) as feed:
-        assert [batch.txid for batch in feed.read()] == [2]
+    assert words.txids(1) == [2]
     off.run(FIRST)
     words.run(SECOND)
-    with words.changes(since=2) as feed, pytest.raises(ChangesGoneError, match="those up to batch 3 are not kept"):
-        feed.read()
-    with words.changes(since=3) as feed:
-        assert [batch.txid for batch in feed.read()] == [4]
+    words.has_lost(2, "those up to batch 3 are not kept")
+    assert words.txids(3) == [4]
 
 
 @pytest.mark.server
@@ -239,12 +240,10 @@ def test_a_start_that_does_not_say_how_long_keeps_the_changes(
     words, silent = Words(tmp_path, made()), Words(tmp_path, made(changes=None))
     words.run(FIRST)
     silent.run(SECOND)
-    with silent.changes(since=0) as feed:
-        assert [batch.txid for batch in feed.read()] == [1, 2]
+    assert silent.txids(0) == [1, 2]
     assert [message.count("keeps changes='7d', which its log has") for message in caplog.messages] == [1]
     silent.run(SECOND)
-    with words.changes(since=2) as feed:
-        assert [batch.txid for batch in feed.read()] == [3]
+    assert words.txids(2) == [3]
 
 
 @pytest.mark.server
@@ -257,8 +256,7 @@ def test_a_state_that_was_emptied_or_adopted_begins_a_new_feed(made: Made, tmp_p
     ) as running:
         again.spout.feed(SECOND)
         running.process_all_available()
-    with again.changes(since=0) as feed, pytest.raises(ChangesGoneError, match="those up to batch 1 are not kept"):
-        feed.read()
+    again.has_lost(0, "those up to batch 1 are not kept")
     with again.changes(since=1) as feed:
         assert [len(batch.changes) for batch in feed.read()] == [2]
     last = Words(tmp_path, made())
@@ -280,8 +278,7 @@ def test_a_feed_begins_again_where_a_state_was_moved_to(made: Made, tmp_path: Pa
     moved = Words(tmp_path, PostgresState.opaque(url, table=name, changes="7d"), log_dir=words.log_dir)
     trident.move_state(words.topology, "totals", moved.topology, called="its new place", log_dir=words.log_dir)
     moved.run(SECOND)
-    with moved.changes(since=0) as feed, pytest.raises(ChangesGoneError, match="those up to batch 1 are not kept"):
-        feed.read()
+    moved.has_lost(0, "those up to batch 1 are not kept")
     with moved.changes(since=1) as feed:
         assert [len(batch.changes) for batch in feed.read()] == [2]
 
@@ -337,11 +334,7 @@ def test_a_log_that_began_again_is_told_from_one_where_nothing_has_come(made: Ma
     with start(again.topology, "in_process", log_dir=again.log_dir, state_recovery="discard_totals") as running:
         again.spout.feed(FIRST)
         running.process_all_available()
-    with (
-        again.changes(since=3) as feed,
-        pytest.raises(ChangesGoneError, match="the log ends with batch 1; it was lost"),
-    ):
-        feed.read()
+    again.has_lost(3, "the log ends with batch 1; it was lost")
 
 
 @pytest.mark.server
@@ -368,10 +361,8 @@ def test_changes_that_another_program_dropped_are_missed(tmp_path: Path, postgre
     ):
         feed.read()
     words.run(SECOND)
-    with words.changes() as feed, pytest.raises(ChangesGoneError, match="those up to batch 2 are not kept"):
-        feed.read()
-    with words.changes(since=2) as feed:
-        assert [batch.txid for batch in feed.read()] == [3]
+    words.has_lost(0, "those up to batch 2 are not kept")
+    assert words.txids(2) == [3]
 
 
 @pytest.mark.server

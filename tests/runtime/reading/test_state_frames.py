@@ -216,6 +216,13 @@ def test_what_the_format_cannot_read_it_says_when_spark_plans(target: str, tmp_p
     )
 
 
+def test_the_format_names_a_column_whatever_is_in_its_name(target: str, tmp_path: Path) -> None:
+    module = tmp_path / "frame_counts.py"
+    module.write_text(module.read_text().replace('"k: string"', '"`a``b`: string"').replace('"k"', '"`a``b`"'))
+    source = TridentDataSource({"topology": target, "log_dir": str(tmp_path / "log"), "state": "rows"})
+    assert source.schema() == "`a``b` string, `rows` bigint"
+
+
 def test_rows_that_commits_overtook_are_not_given(target: str, tmp_path: Path) -> None:
     run_all(load_topology(target), "in_process", log_dir=str(tmp_path / "log"))
 

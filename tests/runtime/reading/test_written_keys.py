@@ -50,6 +50,7 @@ def test_a_text_becomes_a_key(text: str, fields: Fields, key: tuple[Any, ...]) -
         ("[1, 1]", Fields("a: string, b: int"), "a of key '[1, 1]' of state 's': expected a value of type string"),
         ('["a", true]', Fields("a: string, b: int"), "b of key"),
         ('["a", 1.5]', Fields("a: string, b: int"), "b of key"),
+        ('["a", 12345678901234567890.5]', Fields("a: string, d: decimal(38,18)"), "is read as 1.2345678901234567e+19"),
         ('["a", true]', Fields("a: string, b: double"), "type double"),
         ("yesterday", Fields("t: timestamp"), "type timestamp"),
         ("1,5", Fields("d: decimal(10,2)"), "type decimal(10,2)"),
@@ -148,13 +149,20 @@ def test_what_is_edited_is_of_the_type_before(field: str, given: Any, value: Any
 @pytest.mark.parametrize(
     ("field", "given"),
     [("price", "cheap"), ("whole", 1.0), ("whole", "1"), ("flag", 1), ("text", 1), ("number", "1"), ("number", True),
-     ("day", "soon"), ("bytes", "?"), ("list", 1), ("at", 5),
+     ("day", "soon"), ("bytes", "?"), ("list", 1), ("list", "12"), ("at", 5),
      ("at", "2026-02-03T04:00:00"), ("local", "2026-02-03T04:00:00Z"), ("day", "2026-02-03T04:00:00"), ("number", 2**53 + 1),
      ("span", "2 days, 0:00:00")],
 )  # fmt: skip
 def test_a_value_of_another_type_is_refused_by_its_field(field: str, given: Any) -> None:
     with pytest.raises(ValueError, match=f"field '{field}': .* cannot be a .*, which it was"):
         edited_values({**plain(EACH), field: given}, EACH)
+
+
+def test_a_zero_may_be_edited_to_the_other_one_and_a_flag_to_no_number() -> None:
+    found = edited_values({"n": -0.0, "list": [0.0, 2]}, {"n": 0.0, "list": [-0.0, 2.0]})
+    assert repr(found) == "{'n': -0.0, 'list': [0.0, 2.0]}"
+    with pytest.raises(ValueError, match=r"field 'flags': \[1\] cannot be a list, which it was"):
+        edited_values({"flags": [1]}, {"flags": [True]})
 
 
 @pytest.mark.parametrize("text", ["0.1", "1e3", "2.50", "-0.0", "0.30000000000000004"])

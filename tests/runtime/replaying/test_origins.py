@@ -109,6 +109,18 @@ def test_a_reducer_has_rows_and_no_partial_and_an_updater_neither(log: Log) -> N
     assert log.why("letters", ("m",)) == [(3, None, None, None, "moon")]
 
 
+class PutOne(BaseStateUpdater[Any]):
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        state.multi_put([(1,)], ["one"])
+
+
+def test_a_key_that_only_equals_another_one_in_a_dict_has_no_batches(log: Log) -> None:
+    log.rows.partition_persist(dict_state({}), "word", PutOne(), state_name="ones")
+    log.run()
+    assert len(log.why("ones", 1)) > 0
+    assert log.why("ones", 1.0) == log.why("ones", True) == []
+
+
 def test_rows_behind_a_window_are_those_that_it_gave(log: Log) -> None:
     window = log.rows.tumbling_window(3, dict_state({}), "word", Count(), "n")
     window.persistent_aggregate(dict_state({}), "n", Max(), "most", state_name="most")

@@ -106,6 +106,8 @@ def test_what_cannot_be_rehearsed_is_refused(tmp_path: Path, log_dir: str) -> No
         trident.rehearse_upgrade(declared(tmp_path), declared(tmp_path, name="other"), log_dir=log_dir)
     with pytest.raises(UnsupportedOperation, match="keeps tuples of earlier batches, which the history does not have"):
         trident.rehearse_upgrade(declared(tmp_path), declared(tmp_path, windows), log_dir=log_dir)
+    with pytest.raises(ValueError, match="batches=0: give at least 1"):
+        trident.rehearse_upgrade(declared(tmp_path), declared(tmp_path), batches=0, log_dir=log_dir)
 
 
 @pytest.mark.parametrize("more", [{}, {"most": Max("n")}], ids=["same columns", "one more column"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,11 @@ from states.redis import RedisState
 from tests.harness.commands import until
 from tests.harness.kafka_topics import Topics
 from tests.harness.servers import Server
+from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import Keep, RowsState, dict_state, run_all, start
-from trident import TridentTopology
+from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.errors import HistoryStartError, ReplayFailedError, UnsupportedOperation, WrongKeyError
-from trident.operations import Avg, Count, Last, MapGet, Max, Split, Sum
+from trident.operations import Avg, BaseStateUpdater, Count, Last, MapGet, Max, Split, Sum
 from trident.runtime.replaying.verifying import Verified, is_same
 from trident.state import StateSpec
 
@@ -343,10 +346,43 @@ def test_keys_need_one_state_and_a_share_is_a_part(words: Words) -> None:
         ([1, 2], (1, 2), True),
         ([1, 2], [1], False),
         (None, 0, False),
+        ({"k": 1.0}, [("k", 1.0 + 1e-15)], True),  # a map may be given as pairs, and a store gives a dictionary
+        ({"a": [{}]}, {"a": [[]]}, True),
+        ({"k": 1}, [("k", 2)], False),
+        ({"k": 1}, [1, 2], False),
+        ({"k": 1}, 5, False),
     ],
 )
 def test_values_are_the_same_but_for_the_last_digits_of_doubles(found: Any, expected: Any, same: bool) -> None:
     assert is_same(found, expected) is same
+
+
+@pytest.mark.parametrize("share", [1.0, 0.99999])
+def test_keys_that_a_store_lists_are_those_of_the_batches_also_nan(tmp_path: Path, share: float) -> None:
+    rows = [[math.nan], [-0.0], [1.5], [None], [0.0], [math.nan]]
+    topology, log_dir = TridentTopology("odd"), str(tmp_path / "log")
+    numbers = topology.new_stream("rows", FixedBatchSpout("k: double", 2, *rows)).group_by("k")
+    numbers.persistent_aggregate(sqlite_state(str(tmp_path / "db")), Count(), "n")
+    run(topology, log_dir)
+    (n,) = trident.verify_state(topology, log_dir=log_dir, share=share)
+    assert (n.equal, list(n.wrong), n.notes) == (4, [], [])
+
+
+class PutOdd(BaseStateUpdater[Any]):
+    """Puts values under keys that are equal to each other in a dict."""
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        state.multi_put([(1,), (1.0,), (True,)], ["int", "float", "bool"])
+
+
+@pytest.mark.parametrize("keys", [(), [1, 1.0, True]])
+def test_keys_that_are_equal_in_a_dict_are_compared_each_for_itself(tmp_path: Path, keys: list[Any]) -> None:
+    topology, log_dir = TridentTopology("odd"), str(tmp_path / "log")
+    one = topology.new_stream("rows", FixedBatchSpout("n: bigint", 1, [1]))
+    one.partition_persist(sqlite_state(str(tmp_path / "db")), "n", PutOdd(), state_name="kept")
+    run(topology, log_dir)
+    (kept,) = trident.verify_state(topology, "kept", log_dir=log_dir, keys=keys)
+    assert (kept.equal, list(kept.wrong), kept.notes) == (3, [], [])
 
 
 def test_a_replay_follows_a_topology_that_runs(words: Words) -> None:

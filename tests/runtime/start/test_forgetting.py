@@ -152,7 +152,7 @@ def test_a_driver_of_before_that_wakes_up_brings_no_key_back(visits: Visits) -> 
     graph, log = visits.topology(*ROWS).graph(), LogReader(visits.folder / "log").refresh()
     writer = open_state(visits.name, graph.state("visits"), Config().as_mapping(), 0, 1, read_only=False)
     attempt = log.epoch << RETRY_BITS | 1
-    winners, expected = log.winners_of("visits"), log.expected("visits", 0)
+    winners, expected = log.winners_of("visits"), log.expected_sentinel("visits", 0)
     commit = Txid(log.txid + 1, attempt, winners, log.incarnation, expected, log.epochs)
     writer.begin_commit(commit)
     writer.multi_update([(ANN,)], [Add(1)])

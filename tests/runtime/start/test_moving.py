@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,7 +15,7 @@ from states.delta import DeltaState
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import run_all, start
-from trident import TridentTopology, move_state, open_state
+from trident import TridentCollector, TridentTopology, TridentTuple, forget_keys, move_state, open_state
 from trident.errors import (
     ConfigError,
     LogError,
@@ -26,7 +27,7 @@ from trident.errors import (
     TopologyError,
     UnsupportedOperation,
 )
-from trident.operations import Count, Sum
+from trident.operations import BaseStateUpdater, Count, Sum
 from trident.runtime.start import moving
 from trident.state import Key, StateSpec, map_state
 
@@ -169,6 +170,35 @@ def test_a_single_value_moves_to_another_key(log: str, tmp_path: Path) -> None:
     move_state(total("old", "one"), "count", total("new", "other"), log_dir=log)
     with open_state(total("new", "other"), "count", log_dir=log) as state:
         assert state.get() == 6
+
+
+class PutOdd(BaseStateUpdater[Any]):
+    """Puts values under keys that are equal to each other in a dict."""
+
+    KEYS: ClassVar = [(1,), (1.0,), (True,), (math.nan,), (0.0,), (0,)]
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        state.multi_put(self.KEYS, [f"of {key[0]!r}" for key in self.KEYS])
+
+
+def test_keys_that_are_equal_in_a_dict_move_and_go_each_for_itself(log: str, old: StateSpec, new: StateSpec) -> None:
+    def rows_of(topology: TridentTopology, log: str) -> list[tuple[str, str]]:
+        with open_state(topology, "count", log_dir=log) as state:
+            return sorted((repr(key), value) for key, value in state.get_tuples())
+
+    def kept(state: StateSpec) -> TridentTopology:
+        topology = TridentTopology("odd")
+        topology.new_stream("rows", FixedBatchSpout("n: bigint", 1, [1])).partition_persist(
+            state, "n", PutOdd(), state_name="count"
+        )
+        return topology
+
+    run(kept(old), log)
+    assert move_state(kept(old), "count", kept(new), log_dir=log).rows == 6
+    found = rows_of(kept(new), log)
+    assert found == sorted((repr(key), f"of {key!r}") for (key,) in PutOdd.KEYS)
+    assert forget_keys(kept(new), "count", [1, 1.0, True], log_dir=log).keys == 3
+    assert rows_of(kept(new), log) == [(key, f"of {key}") for key in ("0", "0.0", "nan")]
 
 
 def test_open_windows_move(log: str, tmp_path: Path) -> None:

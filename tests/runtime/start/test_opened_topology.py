@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.topology_runs import Keep
 from trident import Config, Fields, TridentTopology
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.errors import ConfigError
 from trident.operations import BaseFunction
 from trident.planner import make_plan

@@ -6,6 +6,7 @@ import datetime
 import json
 import operator
 import pickle
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -105,6 +106,7 @@ OBVIOUS: list[tuple[Expression, str, Callable[..., Any], str]] = [
     (col("s").substring(1), "s", nulls(lambda s: s[1:]), "string"),
     (col("s").substring(1, 3), "s", nulls(lambda s: s[1:4]), "string"),
     (col("s").substring(0, 0), "s", nulls(lambda s: ""), "string"),
+    (col("s").substring(1, sys.maxsize), "s", nulls(lambda s: s[1:]), "string"),
     (col("s").split(" "), "s", nulls(lambda s: s.split(" ")), "array<string>"),
     (coalesce(col("a"), col("b"), 5), "a b", lambda a, b: a if a is not None else b if b is not None else 5, "bigint"),
     (coalesce(col("a"), col("a")), "a", lambda a: a, "int"),

@@ -65,7 +65,7 @@ def whole(aggregator: Any, ddl: str, parts: list[pa.Table], grouped: bool) -> di
     """Aggregate tuples `v, n` in parts, and merge them."""
     group = Fields("k: string") if grouped else Fields()
     out = Fields(f"out: struct<v: {ddl}, n: bigint>")
-    aggregation = Aggregation(group, grouped, Fields(f"v: {ddl}", "n: bigint"), aggregator, out, True)
+    aggregation = Aggregation(Fields(f"v: {ddl}", "n: bigint"), aggregator, out, True, group)
     keys, values = merge_partials(aggregation, [partial("a", aggregation, part, TupleErrors()) for part in parts])
     assert len(set(keys)) == len(keys)
     return {key: repr(value) for key, value in zip(keys, values, strict=True)}  # a NaN is not equal to itself

@@ -151,6 +151,11 @@ def test_mistyped_text_is_refused_where_it_is_declared(expression: Any, told: st
         (lambda: col("a").date_part("century"), "date_part takes one of year"),
         (lambda: col("s").json("user"), "json takes a path such as"),
         (lambda: col("s").regexp_extract("a(b)", 2), "has no group 2"),
+        (lambda: col("s").rlike("(?<=a)b"), "is not a regular expression: .*invalid perl operator"),
+        (lambda: col("s").rlike("\ud800"), "is not a regular expression"),
+        (lambda: col("s").regexp_replace("(a)", r"\2"), "is not a regular expression: Invalid replacement string"),
+        (lambda: col("s").substring(None, 2), "substring takes whole numbers"),  # type: ignore[arg-type]
+        (lambda: col("s").cast(int), "is not a Spark type, which is written as a text"),  # type: ignore[arg-type]
         (lambda: col("x").round(2.5), "round takes a whole number"),  # type: ignore[arg-type]
     ],
 )

@@ -403,7 +403,6 @@ WRONG: dict[str, tuple[Callable[[TridentTopology, Stream, Stream], Any], str]] =
         lambda t, a, b: joined(t, a, b, state=MemoryMapState.transactional()),
         "the join keeps what it holds in state 'j', which is transactional; only an opaque state",
     ),
-    "no state": (lambda t, a, b: joined(t, a, b, state=1), "1 is not a state: give one of a store"),
     "no such time": (lambda t, a, b: joined(t, a, b, times="when"), "no field 'when' of stream 'l'"),
     "no time": (lambda t, a, b: joined(t, a, b, times="key"), "the event time 'key' is string; it must be a timestamp"),
     "three times": (lambda t, a, b: joined(t, a, b, times=("at", "at", "at")), "name the time of each side: ('at', 'at')"),
@@ -428,8 +427,6 @@ WRONG: dict[str, tuple[Callable[[TridentTopology, Stream, Stream], Any], str]] =
         lambda t, a, b: joined(t, a.each("n", lambda n: n, "$id: int"), b),
         "join_within cannot take '$id': names that begin with $ are reserved",
     ),
-    "twice": (lambda t, a, b: (joined(t, a, b), joined(t, a, b)), "already has a state 'j'; give this one a name"),
-    "types of three": (lambda t, a, b: joined(t, a, b, join_type=[INNER]), "join of 2 streams got 1 join types"),
 }  # fmt: skip
 
 

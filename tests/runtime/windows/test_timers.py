@@ -25,7 +25,7 @@ from tests.runtime.windows.test_window_partitions import Life
 from tests.runtime.windows.test_windows import WallClock
 from tests.runtime.windows.test_windows_model import batches, fed_batch, ordinate
 from trident import BatchFailedError, Config, Fields, Stream, TopologyError, TridentTopology, TridentTuple
-from trident.errors import InexactPairingError, TopologyChangedError
+from trident.errors import TopologyChangedError
 from trident.operations import Count, KeyedProcess, Sum, Timers, TumblingDurationWindow
 from trident.runtime import drive
 from trident.runtime.steps.key_columns import partition_of
@@ -620,12 +620,6 @@ def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> No
         call(topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1))))
 
 
-def test_a_spout_that_promises_nothing_is_refused() -> None:
-    topology, _ = declared(True, MemoryMapState.opaque(), RowsSpout(FIELDS, {}, SpoutType.NON_TRANSACTIONAL))
-    with pytest.raises(InexactPairingError):
-        start(topology, "in_process")
-
-
 def test_a_process_goes_on_with_other_outputs_and_is_refused_with_another_time_or_version(tmp_path: Path) -> None:
     entries: dict[Any, OpaqueValue] = {}
     conf: dict[str, Any] = {"log_dir": str(tmp_path), "max_batch_attempts": 1}
@@ -683,7 +677,7 @@ def test_a_key_is_found_when_it_is_due_however_far_away_that_is_and_few_panes_ar
             assert keys.earliest is not None
             assert keys.earliest <= min(due.values())
             now = keys.earliest if chosen.random() < 0.5 else now + chosen.randrange(1, 10 ** chosen.randrange(1, 13))
-            found = dict.fromkeys(keys.passed(now).column("k").to_pylist(), now)
+            found = dict.fromkeys(keys.take(now).column("k").to_pylist(), now)
             assert found.keys() == {key for key, at in due.items() if at <= now}
             due = {key: at for key, at in due.items() if at > now}
         panes.append(len(keys._store.directory.panes))

@@ -42,10 +42,10 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows import fired_rows, join_update, kept_windows
+from trident.runtime.windows import join_update, kept_windows, window_rows
 from trident.runtime.windows.kept_windows import DIRECTORY, Directory
 from trident.runtime.windows.shares import Moment, Now, PartitionPlace, Share, moment_of, together
-from trident.runtime.windows.worker_input import join_input, window_input
+from trident.runtime.windows.window_rows import join_input, window_input
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap
 from trident.state.encoding.codec import decode
@@ -156,7 +156,7 @@ def lived(name: str, sums: bool, life: Any) -> None:
     with (
         patch.object(kept_windows, "_FAN_IN", 2),
         patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
-        patch.object(fired_rows, "_MANY", 5),
+        patch.object(window_rows, "_MANY", 5),
     ):
         for given_rows, wait, partitions, failures in life:
             now, begins_again = now + wait, wait < 0 and CONFIGS[name].by_batch_time

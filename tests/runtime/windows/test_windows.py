@@ -222,15 +222,6 @@ def test_event_times_of_other_types(type_: str, make: Callable[[int], Any], boun
     }
 
 
-def test_a_time_that_no_calendar_has_is_no_time() -> None:
-    topology = TridentTopology("t")
-    given = {1: [(5,), (1 << 62,), (-(1 << 62),), (None,)], 2: [(25,)]}
-    stream = topology.new_stream("s", RowsSpout("at: bigint", given))
-    fired = keep(stream.window(TumblingDurationWindow.of(10 * MS).by_event_time("at"), Count(), "n"))
-    assert run_all(topology, "in_process").status["metrics"] == {"n-window/no_event_time": 3}
-    assert fired.rows == [(1,)]
-
-
 def test_a_window_that_begins_before_the_calendar_does_has_a_bound_that_can_be_read() -> None:
     first = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
     topology = TridentTopology("t")
@@ -469,13 +460,6 @@ def test_equal_length_and_slide_are_allowed() -> None:
 def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> None:
     with pytest.raises(TopologyError, match=text):
         call(lines())
-
-
-def test_two_windows_need_two_names() -> None:
-    stream = lines()
-    stream.tumbling_window(2, Count(), "n")
-    with pytest.raises(TopologyError, match="already has a state 'n-window'; give this one a name of its own"):
-        stream.tumbling_window(3, Count(), "n")
 
 
 class _NoKind:

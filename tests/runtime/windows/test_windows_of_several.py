@@ -123,8 +123,6 @@ def test_sessions_of_several_aggregates_go_on_after_a_restart(redis_server: Serv
 
 
 CALLS: list[tuple[Callable[[Stream], Any], str]] = [
-    (lambda s: s.tumbling_window(4, {}), "no aggregate is named"),
-    (lambda s: s.tumbling_window(4, {"a": len}), "aggregate 'a' is"),
     (lambda s: s.tumbling_window(4, Avg("n")), "does not say what its output is called"),
     (lambda s: s.group_by("key").tumbling_window(4, {"key": Count()}), "'key'"),
     (lambda s: s.group_by("key").tumbling_window(4, {"start": Count()}, bounds="start, end"), "'start'"),
@@ -136,14 +134,6 @@ def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> No
     topology = TridentTopology("t")
     with pytest.raises(TopologyError, match=text):
         call(topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1))))
-
-
-def test_a_key_may_have_the_name_that_their_value_has_by_itself() -> None:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", FixedBatchSpout("aggregates: string, n: int", 2, ("a", 1), ("a", 2)))
-    kept = keep(stream.group_by("aggregates").tumbling_window(2, {"total": Sum("n")}))
-    run_all(topology, "in_process")
-    assert kept.rows == [("a", 3)]
 
 
 def test_explain_names_them() -> None:

@@ -12,7 +12,7 @@ from spouts import DeltaSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
 from tests.spouts.delta.test_delta_versions import FEED, ids, numbers
-from tests.spouts.reading import definitions, rows_of
+from tests.spouts.reading import definitions, first_batch, rows_of
 from tests.states.delta.delta_bucket import Bucket
 from tests.states.delta.test_delta_object_store import storage
 from trident import TridentTopology
@@ -75,8 +75,7 @@ def test_files_in_a_bucket_that_is_away_are_waited_for(bucket: Bucket) -> None:
     options = storage(bucket)
     write_deltalake(URL, numbers(0, 10), storage_options=options)
     spout = DeltaSpout(URL, storage_options=options)
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     bucket.close()
     with pytest.raises(
         SourceAwayError, match="the file part-.* of the Delta table s3://bucket/tables/people cannot be read"
@@ -90,8 +89,7 @@ def test_a_table_that_was_made_again_in_a_bucket_is_refused(bucket: Bucket) -> N
     options = storage(bucket)
     write_deltalake(URL, numbers(0, 10), storage_options=options)
     spout = DeltaSpout(URL, storage_options=options)
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     for name in bucket.facts()["names"]:
         urllib.request.urlopen(urllib.request.Request(f"{bucket.url}/bucket/{name}", method="DELETE")).close()
     write_deltalake(URL, numbers(0, 1), storage_options=options)

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
 from states.memory import MemoryMapState
-from tests.spouts.reading import batches, definitions, is_plain, opened, rows_of
+from tests.spouts.reading import batches, definitions, first_batch, is_plain, opened, rows_of
 from trident import TridentTopology
 from trident.operations import Sum
 from trident.spout import Lag, TransactionAttempt
@@ -56,8 +56,7 @@ def test_first_the_table_as_it_is_then_what_is_appended_however_often_it_is_comp
     table.delete("id >= 5 and id < 15")
     table.optimize.compact()
     spout = DeltaSpout(f"file://{tmp_path}", "id")
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     assert sorted(rows_of(spout, coordinator, first)) == [(k,) for k in range(30) if not 5 <= k < 15]
     append(tmp_path, 30, 35)
     DeltaTable(tmp_path).optimize.compact()
@@ -211,8 +210,7 @@ def net(rows: list[Any]) -> Counter[Any]:
 def test_a_table_and_its_later_changes_meet_without_a_gap(tmp_path: Path) -> None:
     append(tmp_path, 0, 10, configuration=FEED)
     spout = DeltaSpout(tmp_path, mode="changes")
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     DeltaTable(tmp_path).update(updates={"name": "'x'"}, predicate="id = 3")
     DeltaTable(tmp_path).delete("id = 4")
     made = [first, *definitions(spout.get_coordinator({}), first, 2)]
@@ -240,8 +238,7 @@ def test_row_groups_of_a_file_are_for_several_tasks(tmp_path: Path) -> None:
     data = pa.table({"id": range(300_000), "x": [chance.random() for _ in range(300_000)]})
     write_deltalake(tmp_path, data)
     spout = DeltaSpout(tmp_path, "id")
-    coordinator = spout.get_coordinator({})
-    (made,) = definitions(coordinator)
+    coordinator, made = first_batch(spout)
     assert len(coordinator.parts(TransactionAttempt(1, 0), made, 2)) == 2
     for parallelism in (1, 2, 8):
         assert sorted(rows_of(spout, coordinator, made, parallelism)) == [(k,) for k in range(300_000)]
@@ -281,8 +278,7 @@ def test_lag_counts_versions_and_a_throttled_batch_takes_fewer_files(tmp_path: P
 def test_the_log_may_have_checkpoints_and_lose_what_was_read(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     spout = DeltaSpout(tmp_path)
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    _, first = first_batch(spout)
     append(tmp_path, 1, 2)
     DeltaTable(tmp_path).create_checkpoint()
     (tmp_path / "_delta_log" / f"{0:020}.json").unlink()

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from spouts import DeltaSpout
 from spouts.delta.table_log import TablePlace
 from tests.spouts.delta.test_delta_versions import FEED, actions, append, entry_of, ids, numbers
-from tests.spouts.reading import batches, definitions, rows_of
+from tests.spouts.reading import batches, definitions, first_batch, rows_of
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 
 
@@ -74,8 +74,7 @@ def test_a_file_that_vacuum_deleted_is_named(tmp_path: Path) -> None:
     DeltaTable(tmp_path).delete("id = 1")
     DeltaTable(tmp_path).vacuum(0, dry_run=False, enforce_retention_duration=False)
     spout = DeltaSpout(tmp_path, starting_version=0, on_removal="skip")
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     with pytest.raises(
         SpoutError, match=r"the file part-.* of version 0 of the Delta table .* is gone: .* VACUUM deleted it"
     ):
@@ -86,8 +85,7 @@ def test_a_file_that_vacuum_deleted_is_named(tmp_path: Path) -> None:
 def test_a_file_that_was_replaced_or_damaged_is_refused(tmp_path: Path) -> None:
     append(tmp_path, 0, 4)
     spout = DeltaSpout(tmp_path)
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     (file,) = tmp_path.glob("*.parquet")
     data = file.read_bytes()
     file.write_bytes(b"no Parquet")
@@ -106,8 +104,7 @@ def test_a_table_that_was_made_again_is_refused(tmp_path: Path, versions: int, i
     append(tmp_path / "t", 0, 4)
     append(tmp_path / "t", 4, 8)
     spout = DeltaSpout(tmp_path / "t")
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     shutil.rmtree(tmp_path / "t")
     for start in range(versions):
         append(tmp_path / "t", start, start + 1)
@@ -124,8 +121,7 @@ def test_a_table_that_was_set_back_or_is_gone_is_refused(tmp_path: Path) -> None
     shutil.copytree(tmp_path / "t", tmp_path / "copy")
     append(tmp_path / "t", 4, 8)
     spout = DeltaSpout(tmp_path / "t")
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     shutil.rmtree(tmp_path / "t")
     with pytest.raises(SpoutError, match="there is no Delta table at .*. Correct the path, or create it"):
         coordinator.initialize_transaction(2, first)
@@ -144,8 +140,7 @@ def test_a_table_that_was_set_back_or_is_gone_is_refused(tmp_path: Path) -> None
 def test_a_log_that_was_cleaned_up_too_far_is_refused(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     spout = DeltaSpout(tmp_path)
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     append(tmp_path, 1, 2)
     append(tmp_path, 2, 3)
     DeltaTable(tmp_path).create_checkpoint()
@@ -188,8 +183,7 @@ def test_a_store_that_does_not_say_what_the_table_was_is_asked_again(
 def test_a_column_that_changes_its_type_or_goes_is_named(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     spout = DeltaSpout(tmp_path)
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     other = pa.table({"id": pa.array(["x"])})
     write_deltalake(tmp_path, other, mode="overwrite", schema_mode="overwrite")
     with pytest.raises(

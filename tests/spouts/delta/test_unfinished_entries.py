@@ -14,7 +14,7 @@ from spouts import DeltaSpout
 from tests.harness.commands import until
 from tests.harness.withheld import How, WithheldApart
 from tests.spouts.delta.test_delta_versions import FEED, append, entry_of, ids, numbers
-from tests.spouts.reading import Life, batches, definitions, rows_of
+from tests.spouts.reading import Life, batches, definitions, first_batch, rows_of
 from tests.states.delta.delta_bucket import Bucket
 from tests.states.delta.test_delta_object_store import storage
 from trident.errors import SourceAwayError, SpoutError
@@ -72,8 +72,7 @@ def test_an_entry_that_was_never_finished_is_refused_as_soon_as_there_is_a_later
 ) -> None:
     append(tmp_path, 0, 10)
     spout = DeltaSpout(tmp_path)
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     whole = begun(tmp_path, 10, 20, share)
     entry_of(tmp_path, 2).write_bytes(whole)
     with pytest.raises(
@@ -87,8 +86,7 @@ def test_an_entry_that_was_never_finished_is_refused_as_soon_as_there_is_a_later
 def test_an_entry_that_grew_after_it_was_read_is_refused(tmp_path: Path) -> None:
     append(tmp_path, 0, 10)
     spout = DeltaSpout(tmp_path)
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     append(tmp_path, 10, 20)
     whole = entry_of(tmp_path, 1).read_bytes()
     entry_of(tmp_path, 1).write_bytes(whole.splitlines()[0] + b"\n")  # whole lines: nothing tells that more are to come

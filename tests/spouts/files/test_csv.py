@@ -138,6 +138,13 @@ def test_bad_lines_may_have_a_field_of_their_own(tmp_path: Path, line: bytes, ca
     assert found == [(1, "x", None)] * 999 + [bad] + [(2, "y", None)] * 999 + [bad]
 
 
+def test_a_header_without_a_line_end_is_a_file_without_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,name,price")
+    (tmp_path / "b.csv").write_text("id,name,price\n1,x,2.5")
+    spout = CsvFileSpout(tmp_path, "id: bigint, name: string", multiline=True, follow=False)
+    assert batches(spout) == [[(1, "x")]]
+
+
 def test_a_quoted_line_end_is_refused_wherever_the_range_is_cut_and_read_with_multiline(tmp_path: Path) -> None:
     content = b'id,name\n1,"a\nb"\n2,"c\n\n""d"""\n'
     path = write(tmp_path / "a.csv", content)

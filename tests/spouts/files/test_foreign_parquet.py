@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spouts import ParquetFileSpout
-from spouts.rows.fixed_batch import fitted
+from spouts.rows.fixed_batch import fit_table
 from tests.spouts.reading import rows, tuple_rows
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields
@@ -114,7 +114,7 @@ def test_a_column_of_another_type_is_read_without_a_loss(
     pq.write_table(pa.table({"v": column, "more": [1]}), tmp_path / "a.parquet")
     assert rows(ParquetFileSpout(tmp_path, f"v: {type_}")) == [(value,)]
     table = pa.table({"v": pa.concat_arrays([pa.nulls(1, column.type), column]).slice(1)})
-    assert tuple_rows(fitted(table, Fields(f"v: {type_}"))) == [(value,)]
+    assert tuple_rows(fit_table(table, Fields(f"v: {type_}"))) == [(value,)]
 
 
 LOSSY: list[tuple[pa.Array, str, str]] = [
@@ -151,4 +151,4 @@ def test_a_value_that_would_lose_something_is_refused_with_a_way_out(
     assert "leave it out" in str(caught.value)
     assert "undamaged" not in str(caught.value)
     with pytest.raises(TopologyError, match=told):
-        fitted(pa.table({"v": column}), Fields(f"v: {type_}"))
+        fit_table(pa.table({"v": column}), Fields(f"v: {type_}"))

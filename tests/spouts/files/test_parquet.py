@@ -82,17 +82,6 @@ def test_row_groups_are_cut_for_tasks_without_a_gap(tmp_path: Path, parallelism:
     assert [row[0] for row in rows_of(spout, coordinator, made, parallelism)] == list(range(len(noise)))
 
 
-def test_new_files_come_and_a_restart_goes_on_within_a_file(tmp_path: Path) -> None:
-    parquet(tmp_path / "b.parquet", table(0, 3000), 1000)
-    spout = ParquetFileSpout(tmp_path, "id", max_batch_rows=1000)
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
-    parquet(tmp_path / "a.parquet", table(3000, 3010))
-    parquet(tmp_path / "_temporary" / "c.parquet", table(9000, 9010))
-    found = [rows_of(spout, coordinator, first), *batches(spout, first)]
-    assert sorted(row[0] for batch in found for row in batch) == list(range(3010))
-
-
 def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     whole = parquet(tmp_path / "x", table(0, 10)).read_bytes()
     path = write(tmp_path / "a.parquet", whole[:-100], at=1000.0)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spouts import CsvFileSpout, JsonFileSpout
-from spouts.files.json_spout import JsonFormat
+from spouts.files.parsed_columns import JsonFormat
 from tests.spouts.files.test_text_files import write
 from tests.spouts.reading import rows
 from trident.arrow import schema_of

@@ -28,6 +28,9 @@ from trident.spout import TransactionAttempt
     ("options", "message"),
     [
         ({"max_batch_bytes": 0}, "max_batch_bytes is 0; it must be at least 1"),
+        ({"max_batch_bytes": float("nan")}, "max_batch_bytes is nan; it must be at least 1"),
+        ({"max_batch_bytes": float("inf")}, "max_batch_bytes is inf; it must be at least 1, and finite"),
+        ({"max_batch_bytes": None}, "max_batch_bytes is None; it must be at least 1"),
         ({"max_line_bytes": 0}, "max_line_bytes is 0; it must be from 1 to 536870912"),
         ({"max_line_bytes": 1 << 30}, "max_line_bytes is 1073741824; it must be from 1 to"),
         ({"errors": "ignore"}, 'errors is \'ignore\'; it must be "replace" or "strict"'),

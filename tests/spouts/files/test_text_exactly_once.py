@@ -128,7 +128,7 @@ def test_packed_positions_are_the_positions(changes: list[tuple[str, Position | 
             else:
                 table.set(key, changed)
                 model[key] = changed
-        chunks = table.packed()
+        chunks = table.to_chunks()
         if round_ == times // 2:
             table = Positions(chunks)
     again = Positions(chunks)
@@ -146,8 +146,8 @@ def test_an_entry_that_changes_all_the_time_is_not_sealed_again_and_again() -> N
     for k in range(3000):
         table.set(str(k), Position(1, 1))
         table.set("hot", Position(k + 1, 1))
-        table.packed()
-    assert entries_in(table.packed()) == 3001
+        table.to_chunks()
+    assert entries_in(table.to_chunks()) == 3001
 
 
 def test_restarts_do_not_make_the_table_grow() -> None:
@@ -155,8 +155,8 @@ def test_restarts_do_not_make_the_table_grow() -> None:
     for round_ in range(12):
         for k in range(1000):
             table.set(str(k), Position(round_ + 1, 1))
-        table = Positions(table.packed())
-        assert entries_in(table.packed()) <= 2 * 1000 + 512
+        table = Positions(table.to_chunks())
+        assert entries_in(table.to_chunks()) <= 2 * 1000 + 512
     assert table.get("7") == Position(12, 1)
 
 
@@ -164,12 +164,12 @@ def test_a_table_of_many_files_is_sealed_in_chunks_and_does_not_grow_with_change
     table = Positions()
     for k in range(3000):
         table.set(f"/data/logs/part-{k:05}.txt", Position(k * 7919 % 100_000 + 1, k * 2654435761 % 2**32))
-    first = table.packed()
+    first = table.to_chunks()
     table.set("/data/logs/part-00001.txt", Position(5, 5))
-    assert table.packed()[:-1] == first[:-1]
+    assert table.to_chunks()[:-1] == first[:-1]
     assert sum(map(len, first)) < 3000 * 12
     for round_ in range(20):
         for k in range(3000):
             table.set(f"/data/logs/part-{k:05}.txt", Position(k + round_ + 1, k))
-        assert sum(map(len, table.packed())) < 3000 * 30
-    assert Positions(table.packed()).get("/data/logs/part-00007.txt") == Position(7 + 19 + 1, 7)
+        assert sum(map(len, table.to_chunks())) < 3000 * 30
+    assert Positions(table.to_chunks()).get("/data/logs/part-00007.txt") == Position(7 + 19 + 1, 7)

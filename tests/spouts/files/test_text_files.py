@@ -7,18 +7,15 @@ import os
 import pickle
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from spouts import TextFileSpout
 from spouts.files.file_coordinator import FileCoordinator
 from spouts.files.ranges import FileRange, cut
-from tests.spouts.reading import definitions, is_plain, rows_of
+from tests.spouts.reading import batches, definitions, is_plain, rows, rows_of
 from trident.spout import Definition, ITridentSpout, SpoutType, TransactionAttempt
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LONG_AGO = 1_000_000_000
 
@@ -37,13 +34,8 @@ def append(path: Path, data: bytes, at: float = LONG_AGO) -> None:
     os.utime(path, (at, at))
 
 
-def batches(spout: TextFileSpout, previous: Definition | None = None, parallelism: int = 1) -> list[list[Any]]:
-    coordinator = spout.get_coordinator({})
-    return [rows_of(spout, coordinator, one, parallelism) for one in definitions(coordinator, previous)]
-
-
 def lines(spout: TextFileSpout) -> list[Any]:
-    return [row[0] if len(row) == 1 else row for batch in batches(spout) for row in batch]
+    return [row[0] if len(row) == 1 else row for row in rows(spout)]
 
 
 def test_it_is_a_transactional_spout_of_one_field(tmp_path: Path) -> None:
@@ -88,11 +80,10 @@ def test_links_are_read_once_and_loops_end(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "self").symlink_to(tmp_path / "self")
     (tmp_path / "elsewhere").symlink_to(other.parent)
-    rows = lines(TextFileSpout(tmp_path, with_source=True))
-    assert [(line, os.path.relpath(path, tmp_path)) for line, path, _ in rows] == [
-        ("2", "elsewhere/b.txt"),
-        ("1", "z/a.txt"),
-    ]
+    found = lines(TextFileSpout(tmp_path, with_source=True))
+    assert [(line, os.path.relpath(path, tmp_path)) for line, path, _ in found] == [
+        ("2", "elsewhere/b.txt"), ("1", "z/a.txt")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -443,22 +434,6 @@ def test_a_start_without_files_may_be_allowed(tmp_path: Path) -> None:
     assert coordinator.initialize_transaction(1, None) is None
     write(tmp_path / "a", b"1\n")
     assert rows_of(spout, coordinator, coordinator.initialize_transaction(1, None)) == [("1",)]
-
-
-def test_parts_are_read_in_spark_tasks(tmp_path: Path, spark: SparkSession) -> None:
-    data = "".join(f"line {k}\n" for k in range(500_000))
-    write(tmp_path / "a", data.encode())
-    spout = TextFileSpout(tmp_path)
-    coordinator = spout.get_coordinator({})
-    (definition,) = definitions(coordinator)
-    parts, emitter = coordinator.parts(TransactionAttempt(1, 0), definition, 4), spout.get_emitter({})
-    assert len(parts) == 4
-    found = (
-        spark.sparkContext.parallelize(parts, len(parts))
-        .flatMap(lambda part: [line for data in emitter.emit(part) for line in data.column(0).to_pylist()])
-        .collect()
-    )
-    assert found == data.splitlines()
 
 
 def lags(coordinator: FileCoordinator, made: list[Definition]) -> list[int]:

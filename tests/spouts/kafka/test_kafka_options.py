@@ -5,12 +5,17 @@ from __future__ import annotations
 import datetime
 import pickle
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spouts.kafka import ByColumns, OpaqueTridentKafkaSpout
 from spouts.kafka.batch_ranges import OffsetRange, Spot, definition_of, parts_of, ranges_of
+from spouts.kafka.broker_view import OffsetBounds
+from spouts.kafka.options import KafkaOptions
+from spouts.kafka.positions import PartitionPositions
+from spouts.kafka.record_tables import RecordValues
 from trident.errors import ConfigError
 
 
@@ -31,6 +36,7 @@ from trident.errors import ConfigError
         ({"first_poll": datetime.datetime(2024, 1, 1)}, "needs a time zone"),
         ({"first_poll": "committed"}, "needs group_id"),
         ({"max_batch_records": 0}, "above 0"),
+        ({"max_batch_records": float("inf")}, "max_batch_records=inf: give a number above 0"),
         ({"max_batch_bytes": -1}, "above 0"),
         ({"max_batch_s": 0}, "above 0, or None"),
         ({"isolation": "serializable"}, '"read_committed" or "read_uncommitted"'),
@@ -65,3 +71,34 @@ def test_a_part_from_the_middle_of_a_range_begins_under_the_epoch_of_the_range()
     assert list(ranges_of(definition)) == [whole]
     (first,), (second,) = parts_of(definition, 2)
     assert (first, second) == (whole._replace(end=20), whole._replace(start=20, since=4))
+
+
+@pytest.mark.parametrize(
+    ("first", "ms"),
+    [
+        (datetime.datetime.fromtimestamp(1075523975, datetime.UTC).replace(microsecond=245_000), 1075523975245),
+        (datetime.datetime(2024, 1, 1, microsecond=1, tzinfo=datetime.UTC), 1704067200001),
+        (datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=datetime.UTC), 0),  # -1 is the end to a broker
+        (datetime.datetime(1, 1, 1, tzinfo=datetime.UTC), 0),
+    ],
+)
+def test_reading_begins_at_the_first_millisecond_that_is_not_before_first_poll(
+    first: datetime.datetime, ms: int
+) -> None:
+    def at(spots: Any, asked: int) -> dict[Spot, int | None]:
+        return dict.fromkeys(spots, asked)
+
+    options: KafkaOptions = OpaqueTridentKafkaSpout("h:1", "t", first_poll=first)._options
+    view: Any = SimpleNamespace(at=at)
+    bounds = {Spot("t", 0): OffsetBounds(0, 10, 0)}
+    assert PartitionPositions(options, view).choose_starts(list(bounds), bounds) == {Spot("t", 0): ms}
+
+
+@pytest.mark.parametrize("ms", [8_589_934_592_123, 32_503_680_000_001, 253_402_300_799_999, -62_135_596_800_000])
+def test_a_timestamp_of_a_single_record_is_exact_to_the_millisecond_in_every_year(ms: int) -> None:
+    record: Any = SimpleNamespace(timestamp=lambda: (1, ms))
+    (row,) = RecordValues(OpaqueTridentKafkaSpout("h:1", "t", fields="timestamp")._options)([record])
+    assert row is not None
+    (found,) = row
+    assert (found - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1) == ms
+    assert found.microsecond % 1000 == 0

@@ -168,7 +168,7 @@ def test_of_a_partition_that_was_cut_and_grew_again_nothing_behind_the_position_
     """The client says "out of range", and when the broker is asked, the partition has other records at these offsets."""
     seen = [OffsetBounds(0, 40, 1), OffsetBounds(0, 40, 2)]
     view = SimpleNamespace(
-        brokers=SimpleNamespace(explained=lambda _: nullcontext()),
+        wrap_errors=lambda _: nullcontext(),
         bounds=lambda spots: dict.fromkeys(spots, seen.pop(0)),
         truncations=dict.fromkeys,
     )

@@ -197,36 +197,16 @@ def test_no_record_is_skipped_whatever_is_not_answered(
     run.close()
 
 
-class Ranges:
-    """Reads batches, each counted once it is read whole."""
+class Reader:
+    """Reads until all has come that is expected; what it has opened is opened again after an error or a restart."""
 
-    def __init__(self, proxy: KafkaProxy, topic: str, kind: str) -> None:
-        made = OpaqueTridentKafkaSpout if kind == "opaque" else TransactionalTridentKafkaSpout
-        self._spout = made(
-            proxy.bootstrap, topic, first_poll=NOON, partition_timeout_s=1, refresh_s=0.05, group_id="group-" + topic,
-            config=QUICK,
-        )  # fmt: skip
-        self._made: Batches | None = None
-        self._left: Definition | None = None  # defined and not read
-        self._definitions: list[Definition] = []
+    def __init__(self) -> None:
+        self._opened: Any = None
         self._wanted = 0
         self.found: list[bytes] = []
 
     def try_once(self) -> None:
-        """Define a batch and read it, as far as that goes; an error is said, so it is no silence."""
-        with contextlib.suppress(SpoutError):
-            if self._made is None:
-                self._made = Batches(self._spout)
-                self._made.definitions = self._definitions
-            made = self._made
-            if self._left is None:
-                self._left = made.define()
-            if self._left is None:
-                return
-            rows = made.read(self._left)
-            made.coordinator.success(len(self._definitions), self._left)
-            self.found += [value for (value,) in rows]
-            self._left = None
+        raise NotImplementedError
 
     def read(self, count: int) -> None:
         """Go on until so many more records than were expected before have come."""
@@ -238,14 +218,44 @@ class Ranges:
 
     def restart(self) -> None:
         self.close()
-        self._made = None
+        self._opened = None
 
     def close(self) -> None:
-        if self._made is not None:
-            self._made.close()
+        if self._opened is not None:
+            self._opened.close()
 
 
-class Messages:
+class Ranges(Reader):
+    """Reads batches, each counted once it is read whole."""
+
+    def __init__(self, proxy: KafkaProxy, topic: str, kind: str) -> None:
+        made = OpaqueTridentKafkaSpout if kind == "opaque" else TransactionalTridentKafkaSpout
+        self._spout = made(
+            proxy.bootstrap, topic, first_poll=NOON, partition_timeout_s=1, refresh_s=0.05, group_id="group-" + topic,
+            config=QUICK,
+        )  # fmt: skip
+        super().__init__()
+        self._left: Definition | None = None  # defined and not read
+        self._definitions: list[Definition] = []
+
+    def try_once(self) -> None:
+        """Define a batch and read it, as far as that goes; an error is said, so it is no silence."""
+        with contextlib.suppress(SpoutError):
+            if self._opened is None:
+                self._opened = Batches(self._spout)
+                self._opened.definitions = self._definitions
+            made: Batches = self._opened
+            if self._left is None:
+                self._left = made.define()
+            if self._left is None:
+                return
+            rows = made.read(self._left)
+            made.coordinator.success(len(self._definitions), self._left)
+            self.found += [value for (value,) in rows]
+            self._left = None
+
+
+class Messages(Reader):
     """Takes messages and acknowledges them; one that comes twice counts once."""
 
     def __init__(self, proxy: KafkaProxy, topic: str) -> None:
@@ -253,37 +263,19 @@ class Messages:
             proxy.bootstrap, topic, group_id="group-" + topic, first_poll=NOON, commit_every_s=0.02, refresh_s=0.05,
             config=QUICK,
         )  # fmt: skip
-        self._task: Task | None = None
-        self._wanted = 0
-        self.found: list[bytes] = []
+        super().__init__()
 
     def try_once(self) -> None:
         """Take what comes within some calls; a worker that ends is started again."""
         try:
-            if self._task is None:
-                self._task = Task(self._spout)
+            if self._opened is None:
+                self._opened = Task(self._spout)
             for _ in range(100):
-                self._task.spout.next_tuple()
-                for (value,), id_ in self._task.collector.emitted:
+                self._opened.spout.next_tuple()
+                for (value,), id_ in self._opened.collector.emitted:
                     if value not in self.found:
                         self.found.append(value)
-                    self._task.spout.ack(id_)
-                self._task.collector.emitted.clear()
+                    self._opened.spout.ack(id_)
+                self._opened.collector.emitted.clear()
         except SpoutError:
             self.restart()
-
-    def read(self, count: int) -> None:
-        """Go on until so many more messages than were expected before have come."""
-        self._wanted += count
-        deadline = time.monotonic() + 60
-        while len(self.found) < self._wanted:
-            assert time.monotonic() < deadline, f"{len(self.found)} of {self._wanted} messages"
-            self.try_once()
-
-    def restart(self) -> None:
-        self.close()
-        self._task = None
-
-    def close(self) -> None:
-        if self._task is not None:
-            self._task.close()

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.messages.deliveries import Deliveries, Message, RetryPolicy, decoded
+from spouts.messages.deliveries import Deliveries, Message, MessageQueue, RetryPolicy, decode_all
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 
 
-class ListQueue:
+class ListQueue(MessageQueue):
     """A queue; it loses its connection when told, and checks what it is told."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
@@ -248,7 +248,7 @@ def test_a_bad_item_spoils_no_other(numbers: list[int]) -> None:
             raise ValueError("negative")
         return [(item,) for item in items]
 
-    assert decoded(numbers, decode) == [((), "negative") if number < 0 else ((number,), None) for number in numbers]
+    assert decode_all(numbers, decode) == [((), "negative") if number < 0 else ((number,), None) for number in numbers]
 
 
 @given(st.lists(st.integers(0, 5), max_size=8))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -15,10 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
 
+from tests.spouts.messages.driving import Task
 from tests.spouts.messages.places import Place
 
 MESSAGES, KILLS = int(os.environ.get("MESSAGES", "20000")), int(os.environ.get("KILLS", "10"))
@@ -34,7 +37,7 @@ class Tasks:
 
     def _start(self, task: int) -> subprocess.Popen[bytes]:
         words = [self._spout, task, TASKS, self._out, next(self._seeds)]
-        return subprocess.Popen([sys.executable, "-m", "tests.spouts.messages.counting_task", *map(str, words)])
+        return subprocess.Popen([sys.executable, "-m", __name__, *map(str, words)])
 
     def kill(self, task: int) -> None:
         self._running[task].kill()
@@ -105,3 +108,32 @@ def test_no_message_is_lost_and_few_come_twice(place: Place, tmp_path: Path) -> 
     assert set(counts) == set(range(MESSAGES)), "lost"
     assert place.left() == 0
     assert twice <= KILLS * place.at_risk(PENDING)
+
+
+def main(spout: str, task: str, tasks: str, file: str, seed: str) -> None:
+    """Run a task until it is killed: a line of `file` for each message, written before its acknowledgement.
+
+    Answers come in any order; one of a hundred messages fails first.
+    """
+    choose = random.Random(int(seed))
+    running = Task(pickle.loads(Path(spout).read_bytes()), int(task), int(tasks))
+    out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    under_way: list[tuple[tuple[Any, ...], Any]] = []
+    while True:
+        running.spout.next_tuple()
+        under_way += running.collector.emitted
+        is_quiet = not running.collector.emitted
+        running.collector.emitted.clear()
+        while len(under_way) > (0 if is_quiet else 50):
+            at = choose.randrange(len(under_way))
+            under_way[at], under_way[-1] = under_way[-1], under_way[at]
+            values, id_ = under_way.pop()
+            if choose.random() < 0.01:
+                running.spout.fail(id_)
+            else:
+                os.write(out, b"%d\n" % values[1])
+                running.spout.ack(id_)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import time
-from pathlib import Path
 
-import cloudpickle
 import pytest
 
 from states.memory import MemoryMapState
@@ -44,23 +40,6 @@ def test_a_message_is_pending_at_the_queue_until_it_is_acked(place: Place) -> No
     successor = Task(place.spout(), *place.successor)
     assert _words(successor.take(1)) == ["w3"]
     successor.close()
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_messages_of_a_killed_process_come_back_to_another(place: Place, tmp_path: Path) -> None:
-    place.fill(range(10))
-    spout = tmp_path / "spout"
-    spout.write_bytes(cloudpickle.dumps(place.spout(max_pending=10)))
-    argv = [sys.executable, "-m", "tests.spouts.messages.killed_task", str(spout), "10", "4"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert "w9" in process.stdout.readline()
-        place.wait_for_acks(left=6)
-        process.kill()
-    task = Task(place.spout(), *place.successor)
-    assert _words(task.take(6)) == [f"w{n}" for n in range(4, 10)]
-    task.close()
 
 
 @pytest.mark.sample(2)

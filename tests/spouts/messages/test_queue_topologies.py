@@ -14,10 +14,29 @@ import redis
 from tests.harness.servers import Server
 from tests.spouts.messages.driving import LIMIT_S
 from tests.spouts.messages.places import Place
-from tests.spouts.messages.storm_words import EXECUTED, Refusing
-from trident.storm import LocalCluster, TopologyBuilder
+from trident.storm import BaseRichBolt, LocalCluster, TopologyBuilder, Tuple
 
 PAGE = Path(__file__).parents[3] / "docs" / "storm" / "bolts.md"
+
+
+EXECUTED: list[Any] = []  # what the bolts of this process did
+
+
+class Refusing(BaseRichBolt):
+    """Fails every number that `refused` divides, each time, and 1 once."""
+
+    def __init__(self, refused: int) -> None:
+        self._refused = refused
+
+    def execute(self, tuple: Tuple) -> None:
+        """Write the number down, and answer."""
+        number = tuple["n"]
+        first = number not in EXECUTED
+        EXECUTED.append(number)
+        if number % self._refused == 0 or (number == 1 and first):
+            self.collector.fail(tuple)
+        else:
+            self.collector.ack(tuple)
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -90,16 +90,6 @@ def test_what_was_read_may_be_deleted_or_trimmed(redis_server: Server, client: A
     batches.close()
 
 
-def test_a_log_from_before_entries_had_a_digest_is_continued(redis_server: Server, client: Any) -> None:
-    fill(client, range(1, 11))
-    batches = Batches(spout_of(redis_server))
-    definition: Any = batches.define()
-    batches.commit({**definition, "at": {"s": definition["at"]["s"][:2]}})
-    fill(client, range(11, 14))
-    assert numbers(batches.run()) == [[11, 12, 13]]
-    batches.close()
-
-
 def test_a_position_that_no_entry_has_is_no_loss(redis_server: Server, client: Any) -> None:
     fill(client, [1, 3])
     batches = Batches(spout_of(redis_server, first="2-0", max_entries=1))

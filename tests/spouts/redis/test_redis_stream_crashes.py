@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from states.redis import RedisState
 from tests.harness.servers import Server
-from tests.spouts.redis import queue_driver
 from tests.spouts.redis.streams import client_of, url_of
-from trident import open_state
+from trident import Config, open_state
+from trident.operations import Count
+from trident.runtime import running
+from trident.spout import TransactionAttempt
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -25,7 +30,7 @@ WORDS = [f"w{number % 7}" for number in range(400)]
 def run(server: Server, log_dir: Path, point: str, batches: int) -> int:
     words = [url_of(server), str(log_dir), point, str(batches)]
     driver = subprocess.run(
-        [sys.executable, "-m", queue_driver.__name__, *words],
+        [sys.executable, "-m", __name__, *words],
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
@@ -46,7 +51,7 @@ def fill(client: Any) -> None:
 
 def counted(server: Server, log_dir: Path) -> dict[str, dict[str, int]]:
     """Return the counts of the page's program, and those without the ids."""
-    names = queue_driver.recipe(url_of(server))
+    names = recipe(url_of(server))
     found = {}
     for name in ("counts", "plain"):
         with open_state(names["topology"], names[name].state_name, log_dir=log_dir) as state:
@@ -88,3 +93,40 @@ def test_a_queue_whose_driver_is_killed_anywhere_counts_exactly(redis_server: Se
     print(f"{kills} kills; {again} of {len(WORDS)} entries were delivered again after their batch")  # noqa: T201
     assert found["counts"] == Counter(WORDS)
     assert kills >= 10
+
+
+# ---- the driver -----------------------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[3] / "docs" / "spouts" / "redis-streams.md"
+
+
+def recipe(url: str) -> dict[str, Any]:
+    """Run the program of the page against another server, and count beside it without the ids."""
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (program,) = (block for block in blocks if "new_values_stream" in block)
+    program = program.replace("redis://localhost:6379/0", url)
+    program = program.replace('group="count"', 'group="count", max_pending=10')
+    names: dict[str, Any] = {}
+    exec(program, names)
+    plain = names["stream"].group_by("word").persistent_aggregate(RedisState.opaque(url), Count(), "plain")
+    return {**names, "plain": plain}
+
+
+def main(url: str, log_dir: str, point: str, batches: str) -> None:
+    """Run until all is committed; with `batches`, until this process kills itself at `point` of its so-many-th batch."""
+    names, left = recipe(url), int(batches)
+
+    def observe(reached: str, attempt: TransactionAttempt) -> None:
+        nonlocal left
+        if reached == point:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    config = Config(engine="in_process", log_dir=log_dir, allow_inexact=True, poll_interval_ms=1)
+    with running.start(names["topology"].graph(), config, None, observe) as topology:
+        topology.process_all_available()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import pickle
 import subprocess
 import sys
@@ -91,6 +92,18 @@ def test_a_feed_that_is_not_committed_in_time_says_where_it_is_and_stays_queued(
         spout.feed([(2,)], timeout_s=0.01)
     assert rows_of(spout, coordinator, definition) == [(1,)]
     assert rows_of(spout, coordinator, coordinator.initialize_transaction(2, definition)) == [(2,)]
+
+
+def test_a_feed_may_wait_for_ever() -> None:
+    spout = FeederBatchSpout("n: bigint")
+    with ThreadPoolExecutor(1) as pool:
+        fed = pool.submit(spout.feed, [(1,)], math.inf)
+        with pytest.raises(TimeoutError):
+            fed.result(0.05)
+        driver = Driver(spout)
+        fed.result(30)
+        driver.stop()
+    assert driver.committed == [[(1,)]]
 
 
 def test_a_feed_is_told_that_the_topology_stopped() -> None:

@@ -25,26 +25,37 @@ def batches(spout: FixedBatchSpout, limit: int = 20) -> list[list[Any]]:
     return [rows_of(spout, coordinator, one) for one in islice(definitions(coordinator), limit)]
 
 
-def test_rows_come_in_order_in_batches_of_the_given_size_and_then_nothing() -> None:
-    assert batches(FixedBatchSpout("word", 2, *WORDS)) == [WORDS[:2], WORDS[2:4], WORDS[4:]]
+def numbers(count: int, start: int = 0) -> pa.Table:
+    return pa.table({"n": pa.array(range(start, start + count), pa.int64())})
 
 
-def test_it_is_a_transactional_spout() -> None:
-    spout = FixedBatchSpout("word", 2, *WORDS)
+@pytest.mark.parametrize(
+    ("spout", "expected"),
+    [
+        (FixedBatchSpout("word", 2, *WORDS), [WORDS[:2], WORDS[2:4], WORDS[4:]]),
+        (FixedBatchSpout("word", 2, WORDS[:3], *WORDS[3:]), [WORDS[:2], WORDS[2:4], WORDS[4:]]),
+        (FixedBatchSpout("word", 3, *WORDS, cycle=True), [WORDS[:3], WORDS[3:], WORDS[:3], WORDS[3:], WORDS[:3]]),
+        (FixedBatchSpout("word: string", 3, cycle=True), []),
+        (FixedBatchSpout.of_tables([numbers(3), numbers(0), numbers(2, 3)]), [[(0,), (1,), (2,)], [(3,), (4,)]]),
+        (FixedBatchSpout.of_tables([numbers(1), numbers(1, 1)], cycle=True), [[(0,)], [(1,)], [(0,)], [(1,)], [(0,)]]),
+        (FixedBatchSpout.of_tables([numbers(0)], cycle=True), []),
+    ],
+    ids=["rows", "batches", "a cycle", "no rows", "tables", "a cycle of tables", "empty tables"],
+)
+def test_rows_come_in_order_in_batches_and_a_cycle_begins_with_one_of_its_own(
+    spout: FixedBatchSpout, expected: list[list[Any]]
+) -> None:
     assert isinstance(spout, ITridentSpout)
     assert spout.spout_type is SpoutType.TRANSACTIONAL
+    assert batches(spout, 5) == batches(pickle.loads(pickle.dumps(spout)), 5) == expected
 
 
-def test_a_cycle_begins_again_with_a_batch_of_its_own() -> None:
+def test_a_cycle_may_be_set_later() -> None:
     spout = FixedBatchSpout("word", 3, *WORDS)
     spout.set_cycle(True)
-    assert batches(spout, 5) == [WORDS[:3], WORDS[3:], WORDS[:3], WORDS[3:], WORDS[:3]]
+    assert len(batches(spout, 5)) == 5
     spout.set_cycle(False)
     assert len(batches(spout, 5)) == 2
-
-
-def test_a_cycle_over_no_rows_emits_nothing() -> None:
-    assert batches(FixedBatchSpout("word: string", 3, cycle=True)) == []
 
 
 def test_a_restart_goes_on_after_the_last_defined_row() -> None:
@@ -53,10 +64,6 @@ def test_a_restart_goes_on_after_the_last_defined_row() -> None:
     again = FixedBatchSpout("word", 2, *WORDS)
     coordinator = again.get_coordinator({})
     assert [rows_of(again, coordinator, one) for one in definitions(coordinator, first)] == [WORDS[2:4], WORDS[4:]]
-
-
-def test_a_batch_of_rows_is_the_same_as_its_rows() -> None:
-    assert batches(FixedBatchSpout("word", 2, WORDS[:3], *WORDS[3:])) == [WORDS[:2], WORDS[2:4], WORDS[4:]]
 
 
 def test_a_list_row_may_hold_lists() -> None:
@@ -123,25 +130,6 @@ def test_a_definition_beyond_the_rows_is_refused() -> None:
         coordinator.parts(TransactionAttempt(7, 0), {"start": 5, "end": 6}, 1)
 
 
-def numbers(count: int, start: int = 0) -> pa.Table:
-    return pa.table({"n": pa.array(range(start, start + count), pa.int64())})
-
-
-def test_each_table_is_a_batch_and_an_empty_one_is_none() -> None:
-    spout = FixedBatchSpout.of_tables([numbers(3), numbers(0), numbers(2, 3)])
-    assert str(spout.get_output_fields()) == "n: bigint"
-    assert batches(spout) == [[(0,), (1,), (2,)], [(3,), (4,)]]
-
-
-def test_tables_may_cycle() -> None:
-    spout = FixedBatchSpout.of_tables([numbers(1), numbers(1, 1)], cycle=True)
-    assert batches(spout, 5) == [[(0,)], [(1,)], [(0,)], [(1,)], [(0,)]]
-
-
-def test_only_empty_tables_emit_nothing() -> None:
-    assert batches(FixedBatchSpout.of_tables([numbers(0)], cycle=True)) == []
-
-
 def test_a_definition_that_spans_tables_is_refused() -> None:
     coordinator = FixedBatchSpout.of_tables([numbers(3), numbers(2)]).get_coordinator({})
     with pytest.raises(ReplayMismatchError, match="the rows 2 to 4"):
@@ -206,11 +194,6 @@ def test_tables_of_several_schemas_are_refused() -> None:
 def test_no_table_at_all_is_refused() -> None:
     with pytest.raises(TopologyError, match="was given no table"):
         FixedBatchSpout.of_tables([])
-
-
-@pytest.mark.parametrize("spout", [FixedBatchSpout("word", 2, *WORDS), FixedBatchSpout.of_tables([numbers(3)])])
-def test_a_pickled_spout_emits_the_same(spout: FixedBatchSpout) -> None:
-    assert batches(pickle.loads(pickle.dumps(spout))) == batches(spout)
 
 
 def test_spark_types_survive_a_round_trip_through_a_schema() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,6 +175,12 @@ def test_parts_are_as_many_as_said_and_have_all_rows() -> None:
         ({"rows_per_second": 1, "ramp_up_s": -1}, "ramp_up_s is -1"),
         ({"rows_per_second": 1, "rows": -1}, "rows is -1"),
         ({"rows_per_second": 1, "tick_s": 0}, "tick_s is 0; it must be at least 0.001"),
+        ({"rows_per_second": 1, "tick_s": math.inf}, "tick_s is inf; it must be at least 0.001"),
+        ({"rows_per_second": 1, "ramp_up_s": math.nan}, "ramp_up_s is nan"),
+        ({"rows_per_batch": math.inf}, "rows_per_batch is inf; it must be a whole number"),
+        ({"rows_per_batch": 1, "rows": 1.5}, "rows is 1.5; it must be a whole number"),
+        ({"rows_per_batch": 1, "rows": math.nan}, "rows is nan; it must be a whole number"),
+        ({"rows_per_batch": 1, "partitions": 1.5}, "partitions is 1.5; it must be a whole number"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_its_name(arguments: dict[str, Any], part: str) -> None:

@@ -175,6 +175,17 @@ def test_a_query_that_never_gives_the_same_twice_is_read_once(spark: SparkSessio
         DataFrameSpout(spark.sql("SELECT INTERVAL '1' DAY AS day"), tmp_path)
 
 
+@pytest.mark.spark
+def test_columns_may_have_any_name_and_there_must_be_one(spark: SparkSession, tmp_path: Path) -> None:
+    topology = TridentTopology("orders")
+    odd = spark.sql("SELECT 1 AS a, 2 AS `a.b`, 3 AS A, 4 AS `c``d e`")
+    rows = keep(topology.new_stream("orders", DataFrameSpout(odd, tmp_path / "rows")))
+    run_all(topology, "in_process")
+    assert rows.rows == [(1, 2, 3, 4)]
+    with pytest.raises(TopologyError, match="without columns has no rows that could be written: select one"):
+        DataFrameSpout(spark.range(3).select(), tmp_path)
+
+
 @pytest.mark.long
 @pytest.mark.spark
 def test_a_query_that_fails_says_why(spark: SparkSession, tmp_path: Path) -> None:

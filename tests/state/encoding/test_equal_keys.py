@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from states.memory import MemoryBackingMap
 from tests.harness.crashing_stores import DictMap
 from tests.state.samples import hashables, mostly, outcome, same
-from trident.errors import CorruptValueError
+from trident.errors import CorruptValueError, WrongKeyError
+from trident.fields import Fields
 from trident.runtime.steps.key_columns import partition_of, partitions_of
 from trident.state import CodecSerializer, Key, OpaqueMap, SerializedMap, Snapshot, StateType, map_for
 from trident.state.encoding.codec import decode_keys, encode, encode_keys
-from trident.state.encoding.equal_keys import canonical_key, canonical_keys
+from trident.state.encoding.equal_keys import canonical_key, canonical_keys, declared_keys
 from trident.testing.backend.simulated_log import Add
 
 keys = st.one_of(st.text().map(lambda text: (text,)), st.lists(hashables, max_size=3).map(tuple))
@@ -110,6 +111,18 @@ def test_a_key_without_an_encoding_is_named(bad: object) -> None:
         return
     with pytest.raises(CorruptValueError, match=r"encode key \('k', .*\): "):
         encode_keys([("a", 1), ("k", bad)])
+
+
+@pytest.mark.parametrize("year", [1, 9999])
+def test_a_moment_that_python_does_not_have_in_utc_is_refused_by_name(year: int) -> None:
+    ends = {1: dt.datetime.min, 9999: dt.datetime.max}
+    key = (ends[year].replace(tzinfo=dt.timezone(dt.timedelta(hours=1 if year == 1 else -1))),)
+    with pytest.raises(CorruptValueError, match=r"key \(datetime.datetime\(.*: date value out of range in UTC"):
+        map_for(StateType.OPAQUE, DictMap(), "state", 0).multi_get([key])
+    with pytest.raises(
+        WrongKeyError, match="expected a value of type timestamp for 'at', got .*date value out of range"
+    ):
+        declared_keys([key], Fields("at: timestamp"), "state")
 
 
 @pytest.mark.slow

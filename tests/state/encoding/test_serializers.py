@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from states.memory import MemoryBackingMap
-from tests.harness.crashing_stores import DictMap, LateMap, WithoutAttempts, commit
+from tests.harness.crashing_stores import DictMap, WithoutAttempts, commit
 from tests.state.samples import mostly, outcome, recut, same
 from trident.errors import ConfigError, CorruptValueError
 from trident.state import (
@@ -21,7 +20,6 @@ from trident.state import (
     JSONOpaqueSerializer,
     JSONTransactionalSerializer,
     OpaqueValue,
-    ReservedKeySentinel,
     Sentinel,
     SerializedMap,
     Snapshot,
@@ -56,27 +54,6 @@ def label(item: object) -> str:
     return f"{type(item).__name__}-{item.kind.value}" if hasattr(item, "kind") else "value"
 
 
-@pytest.mark.parametrize(("serializer", "value"), ALL, ids=label)
-def test_a_stored_value_comes_back(serializer: Any, value: Any) -> None:
-    back = serializer.deserialize(serializer.serialize(value))
-    assert back == value
-    assert type(back) is type(value)
-
-
-@pytest.mark.parametrize("serializer", [serializer for serializer, _ in ALL], ids=label)
-def test_a_sentinel_comes_back(serializer: Any) -> None:
-    assert Sentinel(*serializer.deserialize(serializer.serialize(SENTINEL))) == SENTINEL
-
-
-def test_the_layouts_stand() -> None:
-    assert JSONOpaqueSerializer().serialize(OPAQUE) == b"[3,1048576,null,7]"
-    assert JSONTransactionalSerializer().serialize(TRANSACTIONAL) == b"[3,[1.5]]"
-    assert JSONNonTransactionalSerializer().serialize("ž") == '"ž"'.encode()
-    assert JSONOpaqueSerializer().serialize(SENTINEL) == b'["log",3,1048576,"",true,""]'
-    assert CodecSerializer().serialize(OPAQUE).hex() == "019403ce00100000c007"
-    assert CodecSerializer(StateType.TRANSACTIONAL).serialize(TransactionalValue(3, ())).hex() == "019203d40790"
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -92,16 +69,16 @@ def test_json_keeps_what_json_has(prev: Any, curr: Any) -> None:
     assert repr(back) == repr(stored)
 
 
-def test_json_turns_tuples_into_lists_and_keys_into_text() -> None:
+def test_json_turns_tuples_into_lists() -> None:
     json = JSONNonTransactionalSerializer()
-    assert json.deserialize(json.serialize({1: (2, 3)})) == {"1": [2, 3]}
+    assert json.deserialize(json.serialize({"1": (2, 3)})) == {"1": [2, 3]}
 
 
 def test_json_takes_numpy_numbers() -> None:
     assert JSONTransactionalSerializer().serialize(TransactionalValue(1, np.int64(7))) == b"[1,7]"
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf, Decimal("1.1"), b"x", {1}, "\ud800"], ids=repr)
+@pytest.mark.parametrize("value", [math.nan, -math.inf, Decimal("1.1"), b"x", {1}, "\ud800", [{1: 2}]], ids=repr)
 def test_json_refuses_what_it_would_change(value: Any) -> None:
     with pytest.raises(CorruptValueError, match="write OpaqueValue as JSON: .*use CodecSerializer"):
         JSONOpaqueSerializer().serialize(OpaqueValue(1, 0, None, value))
@@ -142,19 +119,6 @@ def test_a_state_over_a_store_of_bytes(serializer: Any, kind: StateType) -> None
     commit(state, Txid(2, 0, Winners(((1, 0),)), "log", Sentinel("log", 1, 0)), a=7)
     assert state.multi_get([("a",), ("b",), ("c",)]) == [12, 1, None]
     assert {type(data) for data in store.entries.values()} == {bytes}
-
-
-def test_a_serialized_map_can_what_its_store_can() -> None:
-    codec = CodecSerializer()
-    plain, able = SerializedMap(DictMap(), codec), SerializedMap(MemoryBackingMap[bytes](), codec)
-    assert not any(map(plain.offers, ("move_sentinel", "reset", "begin")))
-    assert able.offers("move_sentinel")
-    assert able.offers("reset")
-    assert SerializedMap(LateMap({}), codec).offers("begin")
-    able.move_sentinel(SENTINEL)
-    assert able.read_sentinel() == SENTINEL
-    ReservedKeySentinel(plain, 0).move_sentinel(SENTINEL)
-    assert ReservedKeySentinel(plain, 0).read_sentinel() == SENTINEL
 
 
 def test_errors_name_the_key_and_a_value_that_cannot_be_written_writes_nothing() -> None:
@@ -357,22 +321,3 @@ def test_a_replay_with_the_same_keys_is_exact(serializer: Any) -> None:
 def test_a_replay_without_a_key_is_exact_unless_no_attempt_is_stored(serializer: Any, count: int) -> None:
     state = run(serializer, (1, 0, {"a": 5}), (2, 0, {"a": 7}), (2, 1, {"z": 1}), (3, 1, {"a": 1}))
     assert state.multi_get([("a",), ("z",)]) == [count, 1]
-
-
-@pytest.mark.parametrize("kind", list(StateType))
-def test_the_latest_values_are_read_in_order_and_a_damaged_one_is_named(kind: StateType) -> None:
-    samples: dict[StateType, list[Any]] = {
-        StateType.OPAQUE: [OpaqueValue(2, 7, "before", "now"), OpaqueValue(3, 7, None, [1, (2,)])],
-        StateType.TRANSACTIONAL: [TransactionalValue(2, "now"), TransactionalValue(3, None)],
-        StateType.NON_TRANSACTIONAL: ["now", [1, (2,)]],
-    }
-    stored = samples[kind]
-    serializer = CodecSerializer(kind)
-    data = serializer.serialize_many(stored)
-    expected = stored if kind is StateType.NON_TRANSACTIONAL else [value[-1] for value in stored]
-    entries = dict(zip([("a",), ("b",)], data, strict=True))
-    read = map_for(kind, SerializedMap(DictMap(entries), serializer), "state", 0).multi_get
-    assert read([("b",), ("c",), ("a",)]) == [expected[1], None, expected[0]]
-    entries[("b",)] = data[1][:-1]
-    with pytest.raises(CorruptValueError, match=r"read key \('b',\)"):
-        read([("a",), ("b",)])

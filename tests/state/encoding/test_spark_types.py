@@ -21,9 +21,7 @@ from tests.state.samples import same
 from trident import TridentTopology, TridentTuple
 from trident.arrow import arrow_type
 from trident.operations import CombinerAggregator
-from trident.state import CodecSerializer, Key, OpaqueMap, SerializedMap, StateConf, decode, encode, map_state
-from trident.state.encoding.codec import decode_keys, encode_keys
-from trident.state.encoding.equal_keys import canonical_key
+from trident.state import CodecSerializer, Key, SerializedMap, StateConf, decode, encode, map_state
 
 NAIVE = st.datetimes()
 FLOATS = st.floats() | st.sampled_from([math.nan, -math.nan, math.inf, -math.inf, -0.0, 5e-324])
@@ -92,51 +90,6 @@ def test_values_come_back_from_the_codec_and_fit_their_type(ddl: str, data: st.D
     back = [decode(encode(value)) for value in values]
     assert same(back, values)
     assert same(from_pipeline(ddl, back), values)
-
-
-class Put:
-    """Replaces what is stored."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def update(self, stored: Any) -> Any:
-        return self.value
-
-
-@pytest.mark.sample(8)
-@pytest.mark.parametrize("ddl", ALL_TYPES)
-@settings(max_examples=30)
-@given(st.data())
-def test_a_state_over_bytes_keeps_them_now_and_before(ddl: str, data: st.DataObject) -> None:
-    first, second = from_pipeline(ddl, data.draw(st.lists(ALL_TYPES[ddl] | st.none(), min_size=2, max_size=2)))
-    entries: dict[Key, bytes] = {}
-    for txid, value in ((1, first), (2, second)):
-        state = OpaqueMap(SerializedMap(DictMap(entries), CodecSerializer()))
-        state.begin_commit(txid)
-        assert same(state.multi_get([("k",)]), [None if txid == 1 else first])
-        state.multi_update([("k",), ("l",)], [Put(value), Put((value,))])
-        state.commit(txid)
-    (stored,) = SerializedMap(DictMap(entries), CodecSerializer()).multi_get([("k",)])
-    assert same((stored.prev, stored.curr), (first, second))
-
-
-@pytest.mark.parametrize("ddl", KEY_TYPES)
-@settings(max_examples=30)
-@given(st.data())
-def test_keys_come_back_and_find_what_was_put_under_them(ddl: str, data: st.DataObject) -> None:
-    values = from_pipeline(ddl, data.draw(st.lists(KEY_TYPES[ddl] | st.none(), max_size=3)))
-    keys: list[Key] = [(value, "x") for value in values]
-    back = decode_keys(encode_keys(keys))
-    assert same(back, [canonical_key(key) for key in keys])
-    assert encode_keys(back) == encode_keys(keys)
-    for key, listed in zip(keys, back, strict=True):
-        assert listed == key or key[0] != key[0]
-
-
-def test_intervals_and_what_a_row_is_made_of_come_back() -> None:
-    values = [dt.timedelta.max, dt.timedelta.min, dt.timedelta(microseconds=-1), {"a": [(1, None)]}]
-    assert same([decode(encode(value)) for value in values], values)
 
 
 class Last(CombinerAggregator[Any]):

@@ -7,25 +7,19 @@ import logging
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spouts import FixedBatchSpout
 from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.map import CassandraBackingMap
 from states.cassandra.statements import BATCH_BYTES
-from tests.harness.store_commits import values
+from tests.harness.store_commits import commit_by, values
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit, names
-from trident import TridentTopology
 from trident.errors import BackendError, CommitOrderError, ConfigError, StateError, StateMismatchError
-from trident.operations import Count, Split
 from trident.state import StateConf
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue
@@ -76,10 +70,7 @@ def test_none_and_empty_values_come_back(home: Home) -> None:
     claim(backing, 1)
     backing.multi_put([("empty",)], [b""])
     assert backing.multi_get([("empty",)]) == [b""]
-    txid = log.txid(1)
-    state.begin_commit(txid)
-    state.multi_put([("none",)], [None])
-    state.commit(txid)
+    commit_by(state, log, 1, state.multi_put, [("none",)], [None], record=False)
     assert values(state, "none") == [None]
     assert state.map_state.backing.multi_get([("none",)]) == [OpaqueValue(1, EPOCH, None, None)]
 
@@ -175,10 +166,7 @@ def test_a_removed_key_is_gone_and_can_come_back(home: Home, cql: CassandraConne
 def test_a_removal_is_undone_by_a_replay_without_it(home: Home) -> None:
     state, log = home.state(home.conf()), Log()
     commit(state, log, 1, {"cow": 5})
-    txid = log.txid(2)
-    state.begin_commit(txid)
-    state.multi_remove([("cow",)])
-    state.commit(txid)
+    commit_by(state, log, 2, state.multi_remove, [("cow",)], record=False)
     assert values(state, "cow") == [None]
     commit(state, log, 2, {"cow": 1}, attempt=1)
     assert values(state, "cow") == [6]
@@ -386,37 +374,3 @@ def test_a_server_that_is_not_there_is_an_error_that_may_pass() -> None:
     ) as failure:
         CassandraBackingMap(CassandraOptions(port=1, connect_timeout_s=2))
     assert failure.value.retryable
-
-
-def test_a_missing_driver_is_named(tmp_path: Path) -> None:
-    program = (
-        "import sys; sys.modules['cassandra'] = None\n"
-        "from states.cassandra import CassandraState; from trident.state import StateConf\n"
-        "CassandraState.opaque('localhost').factory.make_state(StateConf(), 0, 1)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert "EnvironmentProblem: a Cassandra state needs the package cassandra-driver" in done.stderr
-    assert "pip install 'trident-spark[cassandra]'" in done.stderr
-
-
-# ---- a whole topology ------------------------------------------------------------------------------------------------
-
-
-def test_a_topology_goes_on_where_it_stopped(home: Home, tmp_path: Path) -> None:
-    name = f"words{next(names)}"
-    log_dir = str(tmp_path / "log")
-
-    def count_words(*lines: str) -> tuple[Any, Any, list[Any]]:
-        topology = TridentTopology(name)
-        spout = FixedBatchSpout("line: string", 1, *[(line,) for line in lines])
-        words = topology.new_stream("lines", spout).each("line", Split(), "word")
-        grouped = CassandraState.opaque(home.options, num_partitions=2)
-        words.group_by("word").persistent_aggregate(grouped, Count(), "count")
-        words.persistent_aggregate(CassandraState.transactional(home.options), Count(), "total")
-        with topology.start(engine="in_process", log_dir=log_dir) as running:
-            running.process_all_available()
-            counts = running.state("count")
-            return counts.multi_get(["the", "cow", "dish"]), running.state("total").get(), sorted(counts.get_tuples())
-
-    assert count_words("the cow", "the moon") == ([2, 1, None], 4, [("cow", 1), ("moon", 1), ("the", 2)])
-    assert count_words("the cow", "the moon", "the dish")[:2] == ([3, 1, 1], 6)

@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,8 @@ from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.cql_columns import columns_of
 from states.cassandra.fence import timestamp
-from tests.harness.servers import Server
-from tests.harness.store_commits import update, values
+from tests.harness.store_commits import commit_by, update, values
 from tests.states.cassandra.cassandra_states import EPOCH, KINDS, Home, Log, commit, names
-from tests.stores.catalog import STORES
 from trident import TridentTopology, open_state
 from trident.errors import (
     BackendError,
@@ -36,7 +34,6 @@ from trident.errors import (
 from trident.operations import Count, Split
 from trident.state import Key, Sentinel, Snapshot, StateConf, StateType
 from trident.state.values import OpaqueValue
-from trident.testing import FencedMapContract, MapStateContract, SnapshottableContract
 
 pytestmark = pytest.mark.server
 
@@ -75,15 +72,18 @@ def tables(home: Home, cql: CassandraConnection) -> Tables:
 # ---- what others see -------------------------------------------------------------------------------------------------
 
 
+def word_count(tables: Tables, name: str, *lines: str) -> TridentTopology:
+    topology = TridentTopology(name)
+    stream = topology.new_stream("lines", FixedBatchSpout("line: string", 1, *[(line,) for line in lines]))
+    words, spec = stream.each("line", Split(), "word"), CassandraState.opaque(tables.options, num_partitions=2)
+    words.group_by("word").persistent_aggregate(spec, Count(), "count")
+    words.persistent_aggregate(CassandraState.transactional(tables.options), Count(), "total")
+    return topology
+
+
 def test_a_colleague_reads_names_types_and_values(tables: Tables, tmp_path: Path) -> None:
     name = f"words{next(names)}"
-    topology = TridentTopology(name)
-    lines = topology.new_stream("lines", FixedBatchSpout("line: string", 1, ("the cow",), ("the moon",)))
-    words = lines.each("line", Split(), "word")
-    words.group_by("word").persistent_aggregate(
-        CassandraState.opaque(tables.options, num_partitions=2), Count(), "count"
-    )
-    words.persistent_aggregate(CassandraState.transactional(tables.options), Count(), "total")
+    topology = word_count(tables, name, "the cow", "the moon")
     own = "trident_txid bigint, trident_attempt bigint, trident_before bigint"
     assert f"stored as columns word text, count bigint, {own}" in topology.explain()
     with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:
@@ -103,6 +103,11 @@ def test_a_colleague_reads_names_types_and_values(tables: Tables, tmp_path: Path
     assert tables.cql(f"SELECT key, total, trident_txid FROM tests.{name}_total") == [("$GLOBAL$", 4, 2)]
     with open_state(topology, "count", log_dir=str(tmp_path / "log")) as reader:
         assert reader.multi_get(["the", "cow", "dish"]) == [2, 1, None]
+    topology = word_count(tables, name, "the cow", "the moon", "the dish")
+    with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:  # it goes on where it stopped
+        running.process_all_available()
+        assert running.state("count").multi_get(["the", "cow", "dish"]) == [3, 1, 1]
+        assert running.state("total").get() == 6
 
 
 def test_an_opaque_row_is_what_the_kind_stores_and_a_replay_counts_once(tables: Tables) -> None:
@@ -160,11 +165,7 @@ def test_values_of_all_types_come_back_as_they_were(tables: Tables, type_: str) 
     state = tables.state(conf)
     keys, given = [(str(at),) for at in range(len(samples))], [*samples[1:], samples[0]]
     for number, each in enumerate((samples, given), 1):
-        txid = log.txid(number)
-        state.begin_commit(txid)
-        state.multi_put(keys, each)
-        state.commit(txid)
-        log.record(txid)
+        commit_by(state, log, number, state.multi_put, keys, each)
     assert repr(state.multi_get(keys)) == repr(given)
     assert repr(state.multi_get_at(keys, Snapshot(1, log.winners))) == repr(samples)
     types = dict(
@@ -225,17 +226,10 @@ def test_a_removal_is_undone_by_a_replay_and_done_later(tables: Tables) -> None:
     state = tables.state(conf)
     commit(state, log, 1, {"cow": 5, "the": 1})
     for attempt in (0, 1):
-        txid = log.txid(2, attempt)
-        state.begin_commit(txid)
-        state.multi_remove([("cow",)])
-        state.commit(txid)
+        commit_by(state, log, 2, state.multi_remove, [("cow",)], attempt=attempt, record=False)
     commit(state, log, 2, {"cow": 1}, attempt=2)
     assert values(state, "cow") == [6]
-    txid = log.txid(3, 2)
-    state.begin_commit(txid)
-    state.multi_remove([("cow",)])
-    state.commit(txid)
-    log.record(txid)
+    commit_by(state, log, 3, state.multi_remove, [("cow",)], attempt=2)
     assert tables.cql(f"SELECT count FROM {tables.table(conf)} WHERE word = 'cow'") == [(None,)]
     for number in range(4, 22):
         commit(state, log, number, {"the": 1}, attempt=2)
@@ -527,46 +521,3 @@ def test_what_is_written_after_a_reset_stays(tables: Tables) -> None:
     commit(new, Log("new"), 1, {"kept": 5})
     old.map_state.backing._rows.put([("kept",)], [OpaqueValue(2, EPOCH, None, 9)], late, lambda: None)
     assert values(tables.state(conf), "kept", "gone") == [5, None]
-
-
-# ---- the contracts ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Declared:
-    """Opens each state as one of declared fields."""
-
-    options: CassandraOptions
-    value: str
-
-    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-        declared = replace(conf, key_fields=(("key", "string"),), value_type=self.value)
-        return CassandraState.opaque(self.options).factory.make_state(declared, partition_index, num_partitions)
-
-
-@pytest.fixture
-def _declared(request: pytest.FixtureRequest, cassandra_server: Server) -> None:
-    options = CassandraOptions(port=cassandra_server.port, keyspace="tests", replication=1, layout="columns")
-    request.instance.factory = _Declared(options, request.instance.value)
-    request.instance.limits = STORES["cassandra"].limits
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_declared")
-class TestFencedMap(FencedMapContract):
-    value = "bigint"
-    # Its keys, and what the ones below put, are of several types.
-    test_the_sentinel_is_no_key = None  # type: ignore[assignment]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_declared")
-class TestMapState(MapStateContract):
-    value = "array<bigint>"
-    test_many_keys_are_updated_at_once = test_none_is_a_value = None  # type: ignore[assignment]
-
-
-@pytest.mark.usefixtures("_declared")
-class TestSnapshottable(SnapshottableContract):
-    value = "array<bigint>"
-    test_it_can_be_replaced = None  # type: ignore[assignment]

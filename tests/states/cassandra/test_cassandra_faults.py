@@ -10,7 +10,7 @@ import cassandra
 import pytest
 from cassandra.cluster import NoHostAvailable
 
-from states.cassandra.cluster_session import CassandraConnection, UnknownOutcome, _translated
+from states.cassandra.cluster_session import CassandraConnection, UnknownOutcome, _backend_error
 from states.cassandra.fence import FLOOR_BUCKET, PUTS_PER_COMMIT, timestamp
 from states.cassandra.map import CassandraBackingMap
 from tests.harness.store_commits import update, values
@@ -310,7 +310,7 @@ REFUSED = cassandra.AuthenticationFailed("Bad credentials")
 def test_errors_of_the_driver_say_whether_the_batch_may_be_replayed(
     error: Exception, retryable: bool, text: str
 ) -> None:
-    found = _translated("cannot read 3 keys", "127.0.0.1:9042", error)
+    found = _backend_error("cannot read 3 keys", "127.0.0.1:9042", error)
     assert found.retryable is retryable
     with pytest.raises(BackendError, match=f"cannot read 3 keys: .*{text}"):
         raise found

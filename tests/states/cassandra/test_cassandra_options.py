@@ -29,7 +29,6 @@ from trident.state import CodecSerializer, StateType
         ({"rows_per_read": 0}, "rows_per_read=0"),
         ({"max_concurrency": 1.5}, "max_concurrency=1.5 of a Cassandra state: give a whole number"),
         ({"timeout_s": 0}, "timeout_s=0 of a Cassandra state: give seconds above 0"),
-        ({"connect_timeout_s": -1}, "connect_timeout_s=-1"),
         ({"replication": 0}, "replication=0 of a Cassandra state: give at least one copy"),
         ({"replication": {"dc": 0}}, "give at least one copy"),
         ({"replication": {}}, "give at least one copy"),
@@ -43,8 +42,6 @@ from trident.state import CodecSerializer, StateType
         ({"protocol_version": 2}, "protocol_version=2"),
         ({"serializer": "pickle"}, "serializer 'pickle' is unknown"),
         ({"serializer": CodecSerializer(StateType.TRANSACTIONAL)}, "was given to a state that is opaque"),
-        ({"cache": -1}, "cache=-1"),
-        ({"num_partitions": 0}, "num_partitions=0"),
     ],
 )
 def test_impossible_options_are_refused_where_they_are_given(options: dict[str, Any], text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,19 @@ def state_at(path: Path, conf: StateConf = WORDS, kind: StateType = StateType.OP
     assert isinstance(state, SnapshottableMap)
     OPENED.append(state)
     return state
+
+
+def begun_at(path: Path, **options: Any) -> tuple[Any, Log]:
+    """Return a state and its log after a batch that counted one man."""
+    state, log = state_at(path, **options), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    return state, log
+
+
+def count_men(state: Any, log: Log, numbers: Iterable[int], attempt: int = 1) -> None:
+    """Commit batches that each count one man."""
+    for number in numbers:
+        commit(state, log, number, attempt, {"man": 1})
 
 
 def reader_at(path: Path, kind: StateType = StateType.OPAQUE) -> Any:

@@ -12,12 +12,18 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
-from tests.harness.column_schedules import NUMBERS, commits_by_columns, number_keys, update_numbers
+from tests.harness.column_schedules import (
+    NUMBERS,
+    ColumnPromises,
+    commits_by_columns,
+    number_keys,
+    sum_by_columns,
+    update_numbers,
+)
 from tests.states.delta.delta_states import state_at
 from trident import TridentTopology
-from trident.errors import StaleTransactionError
-from trident.operations import Count, Sum
-from trident.state import CombinerUpdates, OpaqueValue, StateConf, StateType
+from trident.operations import Count
+from trident.state import OpaqueValue, StateConf, StateType
 
 LETTERS = [*"abcde", None]
 
@@ -48,39 +54,22 @@ def test_columns_and_rows_tell_the_same_of_any_schedule(tmp_path: Path, seed: in
     assert columns > 3
 
 
-def commit(state: Any, txid: int, **counts: int) -> list[int] | None:
-    state.begin_commit(txid)
-    new = state.multi_combine([list(counts)], np.array(list(counts.values())), "sum")
-    state.commit(txid)
-    return None if new is None else [int(each) for each in new]
-
-
 def test_what_is_put_by_columns_is_read_by_everybody(tmp_path: Path) -> None:
     state = opened(tmp_path)
-    assert commit(state, 1, a=1, b=2) == [1, 2]
-    assert commit(state, 2, b=3, c=4) == [5, 4]
+    assert sum_by_columns(state, 1, a=1, b=2) == [1, 2]
+    assert sum_by_columns(state, 2, b=3, c=4) == [5, 4]
     state.begin_commit(3)
     state.multi_put([("d",)], [9])  # rows after columns
     state.commit(3)
-    assert commit(state, 4, d=1, a=1) == [10, 2]
+    assert sum_by_columns(state, 4, d=1, a=1) == [10, 2]
     expected = [OpaqueValue(4, 0, 1, 2), OpaqueValue(2, 0, 2, 5), OpaqueValue(2, 0, None, 4), OpaqueValue(4, 0, 9, 10)]
     keys = [(word,) for word in "abcd"]
     assert state.map_state.backing.multi_get(keys) == expected == opened(tmp_path).map_state.backing.multi_get(keys)
 
 
-def test_an_update_after_columns_in_the_same_commit_counts(tmp_path: Path) -> None:
-    state = opened(tmp_path)
-    state.begin_commit(1)
-    assert state.multi_combine([["a", "b"]], np.array([1, 2]), "sum") is not None
-    assert state.multi_combine([["a"]], np.array([1]), "sum") is None
-    assert state.multi_update([("a",)], CombinerUpdates(Sum().combine, [5])) == [6]
-    state.commit(1)
-    assert opened(tmp_path).multi_get([("a",), ("b",)]) == [6, 2]
-
-
 def test_a_map_shows_and_keeps_what_the_commit_put_by_columns(tmp_path: Path) -> None:
     state = opened(tmp_path)
-    commit(state, 1, a=1, b=1)
+    sum_by_columns(state, 1, a=1, b=1)
     backing = state.map_state.backing
     state.begin_commit(2)
     assert state.multi_combine([["a"]], np.array([1]), "sum") is not None
@@ -90,22 +79,10 @@ def test_a_map_shows_and_keeps_what_the_commit_put_by_columns(tmp_path: Path) ->
     assert opened(tmp_path).map_state.backing.multi_get([("a",), ("b",)]) == [OpaqueValue(2, 0, 1, 2), None]
 
 
-def test_a_later_batch_is_named_and_nothing_is_written(tmp_path: Path) -> None:
-    state = opened(tmp_path)
-    commit(state, 5, a=1)
-    state.begin_commit(3)
-    with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('a',\)"):
-        state.multi_combine([["b", "a"]], np.array([1, 1]), "sum")
-    state.close()
-    assert opened(tmp_path).multi_get([("a",), ("b",)]) == [1, None]
-
-
-@pytest.mark.parametrize("value_type", ["int", "decimal(9,2)", "string"])
-def test_other_values_are_committed_by_rows(tmp_path: Path, value_type: str) -> None:
-    state = opened(tmp_path, value_type)
-    state.begin_commit(1)
-    assert state.multi_combine([["a"]], np.array([1]), "sum") is None
-    state.commit(1)
+class TestColumns(ColumnPromises):
+    @pytest.fixture
+    def again(self, tmp_path: Path) -> Any:
+        return partial(opened, tmp_path)
 
 
 def test_a_topology_commits_by_columns(tmp_path: Path) -> None:

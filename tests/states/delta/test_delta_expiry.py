@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from states.delta import DeltaState, expiry
+from states.delta import DeltaState, upkeep
 from tests.harness.topology_runs import RowsSpout
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, values
 from tests.states.delta.test_delta_staging import stage, step
@@ -39,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(expiry, "time", SimpleNamespace(time=clock.time))
+    monkeypatch.setattr(upkeep, "time", SimpleNamespace(time=clock.time))
     return clock
 
 

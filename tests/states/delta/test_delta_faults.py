@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,19 @@ from deltalake import DeltaTable, write_deltalake
 
 from states.delta import DeltaBackingMap, DeltaOptions, DeltaState
 from states.delta.local_folder import added_files, is_whole
-from tests.states.delta.delta_states import ROOT, WORDS, Log, changes, commit, reader_at, state_at, values, version_of
-from trident.errors import BackendError, ConfigError, EnvironmentProblem, StateError
+from tests.states.delta.delta_states import (
+    WORDS,
+    Log,
+    begun_at,
+    changes,
+    commit,
+    count_men,
+    reader_at,
+    state_at,
+    values,
+    version_of,
+)  # fmt: skip
+from trident.errors import BackendError, ConfigError, StateError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Txid
 
@@ -63,8 +73,7 @@ def last_entry(path: Path) -> Path:
 
 def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
-    for number in (1, 2):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, (1, 2))
     (changes(tmp_path) / "_delta_log" / f"{1:020}.json").write_text("{garbage")
     with pytest.raises(StateError, match="cannot open Delta table .* damaged") as caught:
         values(state_at(tmp_path), "man")
@@ -154,8 +163,7 @@ def test_each_commit_is_forced_to_the_disk_with_all_that_it_is_built_upon(
     forced: list[str] = []
     monkeypatch.setattr("states.delta.local_folder._fsync", lambda name: forced.append(name.name))
     table = tmp_path / "table"
-    state, log = state_at(table), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(table)
     (first,) = (Path(file).name for file in DeltaTable(changes(table)).file_uris())
     log_of = [f"{0:020}.json", "_delta_log"]
     created = [*log_of, table.name, tmp_path.name, *log_of, "changes", "_trident", table.name]
@@ -208,8 +216,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_fails_the_batch_and_leaves_the_state_as_it_was(small_disk: Path) -> None:
     path = small_disk / "table"
-    state, log = state_at(path), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(path)
     words = {f"{random.getrandbits(256):x}": 1 for _ in range(10_000)}
     with pytest.raises(BackendError, match="cannot commit to Delta table .*No space left on device") as caught:
         commit(state, log, 2, 1, words)
@@ -222,8 +229,7 @@ def test_a_full_disk_fails_the_batch_and_leaves_the_state_as_it_was(small_disk: 
 
 def test_a_read_only_disk_is_a_backend_error_that_no_replay_mends(small_disk: Path) -> None:
     path = small_disk / "table"
-    state, log = state_at(path), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(path)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(BackendError, match="Read-only file system.*make the directory writable") as caught:
         commit(state, log, 2, 1, {"man": 1})
@@ -231,21 +237,6 @@ def test_a_read_only_disk_is_a_backend_error_that_no_replay_mends(small_disk: Pa
     with pytest.raises(BackendError, match="cannot create"):
         state_at(small_disk / "new").begin_commit(Log().txid(1, 1))
     assert values(reader_at(path), "man") == [1]
-
-
-@pytest.mark.slow
-def test_a_missing_driver_package_is_named() -> None:
-    code = (
-        "import sys; sys.modules['deltalake'] = None\n"
-        "from states.delta import DeltaState; from trident.state.interfaces import StateConf\n"
-        "spec = DeltaState.opaque('somewhere')\n"
-        "from trident.errors import EnvironmentProblem\n"
-        "try: spec.factory.make_state(StateConf(), 0, 1)\n"
-        "except EnvironmentProblem as error: print(error)\n"
-    )
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "pip install 'trident-spark[delta]'" in run.stdout
-    assert issubclass(EnvironmentProblem, Exception)
 
 
 def test_options_are_checked() -> None:

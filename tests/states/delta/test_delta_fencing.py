@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap
-from tests.states.delta.delta_states import WORDS, Log, changes, commit, state_at, update, values, version_of
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, count_men, state_at, update, values, version_of
 from trident.errors import BackendError, FencedError
 from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel, Txid
@@ -106,8 +106,7 @@ def test_a_stale_writer_is_refused_after_the_log_was_cleaned(tmp_path: Path) -> 
     paused = log.txid(2, 1)
     old.begin_commit(paused)
     update(old, {"man": 100})
-    for number in range(2, 6):
-        commit(new, log, number, 2, {"man": 1})
+    count_men(new, log, range(2, 6), 2)
     DeltaTable(changes(tmp_path)).create_checkpoint()
     entries = sorted((changes(tmp_path) / "_delta_log").glob("*.json"))
     for entry in entries[:-1]:  # what the clean-up does with entries that a checkpoint holds

@@ -12,7 +12,7 @@ from states.delta import DeltaState
 from states.delta.data_files import only_data_files
 from states.delta.state_table import StateTable
 from tests.states.delta.delta_bucket import Bucket
-from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, values
+from tests.states.delta.delta_states import WORDS, Log, begun_at, commit, count_men, reader_at, state_at, values
 from tests.states.delta.test_delta_object_store import storage
 from trident.errors import StateError
 
@@ -63,8 +63,7 @@ def test_neighbours_are_not_nested(tmp_path: Path) -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("foreign", ["inner/part-0.parquet", "letter.txt", "log/segment-1.log"])
 def test_a_vacuum_deletes_no_file_of_others(tmp_path: Path, foreign: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    state, log = state_at(tmp_path, compact_after_commits=1, vacuum_after_hours=1, background_maintenance=False), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(tmp_path, compact_after_commits=1, vacuum_after_hours=1, background_maintenance=False)
     file = tmp_path / foreign
     file.parent.mkdir(exist_ok=True)
     file.write_text("dear")
@@ -72,8 +71,7 @@ def test_a_vacuum_deletes_no_file_of_others(tmp_path: Path, foreign: str, monkey
     vacuumed: list[Any] = []
     vacuum = StateTable.vacuum
     monkeypatch.setattr(StateTable, "vacuum", lambda table: vacuumed.append(vacuum(table)))
-    for number in range(2, 12):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(2, 12))
     assert vacuumed
     assert file.exists()
     assert values(state_at(tmp_path), "man") == [11]

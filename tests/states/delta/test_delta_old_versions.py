@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values
+from tests.states.delta.delta_states import ROOT, Log, changes, commit, count_men, reader_at, state_at, update, values
 from tests.states.delta.publish_child import records_in
 from tests.states.delta.test_delta_published import state_after
 from tests.states.delta.upkeep_child import OPTIONS
@@ -56,8 +56,7 @@ def test_the_batches_of_the_versions_that_are_kept_can_be_read_and_the_others_ar
     for number in range(1, 41):
         commit(state, log, number, 1, {"man": 1, f"w{number}": 1})
     then = state.at(30)
-    for number in range(41, 101):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(41, 101))
     assert then.multi_get([("man",), ("w30",), ("w31",)]) == [30, 1, None]  # it was read before
     # A compaction is a version as well.
     assert [state.at(number).multi_get([("man",)]) for number in range(84, 101)] == [[n] for n in range(84, 101)]
@@ -71,8 +70,7 @@ def test_the_batches_of_the_versions_that_are_kept_can_be_read_and_the_others_ar
 def test_without_the_bound_all_versions_of_the_hours_are_kept(tmp_path: Path) -> None:
     options = {**SMALL, "retained_versions": None}
     state, log = state_at(tmp_path, background_maintenance=False, **options), Log()
-    for number in range(1, 61):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(1, 61))
     assert [state.at(number).multi_get([("man",)]) for number in (1, 30, 60)] == [[1], [30], [60]]
 
 
@@ -83,8 +81,7 @@ def test_a_writer_that_was_replaced_is_fenced_though_its_version_is_gone(tmp_pat
     paused = log.txid(2, 1)
     old.begin_commit(paused)
     update(old, {"man": 100})
-    for number in range(2, 61):
-        commit(new, log, number, 2, {"man": 1})
+    count_men(new, log, range(2, 61), 2)
     assert not (changes(tmp_path) / "_delta_log" / f"{2:020}.json").exists()
     with pytest.raises(FencedError):
         old.commit(paused)
@@ -93,8 +90,7 @@ def test_a_writer_that_was_replaced_is_fenced_though_its_version_is_gone(tmp_pat
 
 def test_a_checkpoint_does_not_hold_the_files_that_were_merged(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, background_maintenance=False, **SMALL), Log()
-    for number in range(1, 41):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(1, 41))
     newest = max((changes(tmp_path) / "_delta_log").glob("*.checkpoint.parquet"))
     assert pq.read_table(newest)["remove"].null_count == pq.read_table(newest).num_rows
 
@@ -106,8 +102,7 @@ def test_files_that_another_program_brought_back_stay(tmp_path: Path) -> None:
     for number in range(1, 9):
         commit(state, log, number, 1, {f"w{number}": 1})
     DeltaTable(changes(tmp_path)).restore(8)  # before the files were merged
-    for number in range(9, 100):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(9, 100))
     assert not (changes(tmp_path) / "_delta_log" / f"{9:020}.json").exists()
     assert values(reader_at(tmp_path), "man", *(f"w{n}" for n in range(1, 9))) == [91, *[1] * 8]
 
@@ -116,8 +111,7 @@ def test_files_that_another_program_brought_back_stay(tmp_path: Path) -> None:
 def test_a_file_that_was_replaced_only_now_is_not_deleted_for_its_age(tmp_path: Path) -> None:
     options: dict[str, Any] = {"compact_after_commits": 4, "vacuum_after_hours": 1, "background_maintenance": False}
     state, log = state_at(tmp_path, **options), Log()
-    for number in range(1, 4):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(1, 4))
     for file in changes(tmp_path).glob("*.parquet"):
         os.utime(file, (file.stat().st_mtime - 7200,) * 2)
     for number in range(4, 41):  # files are deleted after every eighth compaction

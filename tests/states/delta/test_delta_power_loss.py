@@ -16,7 +16,17 @@ from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.delta import local_folder as _delta_folder
 from tests.harness.topology_runs import start
-from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, values, version_of
+from tests.states.delta.delta_states import (
+    WORDS,
+    Log,
+    changes,
+    commit,
+    count_men,
+    reader_at,
+    state_at,
+    values,
+    version_of,
+)
 from trident import TridentTopology
 from trident.coordination.log_reader import LogReader
 from trident.errors import BackendError, StateError, StateMismatchError
@@ -133,8 +143,7 @@ def test_a_torn_commit_that_was_never_acknowledged_is_rolled_back_by_itself(
 def test_the_loss_of_an_acknowledged_commit_is_named_and_nothing_is_set_aside(tmp_path: Path, how: str) -> None:
     log = Log()
     state = state_at(tmp_path)
-    for number in (1, 2):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, (1, 2))
     entry = torn(tmp_path, how)
     with pytest.raises(StateError, match="data files are missing|damaged"):
         values(reader_at(tmp_path), "man")
@@ -178,8 +187,7 @@ def test_an_fsync_that_failed_is_not_believed_when_it_succeeds_the_next_time(
     if refused == ".parquet":  # no log entry names it: the replay writes another one
         with pytest.raises(BackendError, match="the batch may be replayed"):
             commit(state, log, 2, 1, {"man": 1})
-    for number in (2, 3):
-        commit(state, log, number, 2, {"man": 1})
+    count_men(state, log, (2, 3), 2)
     assert disk.lost
     recovered(disk.left(table, tmp_path / "left", keep_entries=False), log, 3)
 
@@ -202,8 +210,7 @@ def test_a_disk_that_refuses_again_and_again_fails_the_batch_until_it_takes_the_
 @pytest.mark.parametrize("left", [0, 200])
 def test_a_checkpoint_that_a_power_failure_cut_is_set_aside_and_nothing_is_lost(tmp_path: Path, left: int) -> None:
     state, log = state_at(tmp_path, checkpoint_interval=2, background_maintenance=False), Log()
-    for number in (1, 2, 3):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, (1, 2, 3))
     (checkpoint,) = (changes(tmp_path) / "_delta_log").glob("*.checkpoint.parquet")
     checkpoint.write_bytes(checkpoint.read_bytes()[:left])
     recovered(tmp_path, log, 3)

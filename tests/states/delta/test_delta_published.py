@@ -24,8 +24,9 @@ from deltalake.exceptions import TableNotFoundError
 
 from spouts import DeltaSpout
 from states.delta.state_tables import PublishedTable
+from tests.harness.store_commits import commit_by
 from tests.spouts.reading import batches
-from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values
+from tests.states.delta.delta_states import ROOT, Log, changes, commit, count_men, reader_at, state_at, update, values
 from tests.states.delta.publish_child import records_in
 from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
@@ -42,6 +43,12 @@ def read(path: Path) -> dict[Any, Any]:
     keys, found = (column.to_pylist() for column in rows.columns)
     assert len(set(keys)) == len(keys), "a key has two rows"
     return dict(zip(keys, found, strict=True))
+
+
+def publish(state: Any, log: Log, txid: int) -> None:
+    """Say that the log has a batch, and wait until it is shown."""
+    state.recorded(Snapshot(txid, log.winners))
+    state.wait_for_maintenance()
 
 
 def batch_of(path: Path) -> str:
@@ -71,12 +78,8 @@ def test_every_kind_of_reader_agrees(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, StateConf("t", "s", keys, "double", {}, False, "sum")), Log()
     day = datetime(2026, 1, 2, tzinfo=UTC).date()
     for number in (1, 2):
-        txid = log.txid(number, 1)
-        state.begin_commit(txid)
         counts: dict[Any, Any] = {("the", day): 1.5, ("a", day): float(number)}
-        update(state, counts)
-        state.commit(txid)
-        log.record(txid)
+        commit(state, log, number, 1, counts)
     state.recorded(Snapshot(2, log.winners))
     state.close()
     wanted = [("a", day, 3.0), ("the", day, 3.0)]
@@ -106,8 +109,7 @@ def test_a_batch_that_is_not_recorded_and_a_failed_attempt_are_never_shown(tmp_p
     # The driver comes back. It says what its log holds, then tries the batch again.
     state = state_at(tmp_path, kind=kind)
     assert state.read_sentinel().txid == 2
-    state.recorded(Snapshot(1, log.winners))
-    state.wait_for_maintenance()
+    publish(state, log, 1)
     assert read(tmp_path) == {"man": 1}
     txid = log.txid(2, 2)
     state.begin_commit(txid)
@@ -118,8 +120,7 @@ def test_a_batch_that_is_not_recorded_and_a_failed_attempt_are_never_shown(tmp_p
     state.wait_for_maintenance()
     assert read(tmp_path) == {"man": 1}
     log.record(txid)
-    state.recorded(Snapshot(2, log.winners))
-    state.wait_for_maintenance()
+    publish(state, log, 2)
     assert read(tmp_path)["man"] == values(state, "man")[0]
     if kind is StateType.OPAQUE:
         assert read(tmp_path) == {"man": 6}
@@ -127,8 +128,7 @@ def test_a_batch_that_is_not_recorded_and_a_failed_attempt_are_never_shown(tmp_p
 
 def test_what_is_committed_is_known_at_the_next_commit_also_without_being_told(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
-    for number in (1, 2, 3):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, (1, 2, 3))
     state.wait_for_maintenance()
     assert (read(tmp_path), batch_of(tmp_path)) == ({"man": 2}, "2")
 
@@ -146,11 +146,7 @@ def test_a_state_without_a_log_is_published_as_it_is(tmp_path: Path) -> None:
 def test_removed_keys_have_no_row(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 1, {"man": 1, "dog": 1})
-    txid = log.txid(2, 1)
-    state.begin_commit(txid)
-    state.map_state.multi_remove([("dog",)])
-    state.commit(txid)
-    log.record(txid)
+    commit_by(state, log, 2, state.map_state.multi_remove, [("dog",)], attempt=1)
     state.recorded(Snapshot(2, log.winners))
     state.close()
     assert read(tmp_path) == {"man": 1}
@@ -159,11 +155,7 @@ def test_removed_keys_have_no_row(tmp_path: Path) -> None:
 def test_a_key_field_named_like_a_column_of_ours_keeps_its_name(tmp_path: Path) -> None:
     conf = StateConf("t", "s", (("txid", "string"), ("value", "bigint")), "bigint", {}, False, "Value")
     state, log = state_at(tmp_path, conf), Log()
-    txid = log.txid(1, 1)
-    state.begin_commit(txid)
-    update(state, {("x", 5): 7})
-    state.commit(txid)
-    log.record(txid)
+    commit(state, log, 1, 1, {("x", 5): 7})
     state.recorded(Snapshot(1, log.winners))
     state.close()
     assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == [{"txid": "x", "value": 5, "Value_": 7}]
@@ -173,11 +165,8 @@ def test_a_value_that_is_a_struct_or_a_list_is_a_column_of_that_type(tmp_path: P
     conf = StateConf("t", "s", (("word", "string"),), "struct<n:bigint,tags:array<string>>")
     state, log = state_at(tmp_path, conf), Log()
     for number in (1, 2):
-        txid = log.txid(number, 1)
-        state.begin_commit(txid)
-        state.multi_put([("man",), (f"w{number}",)], [{"n": number, "tags": ["a"]}] * 2)
-        state.commit(txid)
-        log.record(txid)
+        given = [{"n": number, "tags": ["a"]}] * 2
+        commit_by(state, log, number, state.multi_put, [("man",), (f"w{number}",)], given, attempt=1)
     state.wait_for_maintenance()
     assert DeltaTable(tmp_path).to_pyarrow_table()["value"].to_pylist() == [{"n": 1, "tags": ["a"]}] * 2
 
@@ -185,8 +174,7 @@ def test_a_value_that_is_a_struct_or_a_list_is_a_column_of_that_type(tmp_path: P
 def test_emptying_the_state_empties_what_is_shown(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 1, {"man": 1})
-    state.recorded(Snapshot(1, log.winners))
-    state.wait_for_maintenance()
+    publish(state, log, 1)
     assert read(tmp_path) == {"man": 1}
     state.reset()
     assert read(tmp_path) == {}
@@ -195,8 +183,7 @@ def test_emptying_the_state_empties_what_is_shown(tmp_path: Path) -> None:
 def test_what_others_did_to_the_table_is_undone_with_the_next_batch(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 1, {"man": 1})
-    state.recorded(Snapshot(1, log.winners))
-    state.wait_for_maintenance()
+    publish(state, log, 1)
     write_deltalake(tmp_path, pa.table({"word": ["x"], "value": [5]}), mode="append")
     commit(state, log, 2, 1, {"man": 1})
     state.recorded(Snapshot(2, log.winners))
@@ -241,8 +228,7 @@ def test_publishing_that_fails_fails_no_batch_and_is_made_up_for(
 
     monkeypatch.setattr(PublishedTable, "show", full)
     commit(state, log, 1, 1, {"man": 1})
-    state.recorded(Snapshot(1, log.winners))
-    state.wait_for_maintenance()
+    publish(state, log, 1)
     assert "shows an earlier batch for now: no space left" in caplog.text
     monkeypatch.undo()
     commit(state, log, 2, 1, {"man": 1})
@@ -275,8 +261,7 @@ def test_a_delta_spout_follows_what_is_shown(tmp_path: Path) -> None:
 
     def batch(number: int, counts: dict[str, int]) -> None:
         commit(state, log, number, 1, counts)
-        state.recorded(Snapshot(number, log.winners))
-        state.wait_for_maintenance()
+        publish(state, log, number)
 
     batch(1, {"man": 1, "dog": 1})
     DeltaTable(tmp_path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaBackingMap, DeltaState
-from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, count_men, reader_at, state_at, update, values
 from trident import TridentTopology
 from trident.errors import FencedError, StateLossDetected, StateMismatchError, StatePlaceError, TopologyError
 from trident.operations import Count
@@ -81,8 +81,7 @@ def test_a_table_that_is_emptied_within_a_commit_fails_it_as_a_loss(
 ) -> None:
     table, log = tmp_path / "t", Log()
     state = state_at(table)
-    for number in (1, 2):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, (1, 2))
     txid = log.txid(3, 1)
     state.begin_commit(txid)
     update(state, {"man": 1})

@@ -59,6 +59,11 @@ spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
 say(kept=plain().count() == len(plain().collect()) and len(values(reader_at(path), "man")) == 1)
 shutil.copytree(changes(path), other.with_name("old"))
 say(old=dict(sorted(map(tuple, delta_dataframe(spark, other.with_name("old")).collect())))["man"])
+names = StateConf("words", "odd", key_fields=(("_latest", "string"), ("a`b", "string")), value_type="bigint")
+state = state_at(other.with_name("odd"), names)
+odd = [state.to_dataframe(spark, Snapshot(0)).columns]
+commit(state, Log(), 1, 1, {("man", "x"): 1})
+say(odd=odd + [list(row) for row in state.to_dataframe(spark).collect()])
 spark.range(3).write.format("delta").save(str(other))
 try:
     delta_dataframe(spark, other)
@@ -100,6 +105,7 @@ def test_spark_reads_what_the_state_wrote_and_the_state_reads_what_spark_wrote(t
         "last": "batch 7 of words/counts",
         "kept": True,
         "old": 8,
+        "odd": [["_latest", "a`b", "value"], ["man", "x", 1]],
         "committed": [[7, False], [6, False]],
     }
 

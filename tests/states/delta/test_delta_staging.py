@@ -41,6 +41,13 @@ def step(task: Any, driver: Any, log: Log, number: int, attempt: int, counts: Ma
     log.record(txid)
 
 
+def begun(path: Path) -> tuple[Any, Any, Log]:
+    """Return a task, its driver and its log, after a first batch."""
+    task, driver, log = state_at(path), state_at(path), Log()
+    step(task, driver, log, 1, 1, {"man": 1})
+    return task, driver, log
+
+
 def staged_files(path: Path) -> list[Path]:
     folder = changes(path) / STAGED
     return sorted(folder.iterdir()) if folder.exists() else []
@@ -119,8 +126,7 @@ def test_a_task_whose_index_another_task_has_overtaken_reads_again(tmp_path: Pat
 
 
 def test_a_task_does_not_keep_what_was_staged_and_lost(tmp_path: Path) -> None:
-    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
-    step(task, driver, log, 1, 1, {"man": 1})
+    task, driver, log = begun(tmp_path)
     stage(task, log.txid(2, 1), {"man": 100, "lost": 1})
     step(task, driver, log, 2, 2, {"man": 1})
     assert staged_files(tmp_path) == []
@@ -178,8 +184,7 @@ def test_a_replaced_driver_publishes_nothing(tmp_path: Path) -> None:
 
 
 def test_what_was_published_and_not_recorded_counts_as_never_written(tmp_path: Path) -> None:
-    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
-    step(task, driver, log, 1, 1, {"man": 1})
+    task, driver, log = begun(tmp_path)
     unrecorded = log.txid(2, 1)
     driver.publish(unrecorded, stage(task, unrecorded, {"man": 100, "lost": 1}))
     step(state_at(tmp_path), state_at(tmp_path), log, 2, 2, {"man": 1})
@@ -191,8 +196,7 @@ def test_what_was_published_and_not_recorded_counts_as_never_written(tmp_path: P
 
 
 def test_a_version_of_another_writer_after_the_task_began_refuses_what_it_staged(tmp_path: Path) -> None:
-    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
-    step(task, driver, log, 1, 1, {"man": 1})
+    task, driver, log = begun(tmp_path)
     step(task, driver, log, 2, 1, {"man": 1})
     txid = log.txid(3, 1)
     staged = stage(task, txid, {"man": 1})
@@ -204,8 +208,7 @@ def test_a_version_of_another_writer_after_the_task_began_refuses_what_it_staged
 
 
 def test_what_a_driver_that_ended_left_is_deleted_when_the_next_one_opens(tmp_path: Path) -> None:
-    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
-    step(task, driver, log, 1, 1, {"man": 1})
+    task, _, log = begun(tmp_path)
     stage(task, log.txid(2, 1), {"man": 100})
     other = changes(tmp_path) / STAGED / "of-another-program.txt"
     other.write_text("not ours")
@@ -217,8 +220,7 @@ def test_what_a_driver_that_ended_left_is_deleted_when_the_next_one_opens(tmp_pa
 
 
 def test_what_a_lost_task_staged_is_deleted_when_the_driver_commits_the_next_attempt_by_itself(tmp_path: Path) -> None:
-    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
-    step(task, driver, log, 1, 1, {"man": 1})
+    task, driver, log = begun(tmp_path)
     stage(task, log.txid(2, 1), {"man": 10})
     assert len(staged_files(tmp_path)) == 1
     commit(driver, log, 2, 2, {"man": 10})

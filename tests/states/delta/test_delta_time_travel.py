@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spouts import FixedBatchSpout
 from states.delta import DeltaState, DeltaStateAt, delta_state_at
 from tests.harness.topology_runs import start
-from tests.states.delta.delta_states import KINDS, WORDS, Log, add, changes, commit, state_at, update
+from tests.states.delta.delta_states import KINDS, WORDS, Log, add, changes, commit, count_men, state_at, update
 from trident import TridentTopology
 from trident.errors import StateError
 from trident.operations import Count
@@ -105,8 +105,7 @@ def test_a_batch_to_come_is_named(tmp_path: Path) -> None:
 def test_a_committed_batch_after_the_last_that_touched_the_state_shows_that_one(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     assert state.at(Snapshot(3, Winners())).multi_get([("man",)]) == [None]
-    for number in (4, 6):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, (4, 6))
     committed = log.winners
     commit(state, log, 9, 2, {"man": 50}, record=False)
     assert [state.at(Snapshot(number, committed)).multi_get([("man",)]) for number in (4, 5, 7, 8)] == [
@@ -156,8 +155,7 @@ def test_a_sentinel_laid_before_the_first_batch_is_none(tmp_path: Path) -> None:
 
 def test_batches_before_the_first_are_not_retained(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
-    for number in (4, 5):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, (4, 5))
     with pytest.raises(StateError, match="as of batch 3: it is no longer retained; batches 4 to 5 are"):
         state.at(3)
 
@@ -186,8 +184,7 @@ def test_a_table_whose_files_are_all_gone_says_so(tmp_path: Path) -> None:
 
 def test_only_batches_since_the_last_restart_of_the_log_count(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
-    for number in range(1, 6):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(1, 6))
     state.reset()
     with pytest.raises(StateError, match="holds no commit of a batch"):
         state.at(3)

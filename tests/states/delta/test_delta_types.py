@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.states.delta.delta_states import Log, add, changes, commit, state_at, values, version_of
-from trident.errors import CorruptValueError
+from tests.states.delta.delta_states import Log, add, begun_at, changes, commit, reader_at, state_at, values, version_of
+from trident.errors import ConfigError, CorruptValueError
 from trident.state.interfaces import Key, StateConf
 from trident.state.values import CombinerValueUpdater
 
@@ -106,6 +106,31 @@ def test_key_columns_that_would_collide_are_renamed(tmp_path: Path) -> None:
     assert names[:3] == ["key_key_curr", "key_curr", "key_TXID"]
 
 
+def test_keys_whose_names_differ_in_case_only_have_columns_of_their_own(tmp_path: Path) -> None:
+    conf = StateConf(key_fields=(("key", "string"), ("Key", "bigint"), ("key_KEY", "string")), value_type="bigint")
+    state = state_at(tmp_path, conf)
+    state.begin_commit(1)
+    state.multi_put([("a", 1, "b")], [5])
+    state.commit(1)
+    state.close()
+    assert state_at(tmp_path, conf).multi_get([("a", 1, "b")]) == [5]
+    names = ["key", "key_key_Key", "key_KEY"]
+    assert DeltaTable(changes(tmp_path)).to_pyarrow_table().column_names[:3] == names
+    assert DeltaTable(tmp_path).to_pyarrow_table().column_names[:3] == names
+
+
+@pytest.mark.parametrize(
+    ("ddl", "told"),
+    [
+        ("struct<a:map<string,array<timestamp_ntz>>>", "a timestamp_ntz inside of a map"),
+        ("array<struct<at:bigint,At:bigint>>", "fields that differ in case only, of at, At"),
+    ],
+)
+def test_types_that_delta_refuses_in_each_batch_are_refused_at_the_start(tmp_path: Path, ddl: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        state_at(tmp_path, StateConf(value_type=ddl))
+
+
 def test_what_a_caller_does_to_a_value_does_not_reach_the_state(tmp_path: Path) -> None:
     for conf in (StateConf(), StateConf(value_type="array<bigint>")):
         state = state_at(tmp_path / str(conf.value_type), conf)
@@ -120,8 +145,7 @@ def test_what_a_caller_does_to_a_value_does_not_reach_the_state(tmp_path: Path) 
 
 
 def test_a_value_that_does_not_fit_its_type_is_named_and_nothing_is_written(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(tmp_path)
     txid = log.txid(2, 1)
     state.begin_commit(txid)
     state.multi_put([("man",), ("dog",)], [5, "many"])
@@ -135,3 +159,9 @@ def test_a_value_that_does_not_fit_its_type_is_named_and_nothing_is_written(tmp_
 def test_a_key_of_another_length_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptValueError, match="has 2 parts"):
         state_at(tmp_path).multi_get([("a", "b")])
+
+
+def test_a_reader_names_a_key_that_is_no_text(tmp_path: Path) -> None:
+    begun_at(tmp_path)
+    with pytest.raises(CorruptValueError, match=r"'\\ud800' \(str\) into column 'word'"):
+        reader_at(tmp_path).multi_get([("\ud800",)])

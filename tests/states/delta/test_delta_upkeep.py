@@ -16,20 +16,22 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta.data_files import DataFile
-from states.delta.maintenance import first_to_merge
 from states.delta.state_table import StateTable
+from states.delta.upkeep import first_to_merge
 from tests.states.delta.delta_states import (
     ROOT,
     WORDS,
     Log,
+    begun_at,
     changes,
     commit,
+    count_men,
     live_files,
     reader_at,
     state_at,
     update,
     values,
-)
+)  # fmt: skip
 from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel
@@ -85,8 +87,7 @@ def test_the_sentinel_survives_a_compaction_right_after_its_commit(tmp_path: Pat
 
 def test_the_sentinel_survives_compaction_by_other_programs_and_log_clean_up(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
-    for number in range(1, 5):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(1, 5))
     table = DeltaTable(changes(tmp_path))
     table.optimize.compact()
     table.create_checkpoint()
@@ -106,8 +107,7 @@ def test_files_that_no_version_refers_to_are_deleted_once_they_are_old(tmp_path:
     for orphan in (old, young):
         shutil.copy(DeltaTable(changes(tmp_path)).file_uris()[0], orphan)
     os.utime(old, (old.stat().st_mtime - 7200,) * 2)
-    for number in range(2, 12):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(2, 12))
     assert (old.exists(), young.exists()) == (False, True)
     assert values(state_at(tmp_path), "man") == [11]
 
@@ -168,8 +168,7 @@ def test_a_compaction_between_begin_and_commit_of_a_batch_does_not_fail_it(
 ) -> None:
     gate, log = Gate(monkeypatch), Log()
     state = state_at(tmp_path, compact_after_commits=4)
-    for number in range(1, 5):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(1, 5))
     assert gate.reached.wait(30)
     txid = log.txid(5, 1)
     state.begin_commit(txid)
@@ -199,8 +198,7 @@ def test_a_stale_writer_is_fenced_although_a_compaction_came_in_between(tmp_path
 def test_the_index_survives_a_compaction_without_reading_the_table_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, log = state_at(tmp_path, compact_after_commits=3, background_maintenance=False), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(tmp_path, compact_after_commits=3, background_maintenance=False)
     scans: list[StateTable] = []
     scan = StateTable.scan
 
@@ -210,8 +208,7 @@ def test_the_index_survives_a_compaction_without_reading_the_table_again(
         return scan(table, *rest)
 
     monkeypatch.setattr(StateTable, "scan", noted)
-    for number in range(2, 10):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(2, 10))
     assert len(notes(tmp_path)) >= 2
     assert state.map_state.backing._table not in scans
     assert len(scans) == len(notes(tmp_path))  # only the compactions themselves read
@@ -229,8 +226,7 @@ def test_a_compaction_that_fails_fails_no_batch_and_is_tried_again(
 
     monkeypatch.setattr(StateTable, "replace", failing)
     state, log = state_at(tmp_path, compact_after_commits=4, background_maintenance=False), Log()
-    for number in range(1, 9):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(1, 9))
     assert "maintenance of state 'counts' partition 0" in caplog.text
     assert notes(tmp_path) == ["rows"]
     assert values(state_at(tmp_path), "man") == [8]
@@ -239,8 +235,7 @@ def test_a_compaction_that_fails_fails_no_batch_and_is_tried_again(
 def test_a_reset_waits_for_the_compaction_and_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, log = Gate(monkeypatch), Log()
     state = state_at(tmp_path, compact_after_commits=2)
-    for number in (1, 2):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, (1, 2))
     assert gate.reached.wait(30)
     threading.Timer(0.1, gate.open.set).start()
     state.reset()
@@ -331,8 +326,7 @@ def test_a_thousand_small_batches_leave_few_files_and_a_table_that_opens_at_once
 
 def test_commits_themselves_write_no_checkpoint(tmp_path: Path) -> None:
     table = tmp_path / "table"
-    state, log = state_at(table, checkpoint_interval=2, background_maintenance=False), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(table, checkpoint_interval=2, background_maintenance=False)
     assert log_files(table, ".parquet") == []
     commit(state, log, 2, 1, {"man": 1})
     assert len(log_files(table, ".parquet")) == 1
@@ -343,7 +337,6 @@ def test_commits_themselves_write_no_checkpoint(tmp_path: Path) -> None:
 def test_a_kind_without_transactions_is_merged_as_well(tmp_path: Path) -> None:
     state = state_at(tmp_path, kind=StateType.NON_TRANSACTIONAL, compact_after_commits=3, background_maintenance=False)
     log = Log()
-    for number in range(1, 8):
-        commit(state, log, number, 1, {"man": 1})
+    count_men(state, log, range(1, 8))
     assert values(state_at(tmp_path, kind=StateType.NON_TRANSACTIONAL), "man") == [7]
     assert notes(tmp_path) == ["rows", "rows"]

@@ -275,40 +275,25 @@ def test_a_commit_whose_answer_is_lost_is_made_once(is_made: bool, home: Home, m
     assert home.values() == [b"a", b"b"]
 
 
-def test_a_broker_that_hangs_in_a_commit_fails_the_batch_and_the_replay_is_exact(
-    home: Home, kafka_server: KafkaCluster
+@pytest.mark.parametrize("how", ["pause", pytest.param("kill", marks=pytest.mark.soak)])
+def test_a_broker_that_hangs_or_dies_in_a_commit_fails_the_batch_and_the_replay_is_exact(
+    how: str, home: Home, kafka_server: KafkaCluster
 ) -> None:
     log, sink = Log(), home.sink(timeout_s=2)
     write(sink, log, 1, 0, b"a")
     txid = log.txid(2)
     sink.begin_commit(txid)
     sink.write([entry(b"b")])
-    kafka_server.brokers[0].pause()
+    if how == "kill":
+        sink._writer._producer.flush()
+    getattr(kafka_server.brokers[0], how)()
     try:
-        with pytest.raises(BackendError, match="commit a transaction of .*_TIMED_OUT.*are the brokers up"):
+        with pytest.raises(
+            BackendError, match="commit a transaction of .*_TIMED_OUT.*are the brokers up" * (how == "pause")
+        ):
             sink.commit(txid)
     finally:
-        kafka_server.brokers[0].resume()
-    write(home.sink(), log, 2, 1, b"b")
-    assert home.values() == [b"a", b"b"]
-
-
-@pytest.mark.soak
-def test_a_broker_that_is_killed_in_a_commit_fails_the_batch_and_the_replay_is_exact(
-    home: Home, kafka_server: KafkaCluster
-) -> None:
-    log, sink = Log(), home.sink(timeout_s=2)
-    write(sink, log, 1, 0, b"a")
-    txid = log.txid(2)
-    sink.begin_commit(txid)
-    sink.write([entry(b"b")])
-    sink._writer._producer.flush()
-    kafka_server.brokers[0].kill()
-    try:
-        with pytest.raises(BackendError):
-            sink.commit(txid)
-    finally:
-        kafka_server.restart()
+        kafka_server.brokers[0].resume() if how == "pause" else kafka_server.restart()
     write(home.sink(), log, 2, 1, b"b")
     assert home.values() == [b"a", b"b"]
 
@@ -400,8 +385,16 @@ def test_a_sentinel_is_laid_without_records_and_not_over_another_one(home: Home)
     ],
 )
 def test_wrong_options_are_refused_where_they_are_given(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        KafkaTopicState.transactional(KafkaTopicOptions(**{"bootstrap": "a:1", "topic": "t", **given}))
+    for make in (KafkaTopicOptions, KafkaTopicState.transactional):
+        with pytest.raises(ConfigError, match=message):
+            make(**{"bootstrap": "a:1", "topic": "t", **given})
+
+
+def test_a_state_without_a_topic_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"give the name of a topic: KafkaTopicState.transactional\(bootstrap, topic\)"
+    ):
+        KafkaTopicState.transactional("a:1")
 
 
 @pytest.mark.parametrize(
@@ -412,12 +405,7 @@ def test_a_transaction_lasts_as_long_as_its_commit_may_take(given: dict[str, Any
     options = KafkaTopicOptions("127.0.0.1:1", "t", **given)
     writer = TopicWriter(options, "n", "the state", read_only=False)
     assert options.transaction_ms == lasts_ms
-    writer._made(Producer, writer._producer_settings())  # the client refuses settings that do not go together
-
-
-def test_a_state_without_a_topic_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a Kafka state needs a topic"):
-        KafkaTopicState.transactional("a:1")
+    writer._make_client(Producer, writer._producer_settings())  # the client refuses settings that do not go together
 
 
 def test_options_may_be_given_ready_made_and_replaced() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -127,3 +128,19 @@ def test_a_function_that_returns_neither_bytes_nor_text_is_named() -> None:
 def test_what_json_does_not_have_is_named() -> None:
     with pytest.raises(TypeError, match="a bytes has no form in JSON"):
         written(ToTopic(), "a", (b"\xff",))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        written(ToTopic(), "a", (float("nan"),))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("timestamp", datetime(1970, 1, 1, tzinfo=UTC)),
+        ("timestamp", datetime(1, 1, 1, tzinfo=UTC)),
+        *[("timestamp", one) for one in (0, -1, 1.5, "7", float("nan"), 1 << 63)],
+        *[("partition", one) for one in (-1, -7, 1.5, "7", float("inf"))],
+    ],
+)
+def test_what_would_be_another_time_or_partition_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(CorruptValueError, match=re.escape(f"the {field} of a record is {value!r}: give a")):
+        written(ToTopic(), f"value, {field}", ("v", value))

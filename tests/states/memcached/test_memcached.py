@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 from pymemcache.client.base import Client
 
-from spouts import FixedBatchSpout
 from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
 from states.memcached.servers import MemcachedConnection
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, free_ports, start_memcached
-from trident import TridentTopology
 from trident.errors import (
     BackendError,
     ConfigError,
@@ -27,7 +25,6 @@ from trident.errors import (
     FencedError,
     UnsupportedOperation,
 )
-from trident.operations import Count, Split
 from trident.state import Key, StateConf, StateSpec
 from trident.state.values import OpaqueValue
 from trident.testing.backend.simulated_log import Add, Log
@@ -417,22 +414,3 @@ def test_servers_are_given_as_text_list_or_options() -> None:
     assert made[0] == made[1] == made[2]
     with pytest.raises(ConfigError, match="serializer 'xml' is unknown"):
         MemcachedState.opaque("a:1", serializer="xml")
-
-
-@pytest.mark.parametrize("cache", [0, 1000])
-def test_a_topology_goes_on_where_it_ended(memcached_server: Server, tmp_path: Path, cache: int) -> None:
-    name = f"words-{next(_numbers)}"
-
-    def count(*lines: str) -> list[Any]:
-        topology = TridentTopology(name)
-        spout = FixedBatchSpout("line: string", 1, *[(line,) for line in lines])
-        words = topology.new_stream("lines", spout).each("line", Split(), "word")
-        state = MemcachedState.opaque(memcached_server.address, cache=cache, num_partitions=2)
-        words.group_by("word").persistent_aggregate(state, Count(), "count")
-        words.persistent_aggregate(MemcachedState.opaque(memcached_server.address), Count(), "total")
-        with topology.start(engine="in_process", log_dir=tmp_path / "log") as running:
-            running.process_all_available()
-            return [*running.state("count").multi_get(["the", "cow", "dish"]), running.state("total").get()]
-
-    assert count("the cow", "the moon") == [2, 1, None, 4]
-    assert count("the cow", "the moon", "the dish") == [3, 1, 1, 6]

@@ -19,8 +19,8 @@ from tests.harness.sqlite_map import SQLiteMap, sqlite_state
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read
 from trident.errors import ConfigError
 from trident.state import CodecSerializer, Key, OpaqueValue, SerializedMap, StateConf, StateSpec, StateType, map_state
+from trident.state.cached import ReadThroughMap
 from trident.state.map_state import MapStateFactory
-from trident.state.wrappers.cached import ReadThroughMap
 from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server

@@ -15,7 +15,7 @@ from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheServerError
 
 from states.memcached import MemcachedState
-from states.memcached.health import Health, loss
+from states.memcached.fence import Health, loss
 from tests.harness.commands import until
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import commit, new_conf, opened
@@ -105,6 +105,7 @@ def test_what_is_dropped_while_a_page_of_memory_moves_fails_the_batch_though_it_
                 now = client.stats()[b"cmd_get"]
                 before, alike = now, alike + 1 if now == before != asked else 0
             assert client.raw_command(f"slabs reassign {source} 1") == b"OK"
+            until(lambda: client.stats()[b"slab_reassign_running"], "the page is being moved")
             with pytest.raises((BackendError, StateLossDetected), match="moving one page|has evicted") as failed:
                 commit(state, log, {"word": 1})
             assert isinstance(failed.value, BackendError)

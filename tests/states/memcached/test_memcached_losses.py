@@ -14,7 +14,7 @@ from pymemcache.client.base import Client
 
 from spouts import FixedBatchSpout
 from states.memcached import MemcachedState
-from states.memcached.health import Baseline, BaselineCodec, Health, loss
+from states.memcached.fence import Baseline, BaselineCodec, Health, loss
 from states.memcached.servers import MemcachedConnection
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read
@@ -29,7 +29,6 @@ from trident.errors import (
 )
 from trident.operations import Count
 from trident.state import Sentinel
-from trident.storekit import SentinelRecord
 from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
@@ -380,16 +379,6 @@ def test_losses_of_several_servers_are_all_named() -> None:
     assert loss({"a": HEALTH, "b": HEALTH}, now) == (
         "server a ran flush_all; server b was restarted (process 10, now 1)"
     )
-
-
-def test_counters_that_a_server_lacks_count_as_none() -> None:
-    statistics = {b"pid": 1, b"time": 50, b"uptime": 20, b"evictions": 3, b"slab_reassign_busy_deletes": 1}
-    assert Health.of(0, statistics) == Health(0, 1, 30, 0, 4)
-
-
-def test_the_record_of_the_sentinel_comes_back() -> None:
-    record = SentinelRecord(Sentinel("é", 3, 1 << 40), {"a": HEALTH, "b": HEALTH})
-    assert BaselineCodec().decode(BaselineCodec().encode(record), "state p") == record
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"sentinel":[1],"servers":{}}', b"\xff",

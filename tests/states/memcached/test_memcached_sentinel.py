@@ -11,12 +11,12 @@ import pytest
 from pymemcache.client.base import Client
 
 from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
-from states.memcached.health import BaselineCodec
+from states.memcached.fence import BaselineCodec
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, start_memcached
-from tests.states.memcached.test_memcached import add, commit, new_conf, opened
+from tests.states.memcached.test_memcached import add, new_conf, opened
 from tests.states.memcached.test_memcached_losses import HEALTH, flush, restart
-from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError, StatePlaceError
+from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError
 from trident.state import Sentinel, StateConf
 from trident.storekit import SentinelRecord
 from trident.testing.backend.simulated_log import Log
@@ -141,14 +141,6 @@ def test_a_commit_is_sealed_when_all_of_it_is_acknowledged(memcached_server: Ser
     with pytest.raises(StateMismatchError, match="whose last writes are missing"):
         opened(MemcachedState.opaque(memcached_server.address), conf).begin_commit(log.next())
     client.close()
-
-
-def test_a_state_with_the_prefix_of_another_one_is_refused(memcached_server: Server) -> None:
-    spec, log = MemcachedState.opaque(memcached_server.address, prefix="shared"), Log()
-    one, other = opened(spec, StateConf("tests", "one")), opened(spec, StateConf("tests", "other"))
-    commit(one, log, {"a": 1})
-    with pytest.raises(StatePlaceError, match="belongs to 'tests/one'"):
-        other.begin_commit(log.next())
 
 
 def test_the_record_of_a_sentinel_is_json() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from states.memory import LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
+from states.memory import LRUMemoryMapState, MemoryMap, MemoryMapState
 from tests.harness.crashing_stores import commit
-from trident.errors import ConfigError, FencedError, UnsupportedOperation
-from trident.state import Sentinel, StateConf, StateSpec, StateType
+from trident.errors import ConfigError, UnsupportedOperation
+from trident.state import StateConf, StateSpec, StateType
 from trident.testing.backend.simulated_log import Add
 
 CONF = StateConf("shop", "counts")
@@ -93,29 +93,6 @@ def test_an_lru_keeps_its_number_of_entries_for_each_partition() -> None:
 
 
 # ---- fencing ---------------------------------------------------------------------------------------------------------
-
-
-def test_only_the_writer_that_moved_the_sentinel_last_may_put() -> None:
-    data = MemoryData()
-    old, new = MemoryBackingMap[int](data), MemoryBackingMap[int](data)
-    old.move_sentinel(Sentinel("log", 1, 1))
-    old.multi_put([("a",)], [1])
-    new.move_sentinel(Sentinel("log", 1, 2))
-    with pytest.raises(FencedError, match="put 1 keys to memory: this writer is batch 1 attempt 1 .*batch 1 attempt 2"):
-        old.multi_put([("a",)], [2])
-    assert new.multi_get([("a",)]) == [1]
-    new.multi_put([("a",)], [3])
-    assert old.multi_get([("a",)]) == [3]
-
-
-def test_a_backing_map_lists_what_it_holds() -> None:
-    store: MemoryBackingMap[int] = MemoryBackingMap()
-    store.multi_put([("a",), ("b",)], [1, 2])
-    assert (list(store.key_pages()), len(store)) == ([[("a",), ("b",)]], 2)
-    store.multi_delete([("a",), ("never",)])
-    assert (list(store.key_pages()), len(store)) == ([[("b",)]], 1)
-    store.reset()
-    assert (list(store.key_pages()), len(store)) == ([[]], 0)
 
 
 # ---- rows -------------------------------------------------------------------------------------------------------------

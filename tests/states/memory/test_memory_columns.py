@@ -316,7 +316,7 @@ def test_rows_of_deleted_keys_are_used_again_and_columns_grow() -> None:
 def combined(columns: NumberTable, txid: int, *keys: Any) -> list[int]:
     found = columns.find(KeyColumns([pa.array(keys, pa.string())]))
     assert found is not None
-    new = found.combined(pa.array(range(1, len(keys) + 1)), "sum", Txid(txid, 1))
+    new = found.combine_with(pa.array(range(1, len(keys) + 1)), "sum", Txid(txid, 1))
     assert new is not None
     columns.put_found(new)
     return list(new.curr.tolist())

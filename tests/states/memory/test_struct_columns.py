@@ -18,7 +18,7 @@ from trident.fields import struct_fields
 from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
-from trident.runtime.steps.aggregates import is_several_native, merging_function
+from trident.runtime.steps.aggregates import is_native, merging_function
 from trident.state import OpaqueMap, OpaqueValue
 from trident.state.columns.number_columns import NumberColumns, NumberForm
 from trident.state.values import CombinerUpdates
@@ -151,5 +151,5 @@ def test_columns_of_values_and_back() -> None:
 
 
 def test_the_kernels_know_all_of_these_aggregates() -> None:
-    assert is_several_native(TOGETHER)
+    assert is_native(TOGETHER)
     assert FUNCTIONS == ("sum", "sum", "mean", "sum", "sum", "mean", "sum", "sum", "min", "max")

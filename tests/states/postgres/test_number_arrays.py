@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spouts import FixedBatchSpout
 from states.postgres import PostgresState
-from tests.harness.column_schedules import NUMBERS, commits_by_columns, number_keys, update_numbers
+from states.postgres.columns import Column
+from states.postgres.typed_rows import _sizes
+from tests.harness.column_schedules import (
+    NUMBERS,
+    ColumnPromises,
+    commits_by_columns,
+    number_keys,
+    sum_by_columns,
+    update_numbers,
+)
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
-from trident.errors import CorruptValueError, StaleTransactionError
-from trident.operations import Count, Sum
-from trident.state import CombinerUpdates, OpaqueValue, StateConf
+from trident.arrow import arrow_type
+from trident.errors import CorruptValueError
+from trident.operations import Count
+from trident.state import StateConf
 
 WORDS = ["a", "b", "", "ä\0\ue000", "d" * 300, None]
 
@@ -53,11 +65,24 @@ def test_columns_and_rows_tell_the_same_of_any_schedule(
     assert columns > 3
 
 
-def commit(state: Any, txid: int, **counts: int) -> list[int] | None:
-    state.begin_commit(txid)
-    new = state.multi_combine([list(counts)], np.array(list(counts.values())), "sum")
-    state.commit(txid)
-    return None if new is None else [int(each) for each in new]
+def test_texts_of_a_part_of_an_array_have_their_own_sizes() -> None:
+    part = Column.of("word", "string", True).array(pa.array(["long", "b", "", "cc"], pa.large_string()).slice(1))
+    assert _sizes(part).tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("key_type", "keys"),
+    [("bigint", [0, -1, 2**62]), ("smallint", [1, 2, -3]), ("tinyint", [1, 2, -3]), ("string", WORDS[:4])],
+)
+def test_a_batch_has_its_keys_as_an_arrow_array(home: Home, key_type: str, keys: list[Any]) -> None:
+    state = home.state(home.conf(key_fields=(("k", key_type),), value_type="bigint", value_field="count"))
+    for txid in (1, 2):
+        state.begin_commit(txid)
+        new = state.multi_combine([pa.array(keys, arrow_type(key_type))], np.arange(len(keys)), "sum")
+        assert new is not None
+        assert new.tolist() == [txid * at for at in range(len(keys))]
+        state.commit(txid)
+    assert state.multi_get([(key,) for key in keys]) == [2 * at for at in range(len(keys))]
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
@@ -67,37 +92,14 @@ def test_keys_of_a_database_in_another_encoding_are_found(home: Home, encoding: 
     conf, counts = conf_of(home), {f"é{number}": number for number in range(5)}
     state = PostgresState.opaque(home.url.replace("/postgres", f"/{name}")).factory.make_state(conf, 0, 1)
     for txid in (1, 2, 3):
-        assert commit(state, txid, **counts) == [txid * count for count in counts.values()]
+        assert sum_by_columns(state, txid, **counts) == [txid * count for count in counts.values()]
     assert state.multi_get([(word,) for word in counts]) == [3 * count for count in counts.values()]
     state.close()
 
 
-def test_rows_after_columns_in_one_commit_count(home: Home) -> None:
-    conf = conf_of(home)
-    state = home.state(conf)
-    state.begin_commit(1)
-    assert state.multi_combine([["a", "b"]], np.array([1, 2]), "sum") is not None
-    assert state.multi_combine([["a"]], np.array([1]), "sum") is None
-    assert state.multi_update([("a",)], CombinerUpdates(Sum().combine, [5])) == [6]
-    state.commit(1)
-    stored = home.state(conf).map_state.backing.multi_get([("a",), ("b",)])
-    assert stored == [OpaqueValue(1, 0, None, 6), OpaqueValue(1, 0, None, 2)]
-
-
-def test_a_later_batch_is_named_and_nothing_is_written(home: Home) -> None:
-    conf = conf_of(home)
-    state = home.state(conf)
-    commit(state, 5, a=1)
-    state.begin_commit(3)
-    with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('a',\)"):
-        state.multi_combine([["b", "a"]], np.array([1, 1]), "sum")
-    state.close()
-    assert home.state(conf).multi_get([("a",), ("b",)]) == [1, None]
-
-
 def test_a_row_of_another_program_is_named(home: Home) -> None:
     conf = conf_of(home)
-    commit(home.state(conf), 1, a=1)
+    sum_by_columns(home.state(conf), 1, a=1)
     home.sql(f"INSERT INTO \"{conf.prefix}\" (word, count) VALUES ('b', 3)")
     state = home.state(conf)
     with pytest.raises(CorruptValueError, match=r"read key \('b',\): its row has no trident_txid"):
@@ -106,16 +108,19 @@ def test_a_row_of_another_program_is_named(home: Home) -> None:
     assert state.multi_combine([["a", "b"]], np.array([1, 1]), "sum") is None
 
 
-@pytest.mark.parametrize("value_type", ["int", "decimal(9,2)", "string"])
-def test_other_values_are_committed_by_rows(home: Home, value_type: str) -> None:
-    state = home.state(conf_of(home, value_type))
-    assert not state.facts.keeps_columns
-    state.begin_commit(1)
-    assert state.multi_combine([["a"]], np.array([1]), "sum") is None
+class TestColumns(ColumnPromises):
+    @pytest.fixture
+    def again(self, home: Home) -> Any:
+        conf = conf_of(home)
+        return lambda value_type: home.state(replace(conf, value_type=value_type))
+
+    def test_it_says_which_values_stay_columns(self, again: Any) -> None:
+        kept = [again(type_).facts.keeps_columns for type_ in ("bigint", "int", "decimal(9,2)", "string")]
+        assert kept == [True, False, False, False]
 
 
 def test_a_topology_commits_by_columns(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("states.postgres.columns.Columns.given")  # what rows are written with
+    monkeypatch.delattr("states.postgres.columns.Columns.arrays_of")  # what rows are written with
     topology = TridentTopology(f"columns{next(numbers)}")
     rows = FixedBatchSpout("word: string", 40, *[[f"word {number % 30}"] for number in range(120)])
     words = topology.new_stream("rows", rows).group_by("word")

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spouts import FixedBatchSpout
 from states.postgres import PostgresOptions, PostgresState
 from states.postgres.options import table_name
 from states.postgres.typed_rows import TypedRows
 from tests.harness.store_commits import Log, commit, update, values
 from tests.states.postgres.postgres_states import Home, numbers
-from trident import TridentTopology
 from trident.errors import (
     BackendError,
     ConfigError,
@@ -31,7 +26,6 @@ from trident.errors import (
     StatePlaceError,
     UnsupportedOperation,
 )
-from trident.operations import Count, Split
 from trident.state import Sentinel, Snapshot, StateConf
 
 # ---- what is stored --------------------------------------------------------------------------------------------------
@@ -253,47 +247,12 @@ def test_a_forked_child_has_a_connection_of_its_own(home: Home) -> None:
         ),
         ({"url": "host=a password=hush"}, "the url of a PostgreSQL state is no URL: write postgresql://"),
         ({"timeout_s": 0}, "timeout_s=0 of a PostgreSQL state: give seconds above 0"),
-        ({"retries": -1}, "retries=-1 of a PostgreSQL state"),
         ({"tls_ca_file": "ca.pem"}, "nothing would be encrypted"),
         ({"table": "x" * 64}, "give 1 to 63 bytes"),
         ({"schema": ""}, "give 1 to 63 bytes"),
         ({"serializer": "pickle"}, "serializer 'pickle' is unknown"),
-        ({"cache": -1}, "cache=-1"),
     ],
 )
 def test_impossible_options_are_refused_where_they_are_given(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         PostgresState.opaque(PostgresOptions(**{"url": "postgresql://localhost/db", **options}))
-
-
-def test_a_missing_driver_is_named() -> None:
-    program = (
-        "import sys; sys.modules['psycopg'] = None\n"
-        "from states.postgres import PostgresState; from trident.state import StateConf\n"
-        "PostgresState.opaque('postgresql://localhost/x').factory.make_state(StateConf(), 0, 1)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert "EnvironmentProblem: a PostgreSQL state needs the package psycopg" in done.stderr
-    assert "pip install 'trident-spark[postgres]'" in done.stderr
-
-
-# ---- a whole topology ------------------------------------------------------------------------------------------------
-
-
-def test_a_topology_goes_on_where_it_stopped(home: Home, tmp_path: Path) -> None:
-    name = f"words{next(numbers)}"
-
-    def count_words(*lines: str) -> tuple[Any, Any, list[Any]]:
-        topology = TridentTopology(name)
-        spout = FixedBatchSpout("line: string", 1, *[(line,) for line in lines])
-        words = topology.new_stream("lines", spout).each("line", Split(), "word")
-        grouped = PostgresState.opaque(home.url, num_partitions=2)
-        words.group_by("word").persistent_aggregate(grouped, Count(), "count")
-        words.persistent_aggregate(PostgresState.transactional(home.url), Count(), "total")
-        with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:
-            running.process_all_available()
-            counts = running.state("count")
-            return counts.multi_get(["the", "cow", "dish"]), running.state("total").get(), sorted(counts.get_tuples())
-
-    assert count_words("the cow", "the moon") == ([2, 1, None], 4, [("cow", 1), ("moon", 1), ("the", 2)])
-    assert count_words("the cow", "the moon", "the dish")[:2] == ([3, 1, 1], 6)

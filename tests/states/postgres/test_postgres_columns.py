@@ -16,10 +16,8 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.postgres import PostgresState
-from tests.harness.servers import Server
-from tests.harness.store_commits import Log, commit, update, values
+from tests.harness.store_commits import Log, commit, commit_by, update, values
 from tests.states.postgres.postgres_states import Home, numbers
-from tests.stores.catalog import STORES
 from trident import TridentTopology, open_state
 from trident.errors import (
     BackendError,
@@ -32,7 +30,6 @@ from trident.operations import Collect, Count, Last, Split
 from trident.state import Snapshot, StateConf
 from trident.state.interfaces import StateType
 from trident.state.values import OpaqueValue
-from trident.testing import FencedMapContract, MapStateContract, SnapshottableContract
 
 
 def conf_of(home: Home, *keys: str, value: str = "bigint") -> StateConf:
@@ -77,6 +74,11 @@ def test_a_colleague_reads_names_types_and_values(home: Home, tmp_path: Path) ->
     assert listed == [row[:2] for row in rows]
     with open_state(topology, "count", log_dir=str(tmp_path / "log")) as reader:
         assert reader.multi_get(["the", "cow", "dish"]) == [2, 1, None]
+    topology = word_count(home, name, "the cow", "the moon", "the dish")
+    with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:  # it goes on where it stopped
+        running.process_all_available()
+        assert running.state("count").multi_get(["the", "cow", "dish"]) == [3, 1, 1]
+        assert running.state("total").get() == 6
 
 
 def test_a_plain_select_sees_the_last_commit_whole_and_says_by_whom(home: Home) -> None:
@@ -107,15 +109,22 @@ def test_a_plain_select_sees_the_last_commit_whole_and_says_by_whom(home: Home) 
     assert rows_of(home, conf.prefix)[1] == ("moon", 1)
 
 
+@pytest.mark.parametrize(("field", "value"), [("{table}", "{put}"), ("{names}", "{sentinels}"), ('%s "{', "100%")])
+def test_fields_may_have_any_name(home: Home, field: str, value: str) -> None:
+    conf, log = replace(conf_of(home, f"{field}: string"), value_field=value), Log()
+    state = home.state(conf, changes="7d")
+    commit(state, log, 1, 0, {"cow": 1, "the": 2})
+    commit(state, log, 2, 0, {"cow": 1})
+    assert values(state, "cow", "the") == [2, 2]
+    assert sorted(state.get_tuples()) == [("cow", 2), ("the", 2)]
+    assert [txid for txid, _ in state.kept_changes.read(0, 2)] == [1, 2]
+
+
 def test_a_key_that_was_removed_is_null_for_a_while(home: Home) -> None:
     conf, log = conf_of(home), Log()
     state = home.state(conf)
     commit(state, log, 1, 0, {"cow": 1, "the": 1})
-    txid = log.txid(2)
-    state.begin_commit(txid)
-    state.multi_remove([("cow",)])
-    state.commit(txid)
-    log.record(txid)
+    commit_by(state, log, 2, state.multi_remove, [("cow",)])
     assert home.sql(f'SELECT word FROM "{conf.prefix}" WHERE count IS NULL') == [("cow",)]
     assert list(state.get_tuples()) == [("the", 1)]
     for number in range(3, 20):
@@ -158,11 +167,7 @@ def test_values_of_all_types_come_back_as_they_were(home: Home, kind: str) -> No
         keys, given = [(str(at),) for at in range(len(samples))], [*samples[1:], samples[0]]
         log = Log()
         for number, each in enumerate((samples, given), 1):
-            txid = log.txid(number)
-            made.begin_commit(txid)
-            made.multi_put(keys, each)
-            made.commit(txid)
-            log.record(txid)
+            commit_by(made, log, number, made.multi_put, keys, each)
         assert repr(made.multi_get(keys)) == repr(given)
         if kind == "opaque":
             assert repr(made.multi_get_at(keys, Snapshot(1, log.winners))) == repr(samples)
@@ -482,11 +487,7 @@ def stored_by(home: Home, conf: StateConf) -> Iterator[str]:
 def test_the_layout_is_that_of_the_golden_file_which_is_read_back(home: Home) -> None:
     conf, log = conf_of(home, *SAMPLE_KEYS, value="struct<a:string,b:array<double>>"), Log("log")
     state = home.state(conf)
-    txid = log.txid(3, 7)
-    state.begin_commit(txid)
-    state.multi_put([SAMPLE], [SAMPLE_VALUE])
-    state.commit(txid)
-    log.record(txid)
+    commit_by(state, log, 3, state.multi_put, [SAMPLE], [SAMPLE_VALUE], attempt=7)
     golden = GOLDEN.read_text().splitlines()
     assert list(stored_by(home, conf)) == golden
     (row,) = (line for line in golden if line.startswith("{"))
@@ -495,51 +496,9 @@ def test_the_layout_is_that_of_the_golden_file_which_is_read_back(home: Home) ->
     home.sql(f"""INSERT INTO "{conf.prefix}" SELECT * FROM jsonb_populate_record(NULL::"{conf.prefix}", $${row}$$)""")
     home.sql(f"UPDATE trident_sentinels SET witness = decode('{witness}', 'hex') WHERE state = '{conf.prefix}'")
     reader = home.state(replace(conf, read_only=True))
-    assert reader.read_sentinel() == txid.sentinel
+    assert reader.read_sentinel() == log.expected
     assert reader.multi_get([SAMPLE]) == [SAMPLE_VALUE]
     assert repr(list(reader.get_tuples())) == repr([(*SAMPLE, SAMPLE_VALUE)])
-
-
-# ---- the contracts ---------------------------------------------------------------------------------------------------
-
-
-class _Declared:
-    """Opens each state as one of declared fields."""
-
-    def __init__(self, url: str, value: str) -> None:
-        self.factory, self.value = PostgresState.opaque(url).factory, value
-
-    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-        declared = replace(conf, key_fields=(("key", "string"),), value_type=self.value)
-        return self.factory.make_state(declared, partition_index, num_partitions)
-
-
-@pytest.fixture
-def _declared(request: pytest.FixtureRequest, postgres_server: Server) -> None:
-    url = f"postgresql://trident@{postgres_server.address}/postgres"
-    request.instance.factory = _Declared(url, request.instance.value)
-    request.instance.limits = STORES["postgres"].limits
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_declared")
-class TestFencedMap(FencedMapContract):
-    value = "bigint"
-    # Its keys, and what the ones below put, are of several types.
-    test_the_sentinel_is_no_key = None  # type: ignore[assignment]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_declared")
-class TestMapState(MapStateContract):
-    value = "array<bigint>"
-    test_many_keys_are_updated_at_once = test_none_is_a_value = None  # type: ignore[assignment]
-
-
-@pytest.mark.usefixtures("_declared")
-class TestSnapshottable(SnapshottableContract):
-    value = "array<bigint>"
-    test_it_can_be_replaced = None  # type: ignore[assignment]
 
 
 def test_an_opaque_row_is_what_the_kind_stores(home: Home) -> None:

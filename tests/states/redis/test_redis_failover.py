@@ -11,13 +11,12 @@ import redis
 
 from states.redis import RedisState
 from tests.states.redis.redis_cluster import SLOTS, Cluster, Move, wait_for
+from tests.states.redis.redis_states import CONF, KEYS, count
 from trident.errors import BackendError, StateLossDetected
-from trident.state.interfaces import Key, StateConf
 from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
 
-KEYS: list[Key] = [(f"word {number}",) for number in range(40)]
 PRIMARY, SPARE, REPLICA = range(3)
 
 
@@ -37,16 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def state_at(cluster: Cluster, **options: Any) -> Any:
     spec = RedisState.opaque(cluster.url, cluster_buckets=4, backoff_s=0.01, **options)
-    return spec.factory.make_state(StateConf("words", "counts"), 0, 1)
-
-
-def count(state: Any, log: Log) -> None:
-    """Run one commit that adds 1 to each key."""
-    txid = log.next()
-    state.begin_commit(txid)
-    state.multi_put(KEYS, [(value or 0) + 1 for value in state.multi_get(KEYS)])
-    state.commit(txid)
-    log.record()
+    return spec.factory.make_state(CONF, 0, 1)
 
 
 def wait_for_replica(cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,6 @@ from trident.testing.backend.simulated_log import Log
 pytestmark = pytest.mark.server
 
 ATTEMPT = Sentinel("inc", 1, 5)
-
-
-@pytest.fixture
-def client(redis_server: Server) -> Iterator[Any]:
-    with redis.Redis(port=redis_server.port) as client:
-        client.flushall()
-        yield client
 
 
 # ---- the server ends in the middle of a commit -----------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import redis
 from hypothesis import given
@@ -17,8 +20,8 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from states.redis import RedisState
+from states.redis.layout import NO_TEXT, PlainHashes, hashes_of
 from states.redis.options import RedisOptions
-from states.redis.plain_hashes import NO_TEXT, PlainHashes, hashes_of
 from tests.harness.servers import Server
 from trident import TridentTopology, open_state
 from trident.errors import ConfigError, CorruptValueError
@@ -87,7 +90,7 @@ def test_each_value_is_read_back(kind: StateType, data: st.DataObject) -> None:
                     "many": st.none() | st.lists(st.none() | VALUES["decimal(20,4)"], max_size=2),
                     "n": st.integers(0, 9),
                 }
-            ),
+            ).map(lambda one: {name: one[name] for name in ("price", "many", "n")}),
             max_size=2,
         ),
     }[type_]
@@ -102,6 +105,47 @@ def test_each_value_is_read_back(kind: StateType, data: st.DataObject) -> None:
     keys = [(str(at),) for at in range(len(values))]
     rows = [[None if text == NO_TEXT else text for text in row] for row in form.encode(keys, stored)]
     assert repr(form.decode(keys, rows)) == repr(stored)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "written"),
+    [
+        ("array<double>", [math.nan, -math.inf, -0.0, None, 1.5], b'["nan", "-inf", -0.0, null, 1.5]'),
+        ("array<struct<d:double,t:string>>", [{"d": math.inf, "t": "nan"}, None], b'[{"d": "inf", "t": "nan"}, null]'),
+        ("array<struct<d:double,t:string>>", [{"d": 1.5, "t": '"nan"'}], b'[{"d": 1.5, "t": "\\"nan\\""}]'),
+    ],
+)
+def test_what_is_written_as_json_is_json_and_comes_back(type_: str, value: Any, written: bytes) -> None:
+    form = hashes(("string",), type_, StateType.NON_TRANSACTIONAL)
+    (row,) = form.encode([("a",)], [value])
+    assert row[0] == written
+    assert json.loads(row[0], parse_constant=pytest.fail)
+    assert repr(form.decode([("a",)], [row])) == repr([value])
+
+
+@pytest.mark.parametrize(
+    ("type_", "given", "stored"),
+    [
+        ("double", np.float64(0.1), 0.1),
+        ("double", 1, 1.0),
+        ("bigint", np.int64(7), 7),
+        ("bigint", 2.0, 2),
+        ("decimal(10,2)", 1, Decimal("1.00")),
+        ("array<double>", [np.float64("nan"), np.float32(0.5), 1], [math.nan, 0.5, 1.0]),
+        ("array<bigint>", (1, 2.0), [1, 2]),
+        ("struct<a:double,b:string>", (np.float64(5), "z"), {"a": 5.0, "b": "z"}),
+    ],
+)
+def test_what_user_code_gave_is_stored_as_its_declared_type(type_: str, given: Any, stored: Any) -> None:
+    form = hashes(("string",), type_)
+    rows = form.encode([("a",)], [OpaqueValue(2, 1, None, given)])
+    (back,) = form.decode([("a",)], [[None if text == NO_TEXT else text for text in rows[0]]])
+    assert repr(back) == repr(OpaqueValue(2, 1, None, stored))
+
+
+def test_a_struct_without_one_of_its_fields_is_refused_by_name() -> None:
+    with pytest.raises(CorruptValueError, match=r"cannot write \{'a': 3.0\} .* the members \['b'\] are missing"):
+        hashes(("string",), "struct<a:double,b:string>").encode([("a",)], [OpaqueValue(2, 1, None, {"a": 3.0})])
 
 
 def test_decimals_are_texts_also_within_arrays() -> None:
@@ -182,6 +226,20 @@ def test_what_another_program_wrote_is_named(redis_server: Server, client: redis
 
 
 @pytest.mark.server
+def test_a_key_may_be_called_as_the_sentinels_of_the_other_layout(redis_server: Server, client: redis.Redis) -> None:
+    keys, log = [("sentinels",), ("changes",), ("\\sentinels",)], Log()
+    state = opened(redis_server)
+    for total in (1, 2):
+        state, txid = opened(redis_server, changes=9), log.next()
+        state.begin_commit(txid)
+        state.multi_put(keys, [total] * len(keys))
+        state.commit(txid)
+        log.record()
+        assert opened(redis_server).multi_get(keys) == [total] * len(keys)
+    assert sorted(state.get_tuples()) == sorted((*key, 2) for key in keys)
+
+
+@pytest.mark.server
 @pytest.mark.parametrize(("written", "read"), [("fields", "strings"), ("strings", "fields")])
 def test_a_state_in_another_layout_is_refused(
     redis_server: Server, client: redis.Redis, written: str, read: str
@@ -192,6 +250,21 @@ def test_a_state_in_another_layout_is_refused(
     state.commit(txid)
     with pytest.raises(ConfigError, match=f"was written with layout='{written}'"):
         opened(redis_server, layout=read).read_sentinel()
+
+
+@pytest.mark.server
+def test_values_of_a_state_whose_prefix_begins_with_this_one_are_not_emptied(
+    redis_server: Server, client: redis.Redis
+) -> None:
+    other = opened(redis_server, layout="strings", prefix="words:new")
+    state = opened(redis_server, prefix="words")
+    for one in (other, state):
+        one.begin_commit(Log().next())
+        one.multi_put([("the",)], [1])
+        one.commit(Log().next())
+    state.reset()
+    assert other.multi_get([("the",)]) == [1]
+    assert state.multi_get([("the",)]) == [None]
 
 
 def test_what_has_no_plain_form_is_refused_by_name() -> None:

@@ -12,8 +12,7 @@ import redis
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.states.redis.redis_states import KEYS, Interrupted, count, interrupting, map_at, restart, state_at
-from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError, StatePlaceError
-from trident.state.interfaces import StateConf
+from trident.errors import BackendError, StateLossDetected, StateMismatchError
 from trident.state.txid import Sentinel
 from trident.testing.backend.simulated_log import Log
 
@@ -167,19 +166,6 @@ def test_a_snapshot_that_came_back_between_the_read_and_the_move_is_not_written_
     state.close()
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_a_sentinel_that_was_laid_where_none_was_read_is_not_replaced(redis_server: Server, force: bool) -> None:
-    empty(redis_server)
-    late, early = map_at(redis_server), map_at(redis_server)
-    assert late.read_sentinel() is None
-    early.move_sentinel(ONE._replace(attempt=6))
-    with pytest.raises(FencedError, match="attempt 6"):
-        late.move_sentinel(ONE, force)
-    assert early.read_sentinel() == ONE._replace(attempt=6)
-    for each in (late, early):
-        each.close()
-
-
 def test_a_move_whose_answer_was_lost_finds_its_own_record_or_a_loss(redis_server: Server) -> None:
     empty(redis_server)
     proxy = Proxy(redis_server.port)
@@ -203,18 +189,3 @@ def test_a_move_whose_answer_was_lost_finds_its_own_record_or_a_loss(redis_serve
 
 
 # ---- another state's place -------------------------------------------------------------------------------------------
-
-
-def test_the_prefix_of_another_state_is_refused(redis_server: Server) -> None:
-    empty(redis_server)
-    first, second = (
-        state_at(redis_server, prefix="tally"),
-        state_at(redis_server, prefix="tally", conf=StateConf("words", "others")),
-    )
-    log, other = Log(), Log()
-    count(first, log)
-    with pytest.raises(StatePlaceError, match="words/counts"):
-        count(second, other)
-    assert first.multi_get(KEYS) == [1] * len(KEYS)
-    for each in (first, second):
-        each.close()

@@ -16,7 +16,7 @@ import pytest
 from tests.harness.commands import until
 from tests.storm.spark.journaled import CountBolt, Journal, QueueSpout, SplitBolt, pids, settings, word_count
 from trident.errors import ConfigError, EnvironmentProblem, TopologyError
-from trident.storm import BaseRichBolt, StreamDeclarer, TopologyBuilder, TopologyContext, TopologyDiedError, Tuple
+from trident.storm import BaseRichBolt, TopologyBuilder, TopologyContext, TopologyDiedError, Tuple
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -72,15 +72,6 @@ class Unsendable(SplitBolt):
     def execute(self, tuple: Tuple) -> None:
         self.collector.emit([tuple["id"], "\ud800"], tuple)
         self.collector.ack(tuple)
-
-
-class HasLock(BaseRichBolt):
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-    def execute(self, tuple: Tuple) -> None: ...
-
-    def declare_output_fields(self, declarer: StreamDeclarer) -> None: ...
 
 
 def with_split(journal: Journal, split: BaseRichBolt) -> TopologyBuilder:
@@ -149,13 +140,6 @@ def test_a_value_that_cannot_be_sent_names_stream_and_field(journal: Journal) ->
     running = builder.start(settings(max_worker_deaths=0))
     with pytest.raises(TopologyDiedError, match="field 'word'.*lone surrogate"):
         running.await_termination(60)
-
-
-def test_a_component_that_cannot_be_pickled_is_named(journal: Journal) -> None:
-    with pytest.raises(
-        TopologyError, match="component 'split': HasLock cannot be pickled .*cannot pickle '_thread.lock'"
-    ):
-        with_split(journal, HasLock()).start(settings())
 
 
 def test_fewer_slots_than_workers_are_an_error_at_once(journal: Journal) -> None:

@@ -1,10 +1,14 @@
-"""A run of the suite keeps its time, says what it is doing, and takes away what it wrote; `python -m trident.testing`, too."""
+"""A run of the suite keeps its time, says what it is doing, and takes away what it wrote; `python -m trident.testing`, too.
+
+The suite finds every store that is wrong in one thing, under the right promise, and passes the store that is not.
+"""
 
 from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +16,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.harness.crashing_stores import DictMap
-from tests.testing.backend import wrong_backends
-from trident.state import Key, StateConf
-from trident.testing import Limits, Status, backend_suite
+from tests.testing.backend.wrong_backends import LIMITS, WRONG, Factory, TakesAnOutageForAbsence
+from trident.state import Key, StateConf, StateType
+from trident.testing import Limits, Promise, Report, Status, Violation, backend_suite
 from trident.testing.__main__ import app
 from trident.testing.backend.store_under_test import Store, SuiteRun
 from trident.testing.checks.suite import CheckProgress, OutOfTime
 
-GOOD, WRONG = wrong_backends.Factory(), wrong_backends.Factory(wrong_backends.WRONG["TakesNoneForAbsent"][0])
-LIMITS = wrong_backends.LIMITS
+GOOD, BAD = Factory(), Factory(WRONG["TakesNoneForAbsent"][0])
 HERE = "tests.testing.backend.test_suite_run"
 Entries = dict[str, dict[Key, Any]]
 
@@ -153,7 +156,7 @@ def test_a_good_store_ends_with_0() -> None:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_wrong_store_ends_with_1() -> None:
-    code, text = run_command(f"{HERE}:WRONG", "--seconds", "0")
+    code, text = run_command(f"{HERE}:BAD", "--seconds", "0")
     assert code == 1
     assert "absent          violated" in text
 
@@ -180,3 +183,104 @@ def test_a_module_of_the_working_directory_is_found(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert run_command("my_own_store:open_map", "--seconds", "0")[0] == 0
+
+
+# ---- stores that are wrong in one thing -------------------------------------------------------------------------------
+
+
+def run(factory: Any, **arguments: Any) -> Report:
+    return backend_suite(factory, **{"seconds": 0.5, "out": io.StringIO(), **arguments})
+
+
+_reports: dict[str, Report] = {}
+
+
+def report_of(wrong: str) -> Report:
+    if wrong not in _reports:
+        _reports[wrong] = run(Factory(WRONG[wrong][0]), seconds=0, limits=LIMITS)
+    return _reports[wrong]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize(("seed", "limits"), [(0, None), (1, None), (2, LIMITS), (3, LIMITS)])
+def test_the_correct_store_passes(seed: int, limits: Limits | None) -> None:
+    report = run(Factory(), seed=seed, limits=limits)
+    report.raise_if_violated()
+    assert report.ok
+    assert report.schedules >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_correct_store_passes_as_each_kind() -> None:
+    report = run({kind: Factory(kind=kind) for kind in StateType})
+    report.raise_if_violated()
+    assert {finding.kind for finding in report.findings} == {kind.value for kind in StateType}
+
+
+@pytest.mark.slow
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_store_is_found_under_the_promise_that_it_breaks(wrong: str) -> None:
+    report, (_, promise) = report_of(wrong), WRONG[wrong]
+    assert not report.ok
+    assert promise in report.violated, str(report)
+    with pytest.raises(Violation, match=promise.title):
+        report.raise_if_violated()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("wrong", list(WRONG)[:10:2])
+def test_the_verdict_does_not_depend_on_the_seed(wrong: str) -> None:
+    store, promise = WRONG[wrong]
+    assert promise in run(Factory(store), seconds=0, seed=1).violated
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_an_outage_that_looks_like_absence_is_found() -> None:
+    factory = Factory(TakesAnOutageForAbsence)
+
+    @contextmanager
+    def outage() -> Iterator[None]:
+        factory.server.is_down = True
+        try:
+            yield
+        finally:
+            factory.server.is_down = False
+
+    assert run(factory, seconds=0).ok
+    assert run(factory, seconds=0, outage=outage).violated == {Promise.ERRORS}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_every_promise_is_broken_by_one_of_the_wrong_stores_at_least() -> None:
+    found = set().union(*(report_of(wrong).violated for wrong in WRONG))
+    unclaimed = {Promise.DURABLE, Promise.ATOMIC, Promise.CLAIMS}
+    assert set(Promise) - found == unclaimed
+
+
+@pytest.mark.slow
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("claim", "promise"),
+    [
+        ({"durable": True}, Promise.DURABLE),
+        ({"atomic_put": True, "max_key_bytes": 300}, Promise.ERRORS),
+        ({"isolated": True}, Promise.ATOMIC),
+        ({"atomic_commit": True}, Promise.ATOMIC),
+        ({"fences": "no"}, Promise.CLAIMS),
+        ({"lists": False}, Promise.LISTING),
+        ({"max_value_bytes": 1000}, Promise.ERRORS),
+        ({"max_key_bytes": 300}, Promise.ERRORS),
+        ({"binary_keys": False}, Promise.BINARY_KEYS),
+        ({"all_types": False}, Promise.VALUES),
+    ],
+    ids=str,
+)
+def test_a_claim_that_does_not_hold_is_found(claim: dict[str, Any], promise: Promise) -> None:
+    claims = {**vars(LIMITS), **claim}
+    assert promise in run(Factory(), seconds=0, limits=Limits(**claims)).violated

@@ -34,31 +34,45 @@ def counted(spec: StateSpec, promise: SpoutType = SpoutType.OPAQUE) -> TridentTo
     return topology
 
 
+def summed(function: Callable[[str], float], type_: str = "bigint") -> TridentTopology:
+    """Add up what a function makes of each word."""
+    topology = TridentTopology("mistaken")
+    made = stream_of(topology).each("word", function, f"number: {type_}")
+    made.group_by("word").persistent_aggregate(MemoryMapState(), "number", Sum(), "sum")
+    return topology
+
+
+def aggregated(aggregator: Any, field: str) -> TridentTopology:
+    """Aggregate the weights by word."""
+    topology = TridentTopology("mistaken")
+    stream_of(topology).group_by("word").persistent_aggregate(MemoryMapState(), "weight", aggregator, field)
+    return topology
+
+
+def updated(
+    spec: Any, updater: Any, state: str, fields: str | list[str] = "word", promise: SpoutType = SpoutType.OPAQUE
+) -> TridentTopology:
+    """Give words to an updater of a state."""
+    topology = TridentTopology("mistaken")
+    stream_of(topology, promise).partition_persist(spec, fields, updater, state_name=state)
+    return topology
+
+
 # ---- operations -----------------------------------------------------------------------------------------------------------
-
-
-def with_a_clock() -> TridentTopology:
-    topology = TridentTopology("mistaken")
-    stamped = stream_of(topology).each("word", lambda word: f"{word} {int(time.time())}", "stamped: string")
-    stamped.group_by("stamped").persistent_aggregate(MemoryMapState(), Count(), "count")
-    return topology
-
-
-def with_random_numbers() -> TridentTopology:
-    topology = TridentTopology("mistaken")
-    drawn = stream_of(topology).each("word", lambda word: random.random(), "drawn: double")
-    drawn.group_by("word").persistent_aggregate(MemoryMapState(), "drawn", Sum(), "sum")
-    return topology
-
 
 NUMBERS = itertools.count()
 
 
-def with_a_global_counter() -> TridentTopology:
-    topology = TridentTopology("mistaken")
-    numbered = stream_of(topology).each("word", lambda word: next(NUMBERS), "number: bigint")
-    numbered.group_by("word").persistent_aggregate(MemoryMapState(), "number", Sum(), "sum")
-    return topology
+def with_a_clock(word: str) -> int:
+    return int(time.time())
+
+
+def with_random_numbers(word: str) -> float:
+    return random.random()
+
+
+def with_a_global_counter(word: str) -> int:
+    return next(NUMBERS)
 
 
 def with_a_counter_of_its_own() -> TridentTopology:
@@ -69,10 +83,7 @@ def with_a_counter_of_its_own() -> TridentTopology:
         numbers[word] += 1
         return numbers[word]
 
-    topology = TridentTopology("mistaken")
-    numbered = stream_of(topology).each("word", number, "number: bigint")
-    numbered.group_by("word").persistent_aggregate(MemoryMapState(), "number", Sum(), "sum")
-    return topology
+    return summed(number)
 
 
 class Mean(CombinerAggregator[float]):
@@ -86,12 +97,6 @@ class Mean(CombinerAggregator[float]):
 
     def zero(self) -> float | None:
         return None
-
-
-def with_a_mean_of_means() -> TridentTopology:
-    topology = TridentTopology("mistaken")
-    stream_of(topology).group_by("word").persistent_aggregate(MemoryMapState(), "weight", Mean(), "mean: double")
-    return topology
 
 
 class Bag(CombinerAggregator[list[float]]):
@@ -117,12 +122,6 @@ class Bag(CombinerAggregator[list[float]]):
         return bag
 
 
-def with_a_zero_that_changes() -> TridentTopology:
-    topology = TridentTopology("mistaken")
-    stream_of(topology).group_by("word").persistent_aggregate(MemoryMapState(), "weight", Bag(), "bag: array<double>")
-    return topology
-
-
 class ToList:
     """Sends the words to a list, which stands for a mail server, and counts them."""
 
@@ -136,12 +135,6 @@ class ToList:
         state.multi_put(list(counts), [(old or 0) + more for old, more in zip(before, counts.values(), strict=True)])
 
 
-def with_a_list_outside() -> TridentTopology:
-    topology = TridentTopology("mistaken")
-    stream_of(topology).partition_persist(MemoryMapState(), "word", ToList([]), state_name="count")
-    return topology
-
-
 class PastTheRule:
     """Adds to a total for all words behind the back of its state."""
 
@@ -150,12 +143,6 @@ class PastTheRule:
         (total,) = backing.multi_get([("all",)])
         new = (0 if total is None else total.curr) + len(tuples)
         backing.multi_put([("all",)], [OpaqueValue(0, -1, None, new)])
-
-
-def with_a_put_past_the_rule() -> TridentTopology:
-    topology = TridentTopology("mistaken")
-    stream_of(topology).partition_persist(MemoryMapState(), "word", PastTheRule(), state_name="totals")
-    return topology
 
 
 # ---- backing maps ---------------------------------------------------------------------------------------------------------
@@ -327,29 +314,3 @@ class OwnFactory:
 
     def make_state(self, conf: Any, partition_index: int, num_partitions: int) -> CountingState:
         return self.made(self.data)
-
-
-def with_a_state_that_counts_replays() -> TridentTopology:
-    topology = TridentTopology("mistaken")
-    stream_of(topology).partition_persist(
-        StateSpec(OwnFactory(CountingState)), "word", CountWords(), state_name="count"
-    )
-    return topology
-
-
-def with_a_list_changed_in_place() -> TridentTopology:
-    topology = TridentTopology("mistaken")
-    state = StateSpec(OwnFactory(InPlaceState))
-    stream_of(topology).partition_persist(state, ["word", "weight"], AddWeights(), state_name="bags")
-    return topology
-
-
-# ---- pairings -------------------------------------------------------------------------------------------------------------
-
-
-def with_bare_values() -> TridentTopology:
-    return counted(MemoryMapState.non_transactional())
-
-
-def with_transactional_values() -> TridentTopology:
-    return counted(MemoryMapState.transactional())

@@ -9,7 +9,7 @@ from typing import Any
 from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.harness.topology_runs import RowsSpout
-from tests.testing.simulation.mistaken_topologies import FIELDS, DictMap, OwnFactory, counted, stream_of
+from tests.testing.simulation.mistaken_topologies import FIELDS, DictMap, OwnFactory, counted, stream_of, updated
 from trident import TridentTopology
 from trident.operations import Avg, Count, MapGet, Max, Sum, TopN
 from trident.spout import SpoutType
@@ -17,18 +17,6 @@ from trident.state import Key, StateSpec, map_state
 from trident.tuples import TridentCollector, TridentTuple
 
 REDIS = "redis://no-such-host:6379/0"
-
-
-def word_count() -> TridentTopology:
-    return counted(MemoryMapState.opaque())
-
-
-def word_count_in_redis() -> TridentTopology:
-    return counted(RedisState.opaque(REDIS, cache=100))
-
-
-def transactional_word_count() -> TridentTopology:
-    return counted(MemoryMapState.transactional(), SpoutType.TRANSACTIONAL)
 
 
 def over_a_map_of_two_methods() -> TridentTopology:
@@ -115,7 +103,5 @@ class AddWords:
 
 
 def a_state_of_its_own() -> TridentTopology:
-    topology = TridentTopology("own")
-    state: Any = StateSpec(OwnFactory(TransactionalCounts))  # type: ignore[arg-type]
-    stream_of(topology, SpoutType.TRANSACTIONAL).partition_persist(state, "word", AddWords(), state_name="count")
-    return topology
+    state = StateSpec(OwnFactory(TransactionalCounts))  # type: ignore[arg-type]
+    return updated(state, AddWords(), "count", promise=SpoutType.TRANSACTIONAL)

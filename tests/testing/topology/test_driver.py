@@ -38,14 +38,6 @@ def word_count(
     return topology, counts
 
 
-def test_a_word_count_in_five_lines() -> None:
-    topology, counts = word_count()
-    with TopologyTestDriver(topology) as driver:
-        driver.feed("lines", "the cow", "the moon")
-        driver.step()
-        assert driver.state(counts).multi_get(["the", "cow", "dish"]) == [2, 1, None]
-
-
 def test_a_step_tells_what_happened() -> None:
     topology, _ = word_count()
     with TopologyTestDriver(topology) as driver:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import sys
 import zipfile
@@ -43,6 +44,7 @@ _LARGEST_TOLD = 5
 _MAX_ENTRIES = 50_000
 _MAX_MANIFEST = 16 << 20
 _MAX_NAME, _MAX_PATH = 255, 1024  # bytes, for file systems
+_NO_NAME = re.compile("[\\\\\0\ud800-\udfff]")  # the last are bytes that are no UTF-8
 MAX_ARCHIVE_BYTES = MAX_BYTES + (32 << 20)
 """The longest package that is taken: its files, the manifest, and what the format adds."""
 
@@ -159,13 +161,17 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
         files |= added
         waiting += [each for path in added.values() if path.suffix == ".py" for each in _imports_of(path)]
     for each in (*include, *([SETTINGS_FILE] if (folder / SETTINGS_FILE).is_file() else [])):
-        files |= dict(files_below(_included(folder, each), folder))
+        files |= dict(files_below(_included_path(folder, each), folder))
+    if other := [place for place in files if not _is_place(place)]:
+        raise BadPackage(
+            f"{other[0]!r} cannot be in a package: a path there is UTF-8 without backslashes, of at most {_MAX_PATH:,} bytes "
+            "and names of 255. Rename it, or keep it elsewhere"
+        )
     _check_size(files)
     return dict(sorted(files.items()))
 
 
 def find_module(folder: Path, name: str) -> Path | None:
-    """Return the file or the folder of a top-level module in `folder`, None if there is none."""
     package = folder / name
     if (package / "__init__.py").is_file():
         return package
@@ -198,7 +204,7 @@ def _is_skipped(path: Path) -> bool:
     )
 
 
-def _included(folder: Path, name: str) -> Path:
+def _included_path(folder: Path, name: str) -> Path:
     place = Path(os.path.normpath(folder / name))
     if not place.is_relative_to(folder):
         raise BadPackage(f"--include {name}: it is outside of {folder}, the folder that is packed")
@@ -245,47 +251,33 @@ def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:
 
 def read_manifest(source: BinaryIO) -> PackageManifest:
     """Return the manifest of a package, without unpacking it. Raises `BadPackage`: it is no package."""
-    with _opened(source) as (_, manifest):
+    with _open_package(source) as (_, manifest):
         return manifest
 
 
-def unpack_into(source: BinaryIO, folder: Path) -> PackageManifest:
-    """Write the files of a package into an empty folder and check each; returns its manifest.
+def read_package(source: BinaryIO, into: Path | None = None) -> PackageManifest:
+    """Check each file of a package, and write it into an empty folder if one is given; returns its manifest.
 
     Raises `BadPackage`: it is no package, or one that was made to do harm: paths that lead out of the folder, links, two files
     of one name, more bytes than it has itself.
     """
-    with _opened(source) as (archive, manifest):
-        for name, data in _files(archive, manifest):
-            path = folder.joinpath(*PurePosixPath(name).parts)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+    with _open_package(source) as (archive, manifest):
+        entries = {entry.filename: entry for entry in _check_entries(archive)}
+        if differs := sorted(set(entries) ^ {MANIFEST, *manifest.files}):
+            raise BadPackage(f"the package and its manifest name other files: {', '.join(differs[:5])}")
+        for name, entry in entries.items():
+            data = archive.read(entry)
+            if name != MANIFEST and hashlib.sha256(data).hexdigest() != manifest.files[name]:
+                raise BadPackage(f"the package is damaged: {name} is not what its manifest says")
+            if into is not None:
+                path = into.joinpath(*PurePosixPath(name).parts)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
     return manifest
-
-
-def check_package(source: BinaryIO) -> PackageManifest:
-    """Refuse what `unpack_into` refuses, without unpacking it; returns the manifest."""
-    with _opened(source) as (archive, manifest):
-        for _ in _files(archive, manifest):
-            pass
-    return manifest
-
-
-def _files(archive: zipfile.ZipFile, manifest: PackageManifest) -> Iterator[tuple[str, bytes]]:
-    """Iterate over the names and the bytes of all files, each checked."""
-    entries = {entry.filename: entry for entry in _checked(archive)}
-    if set(entries) != {MANIFEST, *manifest.files}:
-        differs = sorted(set(entries) ^ {MANIFEST, *manifest.files})
-        raise BadPackage(f"the package and its manifest name other files: {', '.join(differs[:5])}")
-    for name, entry in entries.items():
-        data = archive.read(entry)
-        if name != MANIFEST and hashlib.sha256(data).hexdigest() != manifest.files[name]:
-            raise BadPackage(f"the package is damaged: {name} is not what its manifest says")
-        yield name, data
 
 
 @contextmanager
-def _opened(source: BinaryIO) -> Iterator[tuple[zipfile.ZipFile, PackageManifest]]:
+def _open_package(source: BinaryIO) -> Iterator[tuple[zipfile.ZipFile, PackageManifest]]:
     """Open a package, and read its manifest; what the library finds wrong with it is a `BadPackage`."""
     try:
         archive = zipfile.ZipFile(source)
@@ -310,7 +302,7 @@ def _manifest(archive: zipfile.ZipFile) -> PackageManifest:
     return PackageManifest.of_bytes(archive.read(entry))
 
 
-def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+def _check_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     entries = archive.infolist()
     if len(entries) > _MAX_ENTRIES or sum(each.file_size for each in entries) > MAX_ARCHIVE_BYTES:
         raise BadPackage(f"the package would unpack to more than {MAX_ARCHIVE_BYTES:,} bytes or {_MAX_ENTRIES:,} files")
@@ -327,15 +319,21 @@ def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 def _is_packed_file(entry: zipfile.ZipInfo) -> bool:
     """Whether `trident submit` could have made an entry: a file as it is, under a path that stays in the package's folder."""
-    parts = PurePosixPath(entry.filename).parts
     return (
-        len(parts) > 0
-        and entry.filename == "/".join(parts)
-        and not entry.filename.startswith("/")
-        and ".." not in parts
-        and not {"\\", "\0"} & set(entry.filename)
+        _is_place(entry.filename)
         and stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG)
         and entry.compress_type == zipfile.ZIP_STORED  # so none is larger than the package itself
-        and len(os.fsencode(entry.filename)) <= _MAX_PATH
-        and max(len(os.fsencode(part)) for part in parts) <= _MAX_NAME
+    )
+
+
+def _is_place(path: str) -> bool:
+    parts = PurePosixPath(path).parts
+    return (
+        len(parts) > 0
+        and path == "/".join(parts)
+        and not path.startswith("/")
+        and ".." not in parts
+        and _NO_NAME.search(path) is None
+        and len(path.encode()) <= _MAX_PATH
+        and max(len(part.encode()) for part in parts) <= _MAX_NAME
     )

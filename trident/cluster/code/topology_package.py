@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,12 +32,13 @@ from trident.config import Config
 from trident.errors import ConfigError, TridentError
 from trident.planner.meaning import meaning_of
 from trident.runtime.reading.targets import NoSuchTarget, folder_of, load_one_of
-from trident.setting_types import gathered
+from trident.setting_types import nest_spark_conf
 from trident.spark.shipping import ship_modules_of
 from trident.storm import StormConfig, StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
 
 _KINDS = (TridentTopology, TopologyBuilder, StormTopology)
+_LOCAL = ("-r", "--requirement", "-c", "--constraint", "-e", "--editable")  # of pip's options
 _STDERR = 2  # the answer is a file: a module may print what it likes
 _CLUSTERS = {
     "takeover": "a driver of a cluster always takes the log over",
@@ -96,11 +98,11 @@ def make_package(target: str, include: Sequence[str] = (), requirements: Path | 
     files = {place: path.read_bytes() for place, path in files_of(folder, top, include).items()}
     if MANIFEST in files:
         raise BadPackage(f"{folder} has a file {MANIFEST}; a package has its manifest there")
-    manifest, log_dir = _described(folder, inside, needed, files)
+    manifest, log_dir = _describe_copy(folder, inside, needed, files)
     return TopologyPackage(manifest, archive_of(manifest, files), log_dir)
 
 
-def _described(
+def _describe_copy(
     folder: Path, target: str, requirements: str, files: Mapping[str, bytes]
 ) -> tuple[PackageManifest, str | None]:
     with tempfile.TemporaryDirectory(prefix="trident-package-") as made:
@@ -151,13 +153,21 @@ def _requirements(file: Path) -> str:
         raise BadPackage(f"--requirements {file}: cannot be read: {error}") from error
     lines = [line.strip() for line in text.splitlines()]
     for line in lines:
-        word = line.partition(" ")[0].partition("=")[0]
-        if word in ("-r", "--requirement", "-c", "--constraint", "-e", "--editable") or word.startswith((".", "/")):
+        if _is_local(line):
             raise BadPackage(
                 f"{file}: {line!r} refers to this machine, but supervisors install the requirements on theirs. Name "
                 "packages with versions, or a wheel with a URL"
             )
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
+
+
+def _is_local(line: str) -> bool:
+    """Whether a line of requirements names a file of this machine."""
+    word, has_url = line.partition(" ")[0], "://" in line
+    is_file = word.startswith(".") or (not has_url and ("/" in word or word.endswith((".whl", ".zip", ".tar.gz"))))
+    option = word.partition("=")[0] if word.startswith("--") else word[:2]  # what follows a short one may touch it
+    is_local = is_file or option in _LOCAL or (option in ("-f", "--find-links") and not has_url)
+    return is_local or re.search(r"(^|[\s@=])file:", line) is not None
 
 
 def describe_package(folder: Path, target: str, answer: Path) -> dict[str, Any]:
@@ -182,7 +192,6 @@ def describe_package(folder: Path, target: str, answer: Path) -> dict[str, Any]:
 
 
 def description_of(topology: TridentTopology | StormTopology) -> dict[str, Any]:
-    """Return the facts of a topology for a manifest, as plain data."""
     if isinstance(topology, TridentTopology):
         meaning = meaning_of(topology.graph())
         log_dir = topology.settings().log_dir
@@ -209,7 +218,7 @@ def settings_of(
     for key, why in _CLUSTERS.items():
         if key in conf and kind == ("trident" if key == "takeover" else "bolts"):
             raise ConfigError(f"{key} cannot be set here: {why}")
-    values = gathered(conf)
+    values = nest_spark_conf(conf)
     if kind == "trident":
         return Config.of(values)
     values["name"] = name

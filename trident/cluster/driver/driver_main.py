@@ -17,8 +17,7 @@ from pathlib import Path
 from trident.cluster.cluster_log import log_of_base
 from trident.cluster.code.package_archive import MANIFEST, PackageManifest
 from trident.cluster.code.topology_package import load_package
-from trident.cluster.driver.driven import TopologyHandle, config_of
-from trident.cluster.driver.orders import DriverBeats, Ending, Orders
+from trident.cluster.driver.orders import DriverBeats, Ending, Orders, TopologyHandle, config_of
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
 from trident.cluster.state.cluster_address import TOKEN_VARIABLE, open_cluster_state
 from trident.cluster.state.cluster_records import StormBase
@@ -27,7 +26,7 @@ from trident.config import Config
 from trident.errors import FencedError, TridentError, can_heal
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.events import event_of
-from trident.redaction import RedactingFormatter
+from trident.redaction import RedactingFormatter, redacted
 from trident.ui.cluster_pages import OneTopology
 from trident.ui.ui_server import UIServer
 
@@ -48,7 +47,7 @@ class _Driver:
             with ExitStack() as open_things:
                 ending = self._run(open_things)
         except Exception as error:  # noqa: BLE001  the last place that can report it
-            return self._died(error)
+            return self._report_death(error)
         logger.info("the driver of %s ends: %s", order.storm_id, ending)
         DriverEnd(True, False, self._ran_secs, ending).write(Path(order.end_file))
         return 0
@@ -99,11 +98,12 @@ class _Driver:
             raise error
         return ending
 
-    def _died(self, error: Exception) -> int:
+    def _report_death(self, error: Exception) -> int:
         logger.error("the driver of %s died", self._order.storm_id, exc_info=error)
         text = str(error) if isinstance(error, TridentError) else "".join(traceback.format_exception(error))
         fatal = self._is_fatal(error)
-        DriverEnd(False, fatal, self._ran_secs, f"{type(error).__name__}: {text}").write(Path(self._order.end_file))
+        reason = redacted(f"{type(error).__name__}: {text}")  # others may read the file
+        DriverEnd(False, fatal, self._ran_secs, reason).write(Path(self._order.end_file))
         return 1
 
     def _is_fatal(self, error: Exception) -> bool:
@@ -135,7 +135,9 @@ class _SomeBatches(logging.Filter):
 
 
 def _log_to(file: Path) -> None:
-    handler = logging.handlers.RotatingFileHandler(file, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8")
+    handler = logging.handlers.RotatingFileHandler(
+        file, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8", errors="backslashreplace"
+    )
     handler.addFilter(_SomeBatches())
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -20,16 +20,17 @@ from typing import NamedTuple
 
 import psutil
 
-from trident.cluster.code.unpacked_code import CodeCache, UnpackedCode
-from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder
+from trident.cluster.code.code_store import CodeCache, UnpackedCode
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
 from trident.cluster.state.cluster_records import Assignment, DriverDeath
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
+from trident.redaction import redacted
 
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _NEVER = float("inf")  # until something else is wanted: Nimbus marks the topology as failed, or its code is changed
-_TAIL_BYTES = 2000
+_MOST_SAID = 2000
 _GRACE_S = 60.0  # how long a driver may take to end before it is killed
 _SAME_S = 0.02  # the time of a process's begin is read in ticks of 10 ms
 RUN_VARIABLE = "TRIDENT_DRIVER_RUN"
@@ -57,7 +58,7 @@ class DriverProcess:
             return True
         if not self._is_gone():
             return False
-        for each in self._left():
+        for each in self._remaining_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
         if self._child is not None:
@@ -79,8 +80,7 @@ class DriverProcess:
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it and all that it started."""
-        for each in [self.pid, *self._left()]:
+        for each in [self.pid, *self._remaining_pids()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
 
@@ -90,7 +90,7 @@ class DriverProcess:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         return not _is_running(self._process)
 
-    def _left(self) -> Iterator[int]:
+    def _remaining_pids(self) -> Iterator[int]:
         """Iterate over the processes of its session, and those that carry its name."""
         for each in psutil.process_iter():
             if each.pid == self.pid or each.pid == os.getpid():
@@ -169,7 +169,6 @@ class Wanted(NamedTuple):
     assignment: Assignment
 
     def is_of(self, order: DriverOrder) -> bool:
-        """Whether a driver with this order is the one that is wanted."""
         mine = (self.storm_id, self.assignment.start_time_secs, self.assignment.generation)
         return mine == (order.storm_id, order.start_time_secs, order.generation)
 
@@ -230,7 +229,6 @@ class DriverSlot:
         self._note(now, ended.order.storm_id, death)
 
     def want(self, now: float, wanted: Wanted | None) -> None:
-        """Take a step towards what should run here, None for nothing."""
         if wanted != self._last:
             self._last, self._fetched = wanted, None
             self._pause_s = self._not_before = 0.0
@@ -250,7 +248,7 @@ class DriverSlot:
 
     def _start(self, now: float, wanted: Wanted) -> None:
         if self._fetched is None:
-            self._fetched = self._fetching.submit(self._code.unpacked, wanted.assignment.code_hash)
+            self._fetched = self._fetching.submit(self._code.prepare, wanted.assignment.code_hash)
         if not self._fetched.done():
             return
         try:
@@ -292,9 +290,8 @@ class DriverSlot:
         order = ended.order
         if end is None:  # it could not say why
             said = ""
-            with contextlib.suppress(OSError):
-                printed = self._folder.output_file(order.storm_id).read_bytes()
-                said = printed[-_TAIL_BYTES:].decode(errors="replace").strip()
+            with contextlib.suppress(OSError):  # its death counts all the same
+                said = _end_of(redacted(read_log(self._folder.output_file(order.storm_id), None)["text"]).strip())
             reason = ended.how + (f"; it said last: {said}" if said else "")
             end = DriverEnd(False, False, max(0.0, now_secs - order.created_secs), reason)
         where, start = (order.node, order.port, order.generation), order.start_time_secs
@@ -307,3 +304,9 @@ class DriverSlot:
         else:
             self._pause(now, death.ran_secs)
         self._deaths.append((storm_id, death))
+
+
+def _end_of(said: str) -> str:
+    """Return the last lines, in whole lines unless one is longer; of what is redacted, as half a secret is not known as one."""
+    end = said[-_MOST_SAID:]
+    return end if end == said else end.partition("\n")[2] or end

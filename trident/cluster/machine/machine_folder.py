@@ -46,19 +46,15 @@ class MachineFolder:
             raise ClusterError(f"a supervisor cannot use the folder {self.path}: {error.strerror or error}") from error
 
     def order_file(self, port: int) -> Path:
-        """Return where the order of a slot's driver is."""
         return self.path / "slots" / f"{port}.json"
 
     def end_file(self, port: int) -> Path:
-        """Return where a slot's driver says why it ended."""
         return self.path / "slots" / f"{port}.end.json"
 
     def log_file(self, storm_id: str) -> Path:
-        """Return the log of a topology's drivers."""
         return self.path / "logs" / f"{storm_id}.log"
 
     def output_file(self, storm_id: str) -> Path:
-        """Return where what a driver prints goes."""
         return self.path / "logs" / f"{storm_id}.out"
 
     def remove_old_logs(self, known: Collection[str]) -> None:
@@ -83,18 +79,18 @@ class MachineFolder:
 
 
 def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> Page:
-    """Return `{"text", "offset", "next"}`: a log from `offset` on, or its end; both in bytes.
+    """Return `{"text", "offset", "next", "lineEnd"}`: a log from `offset` on, or its end; both in bytes.
 
     A log that was begun again since is read from its begin.
     """
     try:
         size = file.stat().st_size
-        begin = max(0, size - limit) if offset is None or offset > size else offset
+        begin = max(0, size - limit) if offset is None else offset if offset <= size else 0
         with file.open("rb") as opened:
             opened.seek(begin)
             data = opened.read(limit)
     except FileNotFoundError:
-        return {"text": "", "offset": 0, "next": 0}
+        return decoded_page(b"", 0)
     if offset is None and begin and (cut := data.find(b"\n")) >= 0:  # a tail begins with a whole line
         begin, data = begin + cut + 1, data[cut + 1 :]
     return decoded_page(data, begin)
@@ -105,7 +101,6 @@ class _Note:
     """What a supervisor and the process of a driver tell each other, in a file."""
 
     def write(self, path: Path) -> None:
-        """Write the file; it is whole, or the one before."""
         write_whole(path, json.dumps(asdict(self)), 0o644)
 
     @classmethod

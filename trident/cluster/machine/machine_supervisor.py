@@ -1,7 +1,4 @@
-"""`MachineSupervisor`: watches its assignments, and starts, ends, restarts and adopts the drivers of its machine.
-
-`SupervisorDaemon` is one with what it serves, and what it fetches: `trident supervisor`.
-"""
+"""`MachineSupervisor`, `trident supervisor`: watches its assignments, and starts, ends, restarts and adopts its drivers."""
 
 from __future__ import annotations
 
@@ -10,14 +7,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from trident import __version__
-from trident.cluster.code.unpacked_code import CodeCache
+from trident.cluster.code.code_store import CodeCache
 from trident.cluster.machine.driver_slot import DriverSlot, Wanted
 from trident.cluster.machine.machine_folder import MachineFolder, read_log
 from trident.cluster.state.cluster_address import TOKEN_VARIABLE, folder_of, is_embedded, open_cluster_state
@@ -26,8 +23,7 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology
 from trident.redaction import redacted
 from trident.servers.nodes import NodeEvent
-from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages
-from trident.ui.http_pages import client_of
+from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of
 from trident.ui.ui_server import UIServer
 
 logger = logging.getLogger(__name__)
@@ -40,57 +36,69 @@ _TIDY_EVERY_S, _FETCH_TIMEOUT_S = 600.0, 60.0
 
 
 class MachineSupervisor:
-    """One supervisor; the thread `trident-supervisor` does all of its work but the fetching of code.
+    """A supervisor that runs in this process; the thread `trident-supervisor` does all of its work but the fetching of code.
 
-    `cluster_address`: the address that its drivers are given.
-    `host`, `ports`: its host, and the ports that name its slots.
-    `code`: brings packages to this machine, and removes those that are not used any more.
-    `meta`: for `SupervisorInfo.scheduler_meta`.
+    Parameters
+    ----------
+    folder
+        What it keeps on this machine; one supervisor has it at a time.
+    host
+        Where others reach this machine: its drivers and logs are served there.
+    ports
+        The ports that name its slots. Nothing listens on them.
+
+    Raises
+    ------
+    ClusterError, ConfigError, EnvironmentProblem
     """
 
     def __init__(
         self,
-        cluster: StormClusterState,
-        cluster_address: str,
-        folder: MachineFolder,
-        host: str,
-        ports: Sequence[int],
-        code: CodeCache,
-        meta: Mapping[str, str],
+        address: str,
+        token: str,
+        folder: Path,
+        host: str = "127.0.0.1",
+        ports: Sequence[int] = (6700, 6701, 6702, 6703),
+        session_timeout_s: float = 10.0,
     ) -> None:
-        self.cluster, self.folder, self.id = cluster, folder, folder.id
-        self._name, self._meta, self._code = socket.gethostname(), meta, code
-        self._began = time.time()
-        self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
-        self._unreported: list[tuple[str, DriverDeath]] = []
-        shared = (folder, cluster_address, host, code, self._fetching, self._unreported)
-        self.slots = {port: DriverSlot(port, *shared) for port in ports}
+        os.environ[TOKEN_VARIABLE] = token  # drivers get it from here, not from their command line, which others see
+        with ExitStack() as opened:
+            self.folder = MachineFolder(folder)
+            opened.callback(self.folder.close)
+            self.cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
+            opened.callback(self.cluster.disconnect)
+            server = opened.enter_context(UIServer(MachinePages(self.folder), host, 0, token, token_for_all=True))
+            self.id, self._name, self._meta = self.folder.id, socket.gethostname(), {"logs": server.url}
+            self._code = CodeCache(self.folder.path, partial(_fetch, self.cluster, token))
+            self._began = time.time()
+            self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
+            self._unreported: list[tuple[str, DriverDeath]] = []
+            # An address that means the same in every working directory.
+            where = str(folder_of(address)) if is_embedded(address) else address
+            shared = (self.folder, where, host, self._code, self._fetching, self._unreported)
+            self.slots = {port: DriverSlot(port, *shared) for port in ports}
+            self._open = opened.pop_all()
         self._wanted: dict[int, Wanted] = {}
         self._read_at = self._beat_at = float("-inf")
         self._reported_used: list[int] = []
         self._tidied_at = time.monotonic()
         self._changed, self._stopped = threading.Event(), threading.Event()
-        self._registered = cluster.state.register(self._on_event)
+        self.cluster.state.register(self._on_event)
         self._thread = threading.Thread(target=self._run, name="trident-supervisor", daemon=True)
-
-    def start(self) -> None:
-        """Begin; returns at once."""
         self._thread.start()
 
-    def stop(self, end_drivers: bool = False) -> None:
+    def close(self, end_drivers: bool = False) -> None:
         """Stop supervising. Drivers go on and are adopted by the next supervisor, or end first (`end_drivers`)."""
         self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
         if end_drivers:
             self._end_all()
         self._fetching.shutdown(wait=True, cancel_futures=True)
-        self.cluster.state.unregister(self._registered)
         try:
             self.cluster.state.delete_node(f"/supervisors/{self.id}")
         except ClusterError:
             logger.info("the cluster's state does not answer; this supervisor vanishes from it with its session")
-        self.folder.close()
+        self._open.close()
 
     def _on_event(self, event: NodeEvent) -> None:
         if event.kind == "expired":
@@ -177,55 +185,6 @@ class MachineSupervisor:
             waiting.wait(_LOOK_S)
 
 
-class SupervisorDaemon:
-    """A supervisor that runs in this process.
-
-    Parameters
-    ----------
-    folder
-        What it keeps on this machine; one supervisor has it at a time.
-    host
-        Where others reach this machine: its drivers and logs are served there.
-    ports
-        The ports that name its slots. Nothing listens on them.
-
-    Raises
-    ------
-    ClusterError, ConfigError, EnvironmentProblem
-    """
-
-    def __init__(
-        self,
-        address: str,
-        token: str,
-        folder: Path,
-        host: str = "127.0.0.1",
-        ports: Sequence[int] = (6700, 6701, 6702, 6703),
-        session_timeout_s: float = 10.0,
-    ) -> None:
-        os.environ[TOKEN_VARIABLE] = token  # drivers get it from here, not from their command line, which others see
-        self._open = ExitStack()
-        try:
-            machine = MachineFolder(folder)
-            self._open.callback(machine.close)
-            cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
-            self._open.callback(cluster.disconnect)
-            server = self._open.enter_context(UIServer(MachinePages(machine), host, 0, token, token_for_all=True))
-            cache = CodeCache(machine.path, partial(_fetch, cluster, token))
-            # An address that means the same in every working directory.
-            where = str(folder_of(address)) if is_embedded(address) else address
-            self.supervisor = MachineSupervisor(cluster, where, machine, host, ports, cache, {"logs": server.url})
-        except BaseException:
-            self._open.close()
-            raise
-        self.supervisor.start()
-
-    def close(self, end_drivers: bool = False) -> None:
-        """Stop; drivers go on unless they are to end."""
-        self.supervisor.stop(end_drivers)
-        self._open.close()
-
-
 def _fetch(cluster: StormClusterState, token: str, code_hash: str) -> bytes:
     """Fetch a package from the Nimbus that leads, or from another one."""
     import httpx
@@ -282,7 +241,9 @@ class MachinePages(ClusterPages):
 
 def _without_secrets(page: Page) -> Page:
     """Return a page of what was printed without secrets, in whole lines: half of an address does not show what it is."""
-    whole, end, rest = page["text"].rpartition("\n")
-    if not end or "\ufffd" in rest:  # its length is not known
-        return {**page, "text": redacted(page["text"])}
-    return {**page, "text": redacted(whole + end), "next": page["next"] - len(rest.encode())}
+    whole, end, _ = page["text"].rpartition("\n")
+    return (
+        {**page, "text": redacted(whole + end), "next": page["lineEnd"]}
+        if end
+        else {**page, "text": redacted(page["text"])}
+    )

@@ -102,7 +102,7 @@ class Nimbus:
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._leadership = Leadership(cluster, url)
-        self._registered = cluster.state.register(lambda _event: self._wake.set())
+        cluster.state.register(lambda _event: self._wake.set())
         self._health = DriverHealth(driver_timeout_s, _LAUNCH_TIMEOUT_S)
         self.leads = False
         self._problem = ""
@@ -110,7 +110,6 @@ class Nimbus:
         self._thread = threading.Thread(target=self._run, name="trident-nimbus", daemon=True)
 
     def start(self) -> None:
-        """Begin to campaign, and to lead when it is elected."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -119,12 +118,10 @@ class Nimbus:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
-        self.cluster.state.unregister(self._registered)
         self._leadership.resign()
         self.leads = False
 
     def wake(self) -> None:
-        """Look at the cluster at once."""
         self._wake.set()
 
     def _run(self) -> None:
@@ -195,7 +192,7 @@ class Nimbus:
             case Assign(storm_id, slot, why):
                 self._assign(storm_id, slot, why, picture)
             case MarkFailed(storm_id, reason):
-                if self._change(storm_id, picture, lambda base: _failed(base, reason)):
+                if self._change(storm_id, picture, lambda base: _as_failed(base, reason)):
                     logger.error("topology %s is marked as failed: %s", storm_id, reason)
                     self.cluster.state.delete_node(f"/assignments/{storm_id}")
             case RollBack(storm_id, reason):
@@ -222,15 +219,15 @@ class Nimbus:
         """Change a record if it is still the one that was decided on; whether it was. Else the next round decides again."""
         is_same = False
 
-        def changed(base: StormBase) -> StormBase:
+        def change_if_same(base: StormBase) -> StormBase:
             nonlocal is_same
             is_same = base == seen.bases[storm_id]
             return change(base) if is_same else base
 
-        self.cluster.update_storm(storm_id, changed)
+        self.cluster.update_storm(storm_id, change_if_same)
         return is_same
 
 
-def _failed(base: StormBase, reason: str) -> StormBase:
+def _as_failed(base: StormBase, reason: str) -> StormBase:
     done = base.status.kind == "failed"
     return base if done else replace(base, status=WantedStatus("failed", time.time(), reason=reason))

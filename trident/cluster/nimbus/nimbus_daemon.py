@@ -78,21 +78,18 @@ class NimbusDaemon(Closes):
         session_timeout_s: float = 10.0,
         **times: Any,
     ) -> None:
-        self._open = ExitStack()
-        try:
+        with ExitStack() as opened:
             cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
-            self._open.callback(cluster.disconnect)
+            opened.callback(cluster.disconnect)
             code = CodeStore(code_dir)
             self.submissions = Submissions(cluster, code, lambda name: log_of(address, name))
             overview = ClusterOverview(cluster, token, self._act)
-            self.server = self._open.enter_context(UIServer(overview, host, port, token, extra_routes=self._routes()))
+            self.server = opened.enter_context(UIServer(overview, host, port, token, extra_routes=self._routes()))
             tidy = self.submissions.remove_unused_code
             self.nimbus = Nimbus(cluster, self.server.url, str(code_dir.absolute()), tidy, **times)
-            self._open.callback(self.nimbus.stop)
+            opened.callback(self.nimbus.stop)
             self.nimbus.start()
-        except BaseException:
-            self._open.close()
-            raise
+            self._open = opened.pop_all()
         self.url, self._cluster = self.server.url, cluster
 
     def wait_until_known(self) -> None:
@@ -104,7 +101,6 @@ class NimbusDaemon(Closes):
             time.sleep(0.02)
 
     def close(self) -> None:
-        """Stop; harmless if it has been."""
         self._open.close()
 
     def _check_leads(self) -> None:
@@ -130,18 +126,18 @@ class NimbusDaemon(Closes):
                 replying(lambda asked: {"has": code.is_there(asked.query_params.get("has", ""))}),
                 methods=["GET"],
             ),
-            Route(_TOPOLOGY, awaiting(partial(self._changed, self._submit)), methods=["POST"]),
+            Route(_TOPOLOGY, awaiting(partial(self._as_leader, self._submit)), methods=["POST"]),
             Route(
-                f"{_TOPOLOGY}/{{topology}}/upgrade", awaiting(partial(self._changed, self._upgrade)), methods=["POST"]
+                f"{_TOPOLOGY}/{{topology}}/upgrade", awaiting(partial(self._as_leader, self._upgrade)), methods=["POST"]
             ),
         ]
 
     async def _put_code(self, request: Request) -> Response:
         sha256 = request.path_params["sha256"]
         try:
-            with self.submissions.code.incoming(sha256) as package:
+            with self.submissions.code.incoming(sha256) as take:
                 async for chunk in request.stream():
-                    package.write(chunk)
+                    take(chunk)
         except ClientDisconnect:  # nothing was stored
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
@@ -154,24 +150,24 @@ class NimbusDaemon(Closes):
             raise PageError(404, f"this Nimbus has no package {sha256}")
         return self.submissions.code.get(sha256)
 
-    async def _changed(self, change: Callable[[Request, Mapping[str, Any]], Page], request: Request) -> Page:
+    async def _as_leader(self, change: Callable[[Request, Mapping[str, Any]], Page], request: Request) -> Page:
         """Change something, if this Nimbus leads."""
         body = await body_of(request, _MAX_BODY)
 
-        def done() -> Page:
+        def change_now() -> Page:
             self._check_leads()
             return change(request, body)
 
-        return await run_in_threadpool(done)
+        return await run_in_threadpool(change_now)
 
     def _submit(self, request: Request, body: Mapping[str, Any]) -> Page:
         sha256, name, submission = _text(body, "sha256"), _text(body, "name", ""), _text(body, "submission", "")
         storm_id = self.submissions.submit(sha256, name, submission, _conf(body), body.get("workers"))
-        _, base = self.submissions.find(storm_id)
+        _, base = self._cluster.find_storm(storm_id)
         return {"id": storm_id, "name": base.storm_name, "kind": base.kind, "generation": base.generation}
 
     def _upgrade(self, request: Request, body: Mapping[str, Any]) -> Page:
-        storm_id, before = self.submissions.find(unquote(request.path_params["topology"]))
+        storm_id, before = self._cluster.find_storm(unquote(request.path_params["topology"]))
         base, check = self.submissions.upgrade(storm_id, _text(body, "sha256"), _conf(body))
         return {
             "id": storm_id,

@@ -24,8 +24,8 @@ from trident.cluster.code.topology_package import settings_of
 from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_overviews import find_topology
 from trident.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
+from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.errors import LogError
 from trident.planner.meaning import Meaning, compare
@@ -106,10 +106,6 @@ class Submissions:
         )
         return add_topology(self.cluster, base)
 
-    def find(self, topology: str) -> tuple[str, StormBase]:
-        """Return the id and the record of a topology, see `find_topology`."""
-        return find_topology(self.cluster.all_bases(), topology)
-
     def activate(self, topology: str) -> StormBase:
         """Let a topology go on, by its id or its name; one that was marked as failed gets a new driver."""
 
@@ -157,9 +153,9 @@ class Submissions:
         Trident's.
         """
         wanted = dict(executors or {})
-        _, base = self.find(topology)
+        _, base = self.cluster.find_storm(topology)
         components = self._components(base) if wanted and base.kind == "bolts" else {}
-        return self._change(topology, "rebalanced", lambda base: rebalanced(base, wait_s, workers, wanted, components))
+        return self._change(topology, "rebalanced", lambda base: rebalance(base, wait_s, workers, wanted, components))
 
     def upgrade(
         self, topology: str, sha256: str, conf: Mapping[str, str] | None = None
@@ -170,7 +166,7 @@ class Submissions:
         Raises `UpgradeRefused`: the new code does not fit the log, or is of the other kind. Nothing was changed.
         """
         manifest = self._manifest(sha256)
-        _, base = self.find(topology)
+        _, base = self.cluster.find_storm(topology)
         _refuse_killed(base, "upgraded")
         wanted = base.conf if conf is None else conf
         if manifest.kind != base.kind:
@@ -178,8 +174,9 @@ class Submissions:
                 f"topology {base.storm_name!r} is of kind {base.kind}, and the new code is of kind {manifest.kind}; submit it "
                 "under another name"
             )
-        settings_of(manifest.kind, base.storm_name, wanted, base.num_workers)
-        check, before = self._check(base, manifest, wanted), self._components(base)
+        settings = settings_of(manifest.kind, base.storm_name, wanted, base.num_workers)
+        check = self._check(base, manifest, settings) if isinstance(settings, Config) else UpgradeCheck(False)
+        before = self._components(base)
 
         def change(base: StormBase) -> StormBase:
             if (base.code_hash, dict(base.conf)) == (sha256, dict(wanted)):
@@ -196,7 +193,7 @@ class Submissions:
                 status=_status("active") if base.status.kind == "failed" else base.status,
                 # While the last upgrade has committed nothing, what can be returned to is still the code before that.
                 previous_code_hash=base.previous_code_hash or base.code_hash,
-                previous=since or _replaced(base),
+                previous=since or _facts_before(base),
             )
 
         return self._change(topology, "upgraded", change), check
@@ -237,18 +234,18 @@ class Submissions:
     def _change(self, topology: str, done: str | None, change: Callable[[StormBase], StormBase]) -> StormBase:
         """Change a record; `done` says what cannot be done to one that is being killed, None if it can."""
 
-        def changed(base: StormBase) -> StormBase:
+        def change_unless_killed(base: StormBase) -> StormBase:
             if done is not None:
                 _refuse_killed(base, done)
             return change(base)
 
-        storm_id, _ = self.find(topology)
-        now = self.cluster.update_storm(storm_id, changed)
+        storm_id, _ = self.cluster.find_storm(topology)
+        now = self.cluster.update_storm(storm_id, change_unless_killed)
         if now is None:
             raise NoSuchTopology(f"topology {topology!r} has just ended")
         return now
 
-    def _check(self, base: StormBase, manifest: PackageManifest, conf: Mapping[str, str]) -> UpgradeCheck:
+    def _check(self, base: StormBase, manifest: PackageManifest, settings: Config) -> UpgradeCheck:
         """Compare the meaning of a package with the log of the topology that it is for; nothing of the package is run.
 
         The driver compares again when it starts, with what it loads itself.
@@ -256,9 +253,7 @@ class Submissions:
         Raises `UpgradeRefused`: a state or a stream means something else than the log was written with, and
         `allow_changed_topology` is not set.
         """
-        if base.kind == "bolts":
-            return UpgradeCheck(False)
-        log_dir, name = conf.get("log_dir") or base.log_dir or self._log_dir_of(base.storm_name), base.storm_name
+        log_dir, name = settings.log_dir or base.log_dir or self._log_dir_of(base.storm_name), base.storm_name
         if not log_dir:
             return UpgradeCheck(False, ("not compared with the log: Nimbus does not know where it is",))
         try:
@@ -269,7 +264,7 @@ class Submissions:
         if before is None:
             return UpgradeCheck(False, (f"not compared with the log: there is none in {log_dir} yet",))
         compared = compare(before, Meaning.of_package(manifest.meaning))
-        if compared.refused and conf.get("allow_changed_topology", "").lower() not in ("true", "1", "yes", "on"):
+        if compared.refused and not settings.allow_changed_topology:
             listed = "\n".join(
                 f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in compared.refused
             )
@@ -339,7 +334,7 @@ def _new_id(state: ClusterState, name: str) -> str:
             return f"{name}-{number}-{int(time.time())}"
 
 
-def rebalanced(
+def rebalance(
     base: StormBase, wait_s: float, workers: int | None, executors: Mapping[str, int], components: Components
 ) -> StormBase:
     """Run it with other numbers; `WantedStatus.wait_secs` is what has begun may take before that.
@@ -361,7 +356,7 @@ def rolled_back(base: StormBase) -> StormBase:
     """Return to the code, the settings and the executors before the last upgrade; without one, change nothing."""
     if not base.previous_code_hash:
         return base
-    before = {**_replaced(base), **base.previous}
+    before = {**_facts_before(base), **base.previous}
     return replace(
         base,
         code_hash=base.previous_code_hash,
@@ -375,7 +370,6 @@ def rolled_back(base: StormBase) -> StormBase:
 
 
 def _possible(what: str, count: int) -> int:
-    """Return a number of workers or executors that is possible."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MOST:
         raise ClusterError(f"{what}: expected a whole number from 1 to {_MOST:,}, not {count!r}")
     return count
@@ -414,8 +408,7 @@ def _executors_after(base: StormBase, manifest: PackageManifest, before: Compone
     return after
 
 
-def _replaced(base: StormBase) -> dict[str, Any]:
-    """Return what an upgrade replaces beside the package."""
+def _facts_before(base: StormBase) -> dict[str, Any]:
     executors = dict(base.component_executors)
     return {"target": base.target, "conf": dict(base.conf), "component->executors": executors}
 

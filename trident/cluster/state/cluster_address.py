@@ -112,12 +112,12 @@ class ZooKeeperState(ZooKeeperNodes):
     needed_for, error = "a cluster's state in ZooKeeper", ClusterError
 
     def __init__(self, address: ZooKeeperAddress, timeout_s: float, tell: Tell) -> None:
-        def told(event: NodeEvent) -> None:
+        def hear(event: NodeEvent) -> None:
             if event.kind in ("suspended", "expired"):
                 _log.warning("the session at the ZooKeeper %s is %s", self.hosts, event.kind)
             tell(event)
 
-        super().__init__(address.hosts, address.path, timeout_s, f"the state of the cluster at {address.hosts}", told)
+        super().__init__(address.hosts, address.path, timeout_s, f"the state of the cluster at {address.hosts}", hear)
         try:
             self.make("/")
         except BaseException:
@@ -140,7 +140,7 @@ class ZooKeeperState(ZooKeeperNodes):
             f"no ZooKeeper answers at {self.hosts} (tried for {self.timeout_s:g} s); is it up, and does it have a majority?"
         )
 
-    def refused(self) -> ClusterError:
+    def refusal_error(self) -> ClusterError:
         return ClusterError(
             f"the ZooKeeper at {self.hosts} refuses access to the cluster: give {AUTH}=digest:USER:PASSWORD, of the user who "
             "made its nodes, to every daemon and client"
@@ -183,7 +183,15 @@ def own_token(given: str | None, folder: Path | None) -> str:
     aside = folder / f"{TOKEN_FILE}.{secrets.token_hex(4)}.tmp"
     with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
         opened.write(secrets.token_hex(16))
+        opened.flush()
+        os.fsync(opened.fileno())
     with contextlib.suppress(FileExistsError):  # another daemon may make it just now
         os.link(aside, folder / TOKEN_FILE)  # whole, and only once
     aside.unlink()
-    return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip()
+    token = find_token(folder, None)
+    if token is None:
+        raise ClusterError(
+            f"{folder / TOKEN_FILE} is empty, and no token would be right. Remove it: the next daemon that starts makes a new "
+            "one, and the others of this cluster have to start again"
+        )
+    return token

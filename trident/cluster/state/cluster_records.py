@@ -9,6 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from trident.cluster_errors import ClusterError
+from trident.redaction import redacted
 
 TopologyKind = Literal["trident", "bolts"]
 StatusKind = Literal["active", "inactive", "killed", "failed"]
@@ -41,11 +42,11 @@ class WantedStatus:
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        return {"type": self.kind, "since-secs": self.since_secs, "wait-secs": self.wait_secs, "reason": self.reason}
+        reason = redacted(self.reason)
+        return {"type": self.kind, "since-secs": self.since_secs, "wait-secs": self.wait_secs, "reason": reason}
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> Self:
-        """Return the status that `as_json` gave."""
         return cls(data["type"], data["since-secs"], data.get("wait-secs", 0.0), data.get("reason", ""))
 
 
@@ -53,22 +54,31 @@ class WantedStatus:
 class ClusterRecord:
     """A dataclass as bytes: JSON with a version and Storm's names of fields; what cannot be read is an error that says so.
 
+    Errors are without secrets there: any client of the servers may read them.
+
     `WHAT`: what errors call it.
     `KEYS`: the names in JSON of fields that have not their own there, with `-` for `_`.
+    `IS_MESSAGE`: whether it is for people to read: what has no UTF-8 is a question mark then, else it is refused.
     """
 
     WHAT: ClassVar[str]
+    IS_MESSAGE: ClassVar[bool] = False
     KEYS: ClassVar[Mapping[str, str]] = {}
 
     def to_bytes(self) -> bytes:
         values = {"version": _VERSION, **{self._key(name): value for name, value in vars(self).items()}}
+        values |= {name: redacted(values[name]) for name in ("error", "reason") if name in values}
         text = json.dumps(
             values,
             ensure_ascii=False,
             separators=(",", ":"),
             default=lambda each: each.as_json() if isinstance(each, WantedStatus) else dict(each),
         )
-        return text.encode(errors="replace")  # a message of an error may have characters that have no UTF-8
+        try:
+            return text.encode(errors="replace" if self.IS_MESSAGE else "strict")
+        except UnicodeEncodeError as error:
+            lone = text[: error.end].rpartition('"')[2]
+            raise ClusterError(f"a {self.WHAT} cannot have the text {lone!r}: it is not UTF-8") from error
 
     @classmethod
     def of_bytes(cls, data: bytes, **instead: Any) -> Self:
@@ -206,7 +216,6 @@ class Assignment(ClusterRecord):
 
     @property
     def start_time_secs(self) -> float:
-        """Since when the driver is assigned to its slot."""
         return self.executor_start_time_secs[self.DRIVER]
 
     @classmethod
@@ -262,7 +271,7 @@ class WorkerHeartbeat(ClusterRecord):
     `stats`: its statistics, as plain data in the shape of Storm UI's topology page; empty while it starts.
     """
 
-    WHAT = "heartbeat"
+    WHAT, IS_MESSAGE = "heartbeat", True
 
     time_secs: float
     uptime_secs: float
@@ -290,7 +299,7 @@ class WorkerHeartbeat(ClusterRecord):
 class ErrorInfo(ClusterRecord):
     """An error of a component: `/errors/{topology-id}/{component}/e{number}`, the last ten of each."""
 
-    WHAT = "error"
+    WHAT, IS_MESSAGE = "error", True
 
     time_secs: float
     error: str
@@ -310,7 +319,7 @@ class DriverDeath(ClusterRecord):
     `reason`: what is known of it.
     """
 
-    WHAT = "death"
+    WHAT, IS_MESSAGE = "death", True
     KEYS: ClassVar[Mapping[str, str]] = {name: name for name in ("time_secs", "start_time_secs", "ran_secs")}
 
     time_secs: float

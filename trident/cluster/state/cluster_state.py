@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 
@@ -17,85 +15,42 @@ _log = logging.getLogger(__name__)
 _JOIN_S = 5.0  # a callback may wait for what the closing thread holds
 
 
-class EventDispatcher:
-    """A queue of events, and the thread that delivers them. A callback may use the cluster state, and may close it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._callbacks: dict[str, Tell] = {}
-        self._events: SimpleQueue[NodeEvent | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="trident-cluster-events", daemon=True)
-        self._thread.start()
-
-    def register(self, callback: Tell) -> str:
-        """Call `callback` with every event from now on, in order, in one thread; returns an id for `unregister`."""
-        callback_id = uuid.uuid4().hex
-        with self._lock:
-            self._callbacks[callback_id] = callback
-        return callback_id
-
-    def unregister(self, callback_id: str) -> None:
-        """Tell the callback no more; harmless if it is not registered."""
-        with self._lock:
-            self._callbacks.pop(callback_id, None)
-
-    def put(self, event: NodeEvent) -> None:
-        """Deliver an event after all earlier ones."""
-        self._events.put(event)
-
-    def close(self) -> None:
-        """Tell what was queued, then end. In a callback, return at once."""
-        self._events.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_S)
-
-    def _run(self) -> None:
-        while (event := self._events.get()) is not None:
-            with self._lock:
-                callbacks = list(self._callbacks.values())
-            for callback in callbacks:
-                try:
-                    callback(event)
-                except Exception:  # noqa: BLE001  one that fails must not keep the others from their events
-                    _log.exception("a callback failed at %s", event)
-
-
 MAX_DATA_BYTES = 1_000_000  # ZooKeeper ends the connection of who sends more than 1,048,575 bytes, names included
 _AT_ONCE = 200  # nodes that are deleted together
 
-# What ZooKeeper refuses in names: among others all that UTF-16 writes as a pair, such as emoji.
-_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
-
-class ClusterState(EventDispatcher):
+class ClusterState:
     """A tree of nodes with data, and one session. Threads may share it; a forked child may not use it.
 
-    Paths begin with `/` and are below a root of whoever keeps them. Names are of any language (but without what UTF-16 writes
-    as a pair), data of at most 1,000,000 bytes. All methods raise `ClusterUnreachable` if no server answers within the
-    session's timeout; then it is not known whether a change was made. `watch`: the callbacks are told once when what was
-    returned may have changed.
+    Paths begin with `/` and are below a root of whoever keeps them; `node_at` escapes what names cannot have. Data has at most
+    1,000,000 bytes. All methods raise `ClusterUnreachable` if no server answers within the session's timeout; then it is not
+    known whether a change was made. `watch`: the callbacks are told once when what was returned may have changed. They are
+    told by one thread, may use the state, and may close it.
 
     `open_nodes`: opens what keeps them, which tells the events it is given a function for.
     """
 
     def __init__(self, open_nodes: Callable[[Tell], Nodes]) -> None:
-        super().__init__()
-        try:
-            self._nodes = open_nodes(self.put)
-        except BaseException:
-            super().close()
-            raise
+        self._callbacks: list[Tell] = []
+        self._events: SimpleQueue[NodeEvent | None] = SimpleQueue()
+        self._nodes = open_nodes(self._events.put)
+        self._thread = threading.Thread(target=self._tell, name="trident-cluster-events", daemon=True)
+        self._thread.start()
+
+    def register(self, callback: Tell) -> None:
+        """Call `callback` with every event from now on, in order."""
+        self._callbacks.append(callback)
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """Set a node that vanishes with this session; if it is of another session, it becomes one of this session."""
         while True:
-            node = self.get_node(checked_way(path))
+            node = self.get_node(path)
             if node is None:
                 done = self.create_ephemeral_node(path, data)
             elif node.owner == self._nodes.id:
-                done = self._nodes.change(Put(path, checked_data(path, data)), durable=False) is None
+                done = self._nodes.change(Put(path, _check_size(path, data)), durable=False) is None
             else:
-                new = Create(path, checked_data(path, data), ephemeral=True)
+                new = Create(path, _check_size(path, data), ephemeral=True)
                 refusal = self._nodes.change(Delete(path, node.version), new, durable=False)
                 if refusal == "not empty":
                     raise ClusterError(
@@ -107,14 +62,14 @@ class ClusterState(EventDispatcher):
 
     def create_ephemeral_node(self, path: str, data: bytes) -> bool:
         """Create such a node; False, and nothing is done, if there is a node at `path`."""
-        return self._create(Create(checked_way(path), checked_data(path, data), ephemeral=True), durable=False)
+        return self._create(Create(path, _check_size(path, data), ephemeral=True), durable=False)
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """Create a node whose name is `path` and a number of ten digits, which only grows; returns its path.
 
         The last number is the data of the node above; they begin again when that was deleted.
         """
-        checked_data(checked_way(f"{path}0"), data)
+        _check_size(path, data)
         parent = above(path)
         while True:
             node = self.get_node(parent)
@@ -132,7 +87,7 @@ class ClusterState(EventDispatcher):
 
     def set_data(self, path: str, data: bytes) -> None:
         """Set a node's data; a node that does not exist is created, persistent, and the nodes above it."""
-        put = Put(checked_way(path), checked_data(path, data))
+        put = Put(path, _check_size(path, data))
         while self._nodes.change(put, durable=False) == "missing":
             if self._create(Create(path, data), durable=False):
                 return
@@ -141,24 +96,20 @@ class ClusterState(EventDispatcher):
         """Set a node's data if it has this version; None: create it if there is none. Returns whether it was done."""
         if version is None:
             return self.create_all({path: data})
-        put = Put(checked_way(path), checked_data(path, data), version)
+        put = Put(path, _check_size(path, data), version)
         return version >= 0 and self._nodes.change(put) is None  # one below 0 is any version, to ZooKeeper
 
     def create_all(self, nodes: Mapping[str, bytes]) -> bool:
         """Create nodes, and those above them, all at once; False, and nothing is done, if one of them is there."""
-        return self._create(*(Create(checked_way(path), checked_data(path, data)) for path, data in nodes.items()))
+        return self._create(*(Create(path, _check_size(path, data)) for path, data in nodes.items()))
 
     def delete_all(self, paths: Sequence[str]) -> None:
         """Delete nodes that have none below, all at once; nothing is done if one of them is not there any more."""
-        self._nodes.change(*(Delete(checked_way(path)) for path in paths))
-
-    def compare_and_delete(self, path: str, version: int) -> bool:
-        """Delete a node that has none below it if it has this version. Returns whether it was done."""
-        return self._nodes.change(Delete(checked_way(path), version)) is None
+        self._nodes.change(*(Delete(path) for path in paths))
 
     def delete_node(self, path: str) -> None:
         """Delete a node and all below it; harmless if there is none."""
-        node = Delete(checked_way(path))
+        node = Delete(path)
         while self._nodes.change(node) == "not empty":  # what is created below meanwhile is found the next time
             below, level = list[str](), [path]
             while level:
@@ -181,16 +132,16 @@ class ClusterState(EventDispatcher):
 
     def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return, for each path, what `get_data` returns, in as few requests as can be."""
-        nodes = self._nodes.read([checked_path(path) for path in paths])
+        nodes = self._nodes.read(paths)
         return [None if node is None else node.data for node in nodes]
 
     def get_node(self, path: str, watch: bool = False) -> StoredNode | None:
         """Return a node's data, version and owner, None if there is no node."""
-        return self._nodes.read([checked_path(path)], watch)[0]
+        return self._nodes.read([path], watch)[0]
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
         """Return the names of the nodes below, sorted; none if there is no node."""
-        return self._nodes.names([checked_path(path)], watch)[0]
+        return self._nodes.names([path], watch)[0]
 
     def get_data_below(self, path: str) -> dict[str, bytes]:
         """Return the data of all nodes directly below, by name, in as few requests as can be."""
@@ -198,7 +149,7 @@ class ClusterState(EventDispatcher):
 
     def get_data_below_each(self, paths: Sequence[str]) -> dict[str, dict[str, bytes]]:
         """Return, for each path, what `get_data_below` returns, in as few requests as can be."""
-        found: dict[str, dict[str, bytes]] = {checked_path(path): {} for path in paths}
+        found: dict[str, dict[str, bytes]] = {path: {} for path in paths}
         names = zip(found, self._nodes.names(list(found)), strict=True)
         wanted = [(path, name) for path, below in names for name in below]
         nodes = self._nodes.read([f"{path.rstrip('/')}/{name}" for path, name in wanted])
@@ -211,7 +162,17 @@ class ClusterState(EventDispatcher):
         """End the session: its ephemeral nodes vanish at once. Harmless when it is closed, and in a forked child."""
         if self._nodes.is_ours:
             self._nodes.close()
-            super().close()
+            self._events.put(None)  # what was queued is told first
+            if threading.current_thread() is not self._thread:
+                self._thread.join(_JOIN_S)
+
+    def _tell(self) -> None:
+        while (event := self._events.get()) is not None:
+            for callback in list(self._callbacks):
+                try:
+                    callback(event)
+                except Exception:  # noqa: BLE001  one that fails must not keep the others from their events
+                    _log.exception("a callback failed at %s", event)
 
     def _create(self, *nodes: Create, durable: bool = True) -> bool:
         while (refusal := self._nodes.change(*nodes, durable=durable)) == "missing":
@@ -226,29 +187,7 @@ def _nothing_below(path: str) -> ClusterError:
     return ClusterError(f"the node {path!r} vanishes with a session; it cannot have nodes below it")
 
 
-def checked_path(path: str) -> str:
-    """Return the path of a node; what is none is an error. The root alone, `/`, is one."""
-    if path == "/":
-        return path
-    names = path.split("/")
-    if names[0] or len(names) < 2 or any(name in ("", ".", "..") for name in names[1:]):
-        raise ClusterError(
-            f"{path!r} is not the path of a node: a path begins with '/', and no name in it is empty, '.' or '..'"
-        )
-    refused = _REFUSED.search(path)
-    if refused:
-        raise ClusterError(f"the path {path!r} has the character {refused[0]!r}, which names of nodes cannot have")
-    return path
-
-
-def checked_way(path: str) -> str:
-    """Return the path of a node that may be written: not the root."""
-    if checked_path(path) == "/":
-        raise ClusterError("the root '/' cannot be written or deleted; name a node below it")
-    return path
-
-
-def checked_data(path: str, data: bytes) -> bytes:
+def _check_size(path: str, data: bytes) -> bytes:
     """Return the data of a node; too much is an error."""
     if len(data) > MAX_DATA_BYTES:
         raise ClusterError(f"{len(data):,} bytes are too many for the node {path!r}, which holds {MAX_DATA_BYTES:,}")

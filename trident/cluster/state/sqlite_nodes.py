@@ -106,7 +106,7 @@ class SqliteNodes:
 
     def read(self, paths: Sequence[str], watch: bool = False) -> list[StoredNode | None]:
         query = "SELECT path, data, version, session FROM node WHERE path IN"
-        return self._found(
+        return self._look(
             paths, watch, False, lambda: {path: StoredNode(*node) for path, *node in self._select(query, paths)}
         )
 
@@ -117,7 +117,7 @@ class SqliteNodes:
                 found[path].append(name)
             return {path: sorted(names) for path, names in found.items()}
 
-        return self._found(paths, watch, True, below)
+        return self._look(paths, watch, True, below)
 
     def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
         try:
@@ -180,7 +180,7 @@ class SqliteNodes:
                 db.execute("DELETE FROM node WHERE path = ?", (path,))
         return None
 
-    def _found(self, paths: Sequence[str], watch: bool, names: bool, find: Callable[[], dict[str, Any]]) -> list[Any]:
+    def _look(self, paths: Sequence[str], watch: bool, names: bool, find: Callable[[], dict[str, Any]]) -> list[Any]:
         if not watch:
             found = find()
         else:
@@ -221,7 +221,7 @@ class SqliteNodes:
                 is_suspended = False
 
     def _tell_changes(self) -> None:
-        with self._reader.single() as db:
+        with self._reader.reading(begin=None) as db:
             (version,) = db.execute("PRAGMA data_version").fetchone()  # of what other connections have changed
         if version == self._seen_version:
             return
@@ -273,17 +273,9 @@ class SqliteFile:
             self._db = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
         self._inode = _inode(path)
 
-    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """See the file as it is at one moment."""
-        return self._transaction("BEGIN")
-
     def writing(self, durable: bool) -> AbstractContextManager[sqlite3.Connection]:
         """Change the file, all or nothing. `durable`: it is on disk afterwards, whatever happens to the machine."""
-        return self._transaction("BEGIN IMMEDIATE", "FULL" if durable else "NORMAL")
-
-    def single(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Run one statement, which needs no transaction."""
-        return self._transaction(None)
+        return self.reading("BEGIN IMMEDIATE", "FULL" if durable else "NORMAL")
 
     @property
     def is_ours(self) -> bool:
@@ -299,10 +291,20 @@ class SqliteFile:
             self._db.close()
 
     @contextmanager
-    def _transaction(self, begin: str | None, synchronous: str | None = None) -> Iterator[sqlite3.Connection]:
-        self._check_process()  # first: a forked child has the lock as another thread left it
+    def reading(self, begin: str | None = "BEGIN", synchronous: str | None = None) -> Iterator[sqlite3.Connection]:
+        """See the file as it is at one moment. `begin`: None for one statement, which needs no transaction."""
+        if not self.is_ours:  # first: a forked child has the lock as another thread left it
+            raise ClusterError(
+                f"the state of the cluster in {self.path} was opened before this process was forked; open it again here"
+            )
         with self._lock, self._errors():
-            self._check()
+            if self._closed:
+                raise ClusterError(f"the state of the cluster in {self.path} is closed")
+            if _inode(self.path) != self._inode:
+                raise ClusterError(
+                    f"{self.path}, the state of the cluster, was removed or replaced while it was open; start this process "
+                    "again"
+                )
             if synchronous is not None:
                 self._db.execute(f"PRAGMA synchronous = {synchronous}")
             if begin is not None:
@@ -315,20 +317,6 @@ class SqliteFile:
                 if self._db.in_transaction:  # an error such as a full disk may have ended it
                     self._db.execute("ROLLBACK")
                 raise
-
-    def _check_process(self) -> None:
-        if not self.is_ours:
-            raise ClusterError(
-                f"the state of the cluster in {self.path} was opened before this process was forked; open it again here"
-            )
-
-    def _check(self) -> None:
-        if self._closed:
-            raise ClusterError(f"the state of the cluster in {self.path} is closed")
-        if _inode(self.path) != self._inode:
-            raise ClusterError(
-                f"{self.path}, the state of the cluster, was removed or replaced while it was open; start this process again"
-            )
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -369,7 +357,7 @@ def _in_wal_mode(file: SqliteFile, deadline: float) -> None:
     """Let readers go on while one writes. SQLite does not wait here for another process that does the same."""
     while True:
         try:
-            with file.single() as db:
+            with file.reading(begin=None) as db:
                 db.execute("PRAGMA journal_mode = WAL")
                 return
         except ClusterUnreachable:

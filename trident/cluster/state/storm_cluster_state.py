@@ -24,7 +24,8 @@ from trident.cluster.state.cluster_records import (
     WorkerHeartbeat,
 )
 from trident.cluster.state.cluster_state import ClusterState, above
-from trident.cluster_errors import ClusterError
+from trident.cluster_errors import ClusterError, NoSuchTopology
+from trident.redaction import redacted
 
 _ASSIGNMENTS, _STORMS, _SUPERVISORS = "/assignments", "/storms", "/supervisors"
 _WORKERBEATS, _ERRORS, _DEATHS, _NAMES = "/workerbeats", "/errors", "/deaths", "/names"
@@ -55,11 +56,9 @@ class StormClusterState:
     # ---- assignments -------------------------------------------------------------------------------------------------
 
     def assignments(self, watch: bool = False) -> list[str]:
-        """Return the ids of the topologies that are assigned."""
         return self._children(_ASSIGNMENTS, watch)
 
     def assignment_info(self, storm_id: str, watch: bool = False) -> Assignment | None:
-        """Return where a topology runs, None if it is not assigned."""
         return self._record(Assignment, node_at(_ASSIGNMENTS, storm_id), watch)
 
     def all_assignments(self) -> dict[str, Assignment]:
@@ -81,17 +80,14 @@ class StormClusterState:
         return None if leader is None else json.loads(leader)
 
     def nimbuses(self) -> list[dict[str, Any]]:
-        """Return what every Nimbus says about itself, including the leader."""
         return [json.loads(data) for _, data in sorted(self.state.get_data_below(NIMBUSES).items())]
 
     # ---- topologies ---------------------------------------------------------------------------------------------------
 
     def active_storms(self) -> list[str]:
-        """Return the ids of all topologies that were submitted and not removed."""
         return self._children(_STORMS)
 
     def storm_base(self, storm_id: str, watch: bool = False) -> StormBase | None:
-        """Return a topology's record, None if there is none."""
         return self._record(StormBase, node_at(_STORMS, storm_id), watch)
 
     def all_bases(self, watch: bool = False) -> dict[str, StormBase]:
@@ -100,24 +96,31 @@ class StormClusterState:
             self._children(_STORMS, watch)
         return self._records(StormBase, _STORMS)
 
+    def find_storm(self, topology: str) -> tuple[str, StormBase]:
+        """Return the id and the record of a topology, by its id or its name; of several of one name, the one that does not end.
+
+        Raises `NoSuchTopology`: there is none; the message names those that there are.
+        """
+        bases = self.all_bases()
+        if topology in bases:
+            return topology, bases[topology]
+        matches = [(storm_id, base) for storm_id, base in bases.items() if base.storm_name == topology]
+        if not matches:
+            names = ", ".join(sorted(base.storm_name for base in bases.values())) or "none"
+            raise NoSuchTopology(f"there is no topology {topology!r} in this cluster; its topologies are: {names}")
+        return max(matches, key=lambda each: (each[1].status.kind != "killed", each[1].launch_time_secs))
+
     def activate_storm(self, storm_id: str, storm_base: StormBase) -> bool:
         """Add a topology under its name; False, and nothing is done, if there is one of this name or id."""
         name, record = node_at(_NAMES, storm_base.storm_name), node_at(_STORMS, storm_id)
-        node = self.state.get_node(name)
-        if node is not None and not node.data:  # earlier releases gave a name back so
-            self.state.compare_and_delete(name, node.version)
         return self.state.create_all({name: storm_id.encode(), record: storm_base.to_bytes()})
 
     def storm_of_name(self, name: str) -> str | None:
-        """Return the id of the topology that has a name, None if it is free."""
         path = node_at(_NAMES, name)
         data = self.state.get_data(path)
-        if not data or not data.startswith(b"{"):
-            return data.decode() if data else None
-        try:  # earlier releases kept the record with which it was submitted beside the id
-            return str(json.loads(data)["id"])
-        except (ValueError, KeyError) as error:
-            raise ClusterError(f"{path} cannot be read ({error!r}); was it written by another program?") from error
+        if data is not None and (not data or data.startswith(b"{")):
+            raise ClusterError(f"{path} is of another version of the software; use the version that wrote it")
+        return None if data is None else data.decode()
 
     def update_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> StormBase | None:
         """Replace a topology's record by `change` of it, even while others change it; None if there is no such topology."""
@@ -144,7 +147,6 @@ class StormClusterState:
         return self._children(_SUPERVISORS, watch)
 
     def supervisor_info(self, supervisor_id: str) -> SupervisorInfo | None:
-        """Return what a supervisor says about itself, None if it is not there."""
         return self._record(SupervisorInfo, node_at(_SUPERVISORS, supervisor_id))
 
     def all_supervisor_info(self) -> dict[str, SupervisorInfo]:
@@ -157,7 +159,6 @@ class StormClusterState:
     # ---- heartbeats -----------------------------------------------------------------------------------------------------
 
     def get_worker_heartbeat(self, storm_id: str, node: str, port: int) -> WorkerHeartbeat | None:
-        """Return the last heartbeat of a topology from a slot, None if there was none."""
         return self._record(WorkerHeartbeat, _beat(storm_id, node, port))
 
     def heartbeats_at(self, slots: Mapping[str, NodePort]) -> dict[str, WorkerHeartbeat]:
@@ -184,15 +185,12 @@ class StormClusterState:
         return {paths[path]: _read_all(WorkerHeartbeat, path, below) for path, below in beats.items()}
 
     def setup_heartbeats(self, storm_id: str) -> None:
-        """Make room for the heartbeats of a topology."""
         self.state.mkdirs(node_at(_WORKERBEATS, storm_id))
 
     def heartbeat_storms(self) -> list[str]:
-        """Return the ids of the topologies that have room for heartbeats."""
         return self._children(_WORKERBEATS)
 
     def worker_heartbeat(self, storm_id: str, node: str, port: int, info: WorkerHeartbeat) -> None:
-        """Tell that the driver of a topology in a slot is well."""
         self.state.set_data(_beat(storm_id, node, port), info.to_bytes())
 
     def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:
@@ -202,7 +200,7 @@ class StormClusterState:
 
     def report_error(self, storm_id: str, component: str, error: ErrorInfo) -> None:
         """Add an error of a component; the oldest ones beyond ten are removed, and what is beyond 50,000 characters."""
-        cut = replace(error, error=error.error[:_MAX_ERROR])
+        cut = replace(error, error=_cut(error.error))
         self._add(f"{node_at(_ERRORS, storm_id, component)}/e", cut, _ERRORS_KEPT)
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
@@ -210,7 +208,6 @@ class StormClusterState:
         return _newest_first(self._records(ErrorInfo, node_at(_ERRORS, storm_id, component)))
 
     def all_errors(self, storm_id: str) -> dict[str, list[ErrorInfo]]:
-        """Return the last errors of a topology by component."""
         parent = node_at(_ERRORS, storm_id)
         paths = {f"{parent}/{name}": text_of(name) for name in self.state.get_children(parent)}
         errors = self.state.get_data_below_each(list(paths))
@@ -219,8 +216,8 @@ class StormClusterState:
     # ---- deaths of drivers ------------------------------------------------------------------------------------------------
 
     def report_death(self, storm_id: str, death: DriverDeath) -> None:
-        """Add a death; the oldest ones beyond a hundred are removed."""
-        self._add(f"{node_at(_DEATHS, storm_id)}/d", death, _DEATHS_KEPT)
+        """Add a death; the oldest ones beyond a hundred are removed, and what is beyond 50,000 characters of a reason."""
+        self._add(f"{node_at(_DEATHS, storm_id)}/d", replace(death, reason=_cut(death.reason)), _DEATHS_KEPT)
 
     def all_deaths(self) -> dict[str, list[DriverDeath]]:
         """Return the deaths by topology, oldest first; what cannot be read must not keep Nimbus from the other topologies."""
@@ -230,7 +227,9 @@ class StormClusterState:
             deaths = found[paths[path]] = []
             for data in below.values():
                 with suppress(ClusterError):
-                    deaths.append(DriverDeath.of_bytes(data))
+                    death = DriverDeath.of_bytes(data)
+                    if death not in deaths[-1:]:  # else it was reported again, because an answer was lost
+                        deaths.append(death)
         return found
 
     # ---- the session --------------------------------------------------------------------------------------------------
@@ -274,12 +273,18 @@ def _beat(storm_id: str, node: str, port: int) -> str:
     return node_at(_WORKERBEATS, storm_id, f"{node}-{port}")
 
 
+def _cut(text: str) -> str:
+    return redacted(text[: 2 * _MAX_ERROR])[:_MAX_ERROR]  # before it is cut: half a secret is not known as one
+
+
 def node_at(root: str, *texts: str) -> str:
     """Return the path of a node below `root`: one name for each text, whatever characters it has."""
     # `.` and `..` are no names, and are not escaped in addresses.
-    names = (text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="") for text in texts)
+    names = (
+        text.replace(".", "%2E") if text in (".", "..") else quote(text, "", errors="surrogateescape") for text in texts
+    )
     return "/".join((root, *names))
 
 
 def text_of(name: str) -> str:
-    return unquote(name)
+    return unquote(name, errors="surrogateescape")

@@ -8,7 +8,7 @@ file, a line of JSON each; where to die is in the environment variable `TRIDENT_
 `folder`       the copy that the job runs in: its checkpoints must be in it, and lines of code in it are counted
 `parent`       `[descriptor, inode]` of a pipe that ends when `trident crashtest` ends; the job ends with it
 `measure`      whether to tell which lines each call of a function runs
-`kill`         where to die, see `KillPoint` in `trident/crashtest/kill_points.py`; null: nowhere
+`kill`         where to die, see `KillPoint` in `trident/crashtest/job_run.py`; null: nowhere
 =============  ============================================================================================================
 """
 
@@ -110,7 +110,7 @@ class _Watched:
         counted = _Lines(test, self._file, kill["line"] if moment == "line" else None, self._name, batch_id)
         begun = time.monotonic()
         try:
-            with self._timed(kill), counted if test.measures or moment == "line" else contextlib.nullcontext():
+            with self._kill_timer(kill), counted if test.measures or moment == "line" else contextlib.nullcontext():
                 answer = self._function(batch, batch_id)
         except BaseException:
             test.tell("failed")
@@ -143,7 +143,7 @@ class _Watched:
         return {**asked, **sooner, "batch": batch_id}
 
     @contextlib.contextmanager
-    def _timed(self, kill: dict[str, Any]) -> Iterator[None]:
+    def _kill_timer(self, kill: dict[str, Any]) -> Iterator[None]:
         if kill.get("moment") != "time":
             yield
             return
@@ -230,7 +230,7 @@ def _wrap_writer(test: _Test, writer: Any) -> None:
         self.__dict__["trident_function"] = watched
         return for_each_batch(self, watched)
 
-    def started(self: Any, *words: Any, **given: Any) -> Any:
+    def begin(self: Any, *words: Any, **given: Any) -> Any:
         note(self, given)
         watched = self.__dict__.get("trident_function")
         if watched is not None:
@@ -239,7 +239,7 @@ def _wrap_writer(test: _Test, writer: Any) -> None:
             test.tell("started", query=watched.query, checkpoint=watched.checkpoint)
         return start(self, *words, **given)
 
-    writer.option, writer.options, writer.foreachBatch, writer.start = with_option, with_options, with_function, started
+    writer.option, writer.options, writer.foreachBatch, writer.start = with_option, with_options, with_function, begin
 
 
 def _checkpoint(test: _Test, given: str | None, query: str | None) -> str:
@@ -307,12 +307,10 @@ class _Loader:
         self._loader, self._test = loader, test
 
     def create_module(self, spec: Any) -> ModuleType | None:
-        """Make the module as its own loader makes it."""
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module's code."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import COLLECTOR_PAUSE, concatenated, one_array, schema_of, strict_cast
+from trident.arrow import COLLECTOR_PAUSE, one_array, one_table, schema_of, strict_cast
 from trident.channel import DaemonPool
+from trident.counts import NO_KEYS, KeyCounts, add_counts, add_keys, counting, counting_keys
 from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
-from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment, Plan
 from trident.planner.plan import most_kept
 from trident.runtime.commit.entries import Entries, check_one_writer, inputs_kept, inputs_of, marks_of, merging_columns
@@ -33,7 +33,6 @@ from trident.runtime.steps.failures import DEFAULT_BOUNDS, Bounds, StepFailed, T
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, typed_columns
 from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Share, moment_of, rows_by_partition, shares_of
-from trident.state.key_counts import NO_KEYS, KeyCounts, add_keys, counting_keys
 from trident.state.kinds import LaterWrite
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid
@@ -114,7 +113,7 @@ class PartitionCommit:
         table, values = given.table, None
         if table is None:
             values = self._new_values(self._rows(given) if given.keys or not given.removed else [])
-        elif (column := self._combined(table, given.merging)) is None:
+        elif (column := self._combine_columns(table, given.merging)) is None:
             assert self.node.aggregation is not None, self.node
             pieces = given.pieces()
             once = len(pieces) > 1
@@ -130,7 +129,7 @@ class PartitionCommit:
             self.state.multi_remove(given.removed)
         return values
 
-    def _combined(self, table: pa.Table, merging: Merging | None) -> Any | None:
+    def _combine_columns(self, table: pa.Table, merging: Merging | None) -> Any | None:
         """Update the state by columns; return the column of new values, None (and nothing is written) if it takes rows only."""
         if merging is None:
             return None
@@ -162,16 +161,16 @@ class PartitionCommit:
             updaters = CombinerUpdates(aggregator.combine, given.given, combining(aggregator), native)
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given.given]
-        if aggregation.grouped:
+        if aggregation.group.names:
             values = (state.multi_update_once if once else state.multi_update)(given.keys, updaters)
             rows = [(*key, value) for key, value in zip(given.keys, values, strict=True)]
         else:
             rows = [(state.update(updaters[0]),)]
-        if rows and aggregation.output.types[0] and not native:
-            group, width = aggregation.group, len(aggregation.group)
+        if rows and aggregation.outputs.types[0] and not native:
+            group, width = aggregation.group, len(aggregation.group.names)
             typed_columns(  # raises if user code made a value that the declared type does not have
                 node.id,
-                aggregation.output,
+                aggregation.outputs,
                 [[row[-1] for row in rows]],
                 lambda at: TridentTuple(group, rows[at][:width]) if width else None,
             )
@@ -227,7 +226,7 @@ def answers_of(
         snapshot = Snapshot(int(txids[0]), txids[0].winners.with_winner(int(txids[0]), txids[0].attempt))
     view = StateView.for_query(states, lambda: snapshot, asked)
     return {
-        partition: apply_query(node.id, node, concatenated(rows), view, on_error)
+        partition: apply_query(node.id, node, one_table(rows), view, on_error)
         for partition, rows in sorted(tables.items())
     }
 
@@ -426,7 +425,7 @@ class BatchCommit:
         if not (rows or arrived or fragment.blocking):
             return
         if partitions > 1 and not _depends_on_partitions(fragment):
-            rows, partitions = {0: concatenated(rows.values())} if rows else {}, 1
+            rows, partitions = {0: one_table(rows.values())} if rows else {}, 1
         given = {at: [table] for at, table in rows.items() if table.num_rows}
         self._on_error.partitions = partitions
         for partition in range(partitions):

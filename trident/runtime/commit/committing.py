@@ -23,10 +23,11 @@ import pyarrow as pa
 
 from trident.arrow import COLLECTOR_PAUSE
 from trident.channel import DaemonPool
+from trident.counts import counting_keys
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.planner import Plan
-from trident.planner.placing import place
+from trident.planner.plan import place
 from trident.runtime.commit.committer import (
     Committer,
     PartitionCommit,
@@ -44,9 +45,8 @@ from trident.runtime.steps.failures import Bounds, Failure, StepFailed, failing_
 from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
-from trident.state.key_counts import counting_keys
-from trident.state.loss_warnings import suppress_warnings
-from trident.state.sentinel import check_partition
+from trident.state.backing_map import leave_warnings
+from trident.state.sentinel import check_partitions
 from trident.state.txid import Txid
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class CommittingProgram(WorkerProgram):
         from pyspark import TaskContext
 
         if TaskContext.get() is not None:
-            suppress_warnings()
+            leave_warnings()
         self._open = WorkerStates(program.topology, program.committed, program.settings)
 
     def gather(
@@ -140,7 +140,7 @@ class CommittingProgram(WorkerProgram):
             _refuse_second_run(entry, self.program.speculates)
         try:
             with COLLECTOR_PAUSE:
-                values = self._committed(node, partition, arrived, run, order, output)
+                values = self._commit_partition(node, partition, arrived, run, order, output)
         except StepFailed as error:
             if isinstance(error.__cause__, FencedError):
                 output.fenced = error.__cause__.args
@@ -148,7 +148,7 @@ class CommittingProgram(WorkerProgram):
         if values is not None:
             yield values
 
-    def _committed(
+    def _commit_partition(
         self,
         node: PersistNode,
         partition: int,
@@ -159,11 +159,11 @@ class CommittingProgram(WorkerProgram):
     ) -> pa.Table | None:
         """Commit one partition; return the new values if a step reads them, or what a window or a join over time gives."""
         name, aggregation, partitions = node.state, node.aggregation, self.program.exchanges[node.id].partitions or 1
-        if aggregation is not None and not aggregation.grouped and partition != partition_of_total(partitions):
+        if aggregation is not None and not aggregation.group.names and partition != partition_of_total(partitions):
             return None  # the one value is elsewhere
         with failing_at(node.id):
-            state = self._open.opened(name, partition, partitions)
-        given, stages = _given(node, state, partition, partitions, arrived, run, order), state.offers("stage")
+            state = self._open.partition_state(name, partition, partitions)
+        given, stages = _gather_updates(node, state, partition, partitions, arrived, run, order), state.offers("stage")
         if given is None and stages:
             return None  # what a task has staged counts only once the driver knows of it
         fragment, txid = self.program.fragments[node.id], order.txids[name][partition].of_run(secrets.token_hex(8))
@@ -198,14 +198,14 @@ class CommittingProgram(WorkerProgram):
         yield from answers_of(node, asked, readers, txids, {0: tables}, run.on_error).values()
         for partition, reader in readers.opened.items():
             txid = txids[partition]
-            check_partition(node.state, partition, reader, txid, lambda at=txid: at)  # type: ignore[misc]
+            check_partitions(node.state, [reader], lambda at=txid: [at], first=partition)  # type: ignore[misc]
 
     def cleanup(self) -> None:
         super().cleanup()
         self._open.close()
 
 
-def _given(
+def _gather_updates(
     node: PersistNode,
     state: Any,
     partition: int,
@@ -226,7 +226,7 @@ class WorkerStates:
     """The state partitions that a worker process holds open: opened when first needed, and reused by later batches.
 
     Spark pins no partition to a process. So a process may hold a partition that another one has committed since; what a state
-    remembers across commits counts only if its own commit was the last one (`trident/state/wrappers/cached.py`).
+    remembers across commits counts only if its own commit was the last one (`trident/state/cached.py`).
 
     For the same reason each process would hold each partition after a while, with a connection of its own in most stores. So
     before each task those are closed that no task has used for a while, and of the others all but the latest.
@@ -242,7 +242,7 @@ class WorkerStates:
         self._topology, self._states, self._settings, self._idle_s = topology, states, settings, idle_s
         self._open: dict[_Place, tuple[Any, float]] = {}  # with the time of the last use, the latest last
 
-    def opened(self, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
+    def partition_state(self, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
         """Return the state that commits a partition, or one that only reads it."""
         place = name, partition, read_only
         state, _ = self._open.pop(place, (None, 0.0))
@@ -286,7 +286,7 @@ class _Readers:
         if at >= self._partitions:
             raise IndexError(at)
         if at not in self.opened:
-            self.opened[at] = self._states.opened(self._name, at, self._partitions, read_only=True)
+            self.opened[at] = self._states.partition_state(self._name, at, self._partitions, read_only=True)
         return self.opened[at]
 
 

@@ -29,6 +29,7 @@ from trident.runtime.steps.failures import Failure, LeftOut
 from trident.servers.local_processes import make_directory, write_whole
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
+from trident.state.encoding.equal_keys import canonical
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class DeadLetters:
                 break
         return found[max(0, len(found) - most) :]
 
-    def named(self, log: LogState, names: Sequence[str]) -> list[DeadLetter]:
+    def waiting_letters(self, log: LogState, names: Sequence[str]) -> list[DeadLetter]:
         """Return the letters with these ids that wait, and those that wait of batches that are named.
 
         Raises `ValueError`: there is none of that name, or it does not wait.
@@ -176,18 +177,20 @@ class DeadLetters:
     def as_put_back(self, log: LogState, txid: int) -> dict[int, DeadLetter]:
         """Return the letters of a batch by number, with the values that they are put back with."""
         letters = self.of_batch(log, txid)
-        edited = _read(self._edited(log, txid)) if letters else []
+        edited = _read(self._edited_path(log, txid)) if letters else []
         return {letter.number: letter for letter in (*letters, *edited)}
 
     def edit(self, log: LogState, txid: int, letters: Mapping[int, DeadLetter]) -> None:
         """Note, durably, with which values letters of a batch are about to be put back: their own, or others."""
         own = {letter.number: letter for letter in self.of_batch(log, txid)}
-        before = {letter.number: letter for letter in _read(self._edited(log, txid))}
+        before = {letter.number: letter for letter in _read(self._edited_path(log, txid))}
         after = {number: letter for number, letter in {**before, **letters}.items() if letter != own.get(number)}
         if after != before:
-            write_whole(self._edited(log, txid), "".join(after[number].to_line() + "\n" for number in sorted(after)))
+            write_whole(
+                self._edited_path(log, txid), "".join(after[number].to_line() + "\n" for number in sorted(after))
+            )
 
-    def _edited(self, log: LogState, txid: int) -> Path:
+    def _edited_path(self, log: LogState, txid: int) -> Path:
         return self._path(txid, log.winners.winner(txid) or 0, log.incarnation).with_suffix(".edited")
 
     # ---- forgetting --------------------------------------------------------------------------------------------------
@@ -196,20 +199,30 @@ class DeadLetters:
         """Remove the letters, of whatever attempt, whose tuple or error names a key; return how many.
 
         A letter names a key if it has each of its parts: a text as a word of any text, another value as itself.
+        Raises `LogError`: a file cannot be read, so it may name a key; the others name none any more.
         """
-        removed = 0
+        removed, unread = 0, list[LogError]()
         for path in sorted([*self.folder.glob("*.jsonl"), *self.folder.glob("*.edited")]):
-            letters = _read(path)
+            try:
+                letters = _read(path)
+            except LogError as error:
+                unread.append(error)
+                continue
             kept = [letter for letter in letters if not any(_names(letter, key) for key in keys)]
             if len(kept) < len(letters):
                 write_whole(path, "".join(letter.to_line() + "\n" for letter in kept))
                 removed += len(letters) - len(kept) if path.suffix == ".jsonl" else 0
+        self._forget_requests(keys)
+        if unread:
+            raise unread[0]
+        return removed
+
+    def _forget_requests(self, keys: Sequence[tuple[Any, ...]]) -> None:
         for path in sorted((self.folder / _REQUESTS).glob("*.json")):
             with suppress(*_UNREADABLE):  # it is none
                 edited = [DeadLetter.of_line(line) for line in json.loads(path.read_text(encoding="utf-8"))["edited"]]
                 if any(_names(letter, key) for letter in edited for key in keys):
                     path.unlink()
-        return removed
 
     # ---- asking for them back ---------------------------------------------------------------------------------------
 
@@ -300,21 +313,21 @@ def _read(path: Path) -> list[DeadLetter]:
 
 def _names(letter: DeadLetter, key: Sequence[Any]) -> bool:
     failure = letter.failure
-    texts = [failure.row or "", failure.cause, failure.details or ""]
-    values = [*_leaves(letter.left_out.values), *texts]
+    values = [*_leaves(letter.left_out.values), *filter(None, (failure.row, failure.cause, failure.details))]
     return all(any(_is_in(part, value) for value in values) for part in key)
 
 
 def _is_in(part: Any, value: Any) -> bool:
     if isinstance(part, str) and isinstance(value, str) and part:
         return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", value) is not None
-    return type(part) is type(value) and bool(part == value)
+    return type(part) is type(value) and canonical(part) in (canonical(value),)  # all NaN are one object there
 
 
 def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         yield from (leaf for each in value.values() for leaf in _leaves(each))
     elif isinstance(value, list | tuple | set):
+        yield value  # a tuple may be a key
         yield from (leaf for each in value for leaf in _leaves(each))
     else:
         yield value

@@ -19,7 +19,7 @@ from trident.errors import KeyConflictError, StateError
 from trident.graph import Aggregation, PersistNode
 from trident.naming import shown
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.steps.aggregates import Merging, is_plain_key, merge_partials, merged, merging_function, rows_of
+from trident.runtime.steps.aggregates import Merging, is_plain_key, merge_all, merge_partials, merging_function, rows_of
 from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of, without_removed
 from trident.runtime.steps.rows import tuples_of
@@ -84,7 +84,7 @@ def _updates_of(
     if entries.table is not None:
         assert node.aggregation is not None, node
         entries = Entries(*rows_of(entries.table, node.aggregation))
-    if node.aggregation is not None and not node.aggregation.grouped:
+    if node.aggregation is not None and not node.aggregation.group.names:
         return {partition_of_total(partitions): entries} if len(entries) else {}
     keys, given = entries.keys, entries.given
     places = partitions_of([tuple(key) for key in keys], partitions)
@@ -111,10 +111,10 @@ def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None)
     if not aggregation.combines:
         return _grouped_rows(aggregation, tables)
     is_many = sum(table.num_rows for table in tables) > PIECE
-    if (columns is not None or is_many) and (table := merged(aggregation, tables)) is not None:
+    if (columns is not None or is_many) and (table := merge_all(aggregation, tables)) is not None:
         return Entries(table=table, merging=columns)
     keys, values = merge_partials(aggregation, tables)
-    if keys or aggregation.grouped:
+    if keys or aggregation.group.names:
         return Entries(keys, values)
     zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
     return Entries() if zero is None else Entries([()], [zero])
@@ -134,9 +134,9 @@ def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> M
 
     They do not if Python and Arrow differ on which keys or numbers are equal, or if keys go to several partitions.
     """
-    if aggregation is None or not (aggregation.grouped and aggregation.combines):
+    if aggregation is None or not (aggregation.group.names and aggregation.combines):
         return None
-    value = schema_of(aggregation.output).types[0]
+    value = schema_of(aggregation.outputs).types[0]
     numbers = [field.type for field in value] if pa.types.is_struct(value) else [value]
     fit = all(map(is_plain_key, aggregation.group.types)) and {pa.int64(), pa.float64()}.issuperset(numbers)
     fit = fit and len(states) == 1 and states[0].facts.keeps_columns
@@ -167,10 +167,10 @@ def check_one_writer(state: str, written: Mapping[int, Sequence[bytes]], txid: i
         for mark in marks:
             other = writers.setdefault(mark, partition)
             if other != partition:
-                raise KeyConflictError(state, _shown(mark), other, partition, int(txid))
+                raise KeyConflictError(state, _key_text(mark), other, partition, int(txid))
 
 
-def _shown(mark: bytes) -> str:
+def _key_text(mark: bytes) -> str:
     try:
         return f"the key {shown(tuple(decode(mark)))}"
     except (StateError, TypeError):

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from trident.arrow import rows_without_columns, schema_of
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import LETTERS, DiscardRecord, Ranges, numbers_of, ranges_of, with_letters
 from trident.errors import LogError
 from trident.fields import Fields
@@ -68,7 +68,7 @@ class Replays:
         self._discard(log, requests)
         chosen: dict[int, dict[int, DeadLetter]] = {}
         count = size = 0
-        for letter in self._asked(log.state, [request for request in requests if request.reason is None]):
+        for letter in self._requested_letters(log.state, [request for request in requests if request.reason is None]):
             if letter.number in chosen.get(letter.txid, ()):
                 continue
             count, size = count + 1, size + letter.size
@@ -82,7 +82,7 @@ class Replays:
 
     def _discard(self, log: TransactionLog, requests: Sequence[Request]) -> None:
         for request in requests:
-            if request.reason is not None and (given_up := [*self._asked(log.state, [request])]):
+            if request.reason is not None and (given_up := [*self._requested_letters(log.state, [request])]):
                 log.append(DiscardRecord(ranges_by_batch(given_up), request.reason))
 
     def _fix_values(self, log: LogState, chosen: Mapping[int, Mapping[int, DeadLetter]]) -> bool:
@@ -97,7 +97,7 @@ class Replays:
             return False
         return True
 
-    def _asked(self, log: LogState, requests: Sequence[Request]) -> Iterator[DeadLetter]:
+    def _requested_letters(self, log: LogState, requests: Sequence[Request]) -> Iterator[DeadLetter]:
         """Iterate over the requested letters that no batch puts back yet; a request that is fulfilled is removed."""
         taken: Ranges = log.put_back
         for definitions in log.definitions.values():  # of batches in flight
@@ -128,7 +128,7 @@ class Replays:
 
     def size_of(self, definition: Ranges, log: LogState) -> int:
         """Return about how many bytes the letters of a batch have; `LogError` if they cannot be read."""
-        return sum(letter.size for letter in self._named(definition, log))
+        return sum(letter.size for letter in self._read_letters(definition, log))
 
     def parts(self, definition: Ranges, log: LogState, program: Program) -> Iterator[tuple[str, PutBack]]:
         """Cut a batch's letters into parts, by the fragment where they come in.
@@ -136,7 +136,7 @@ class Replays:
         Raises `LogError`: the file of a letter cannot be read.
         """
         by_place: dict[_Place, list[DeadLetter]] = {}
-        for letter in self._named(definition, log):
+        for letter in self._read_letters(definition, log):
             left_out = letter.left_out
             at = left_out.entry, letter.failure.step, left_out.port, left_out.partition, left_out.partitions
             by_place.setdefault(_Place(*at), []).append(letter)
@@ -152,13 +152,13 @@ class Replays:
                 raise LogError(f"of {len(letters)} dead letters at {place} only {part.count} were put back")
             yield place.entry, part
 
-    def _named(self, definition: Ranges, log: LogState) -> Iterator[DeadLetter]:
+    def _read_letters(self, definition: Ranges, log: LogState) -> Iterator[DeadLetter]:
         for txid, ranges in definition.items():
             letters = self._letters.as_put_back(log, txid)
             for number in numbers_of(ranges):
-                yield letters.get(number) or self._gone(txid, number)
+                yield letters.get(number) or self._missing_letter(txid, number)
 
-    def _gone(self, txid: int, number: int) -> DeadLetter:
+    def _missing_letter(self, txid: int, number: int) -> DeadLetter:
         """Return a stand-in for a letter whose file is gone: it has no place, so it fails and the error names it."""
         name, folder = f"{txid}-{number}", self._letters.folder
         cause = f"dead letter {name} is to be put back, but it is no longer in {folder}; restore its file"

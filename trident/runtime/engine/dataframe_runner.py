@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pyarrow as pa
 
-from trident.runtime.engine.runners import InProcessRunner, Runner, pickled, tag_of
+from trident.runtime.engine.runners import InProcessRunner, Runner, pickle_program, tag_of
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import Job, Routes, Sent, gathered, routes_of, run_level_task, run_parts_task, skips
+from trident.runtime.engine.tasks import Job, Routes, Sent, merge_sent, routes_of, run_level_task, run_parts_task, skips
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
 from trident.runtime.steps.failures import StepFailed, failure_of, in_lists
 from trident.spark.job_errors import QueryStopped, said_as_failure
@@ -71,7 +71,7 @@ class DataFrameRunner(Runner):
         self.parallelism = parallelism
         self.program = program.of_width(parallelism)
         self._session, self._stop = session, stop
-        self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
+        self._id, self._pickled = uuid.uuid4().hex, pickle_program(self.program)
         self._empty: InProcessRunner | None = None
         # Batch after batch has the same columns.
         self._columns_of = lru_cache(maxsize=8)(self._columns)
@@ -83,9 +83,9 @@ class DataFrameRunner(Runner):
         routes = self._routes_of(skips(parts, order))
         others = [part for part in parts if not isinstance(part[1], QueryRows)]
         try:
-            with self._tagged(order.attempt), said_as_failure():
+            with self._job_tag(order.attempt), said_as_failure():
                 first = self._first_stage(job, routes, parts, others)
-                items = [] if first is None else self._collected(job, routes, first)
+                items = [] if first is None else self._run_stages(job, routes, first)
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
         except QueryStopped as stopped:
@@ -93,12 +93,11 @@ class DataFrameRunner(Runner):
                 raise
             return TaskOutput(failure=failure_of("spark", Exception(f"interrupted: {stopped.__cause__}")))
         if items:
-            return gathered(items)
+            return merge_sent(items)
         return self._without_tasks().process(others, order)  # Spark starts no task where it sees no rows
 
     @contextmanager
-    def _tagged(self, attempt: TransactionAttempt) -> Iterator[None]:
-        """Tag what this thread evaluates, so that it can be interrupted."""
+    def _job_tag(self, attempt: TransactionAttempt) -> Iterator[None]:
         if self._session is not None:
             self._session.addTag(tag_of(self._id, attempt))
         try:
@@ -129,11 +128,10 @@ class DataFrameRunner(Runner):
         casts = (cast_of(there[name], fields.type_of(name)) for name in fields.names)
         return [f"{one} AS c{at}" for at, one in enumerate(casts)]
 
-    def _collected(self, job: Job, routes: Routes, rows: DataFrame) -> list[bytes | Sent]:
-        """Add a stage for each level of exchanges, and run all of it."""
+    def _run_stages(self, job: Job, routes: Routes, rows: DataFrame) -> list[bytes | Sent]:
         for stage, level in enumerate(routes.levels, 1):
             rows = rows.repartition(len(level), "at").mapInArrow(partial(_level_task, job, routes, stage), _SCHEMA)
-        return [pickle.loads(item) for item in _evaluated(rows).column("item").to_pylist()]
+        return [pickle.loads(item) for item in _collect_arrow(rows).column("item").to_pylist()]
 
     def _without_tasks(self) -> Runner:
         if self._empty is None:  # a copy: the objects of the plan may be prepared where states are committed
@@ -145,14 +143,13 @@ class DataFrameRunner(Runner):
             self._session.interruptTag(tag_of(self._id, attempt))
 
     def close(self) -> None:
-        """End the operations of this process, and the session."""
         if self._empty is not None:
             self._empty.close()
         if self._stop is not None:
             self._stop()
 
 
-def _evaluated(df: DataFrame) -> pa.Table:
+def _collect_arrow(df: DataFrame) -> pa.Table:
     if not hasattr(df, "toArrow"):  # PySpark 3.5
         collected: Any = df
         batches = collected._collect_as_arrow()  # noqa: SLF001
@@ -177,14 +174,13 @@ def _query_task(
 
 
 def _parts_task(job: Job, routes: Routes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the parts that are rows of this partition."""
     for batch in batches:
         for number, part in zip(batch.column("number").to_pylist(), batch.column("part").to_pylist(), strict=True):
             yield from _first_rows(job, routes, number, cloudpickle.loads(part))
 
 
 def _first_rows(job: Job, routes: Routes, task: int, part: Part) -> Iterator[pa.RecordBatch]:
-    return _rows(routes, 0, map(_addressed, run_parts_task(job, routes, task, iter([(task, part)]))))
+    return _rows(routes, 0, map(_destination_and_bytes, run_parts_task(job, routes, task, iter([(task, part)]))))
 
 
 def _level_task(job: Job, routes: Routes, stage: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -204,10 +200,10 @@ def _level_task(job: Job, routes: Routes, stage: int, batches: Iterator[pa.Recor
     for to in sorted(here):
         arrived = (pickle.loads(item) for item in here.pop(to))
         sent = run_level_task(job, routes, stage, to - level.start, arrived)
-        yield from _rows(routes, stage, map(_addressed, sent))
+        yield from _rows(routes, stage, map(_destination_and_bytes, sent))
 
 
-def _addressed(sent: tuple[int, Sent] | bytes) -> tuple[int, bytes]:
+def _destination_and_bytes(sent: tuple[int, Sent] | bytes) -> tuple[int, bytes]:
     """Return where something goes, and its bytes; the last stage gives the result alone."""
     return (_RESULT, pickle.dumps(sent)) if isinstance(sent, bytes) else (sent[0], pickle.dumps(sent[1]))
 

@@ -15,9 +15,9 @@ from time import perf_counter_ns
 
 import pyarrow as pa
 
-from trident.arrow import concatenated, rows_without_columns, schema_of
+from trident.arrow import one_table, rows_without_columns, schema_of
+from trident.counts import add_counts
 from trident.graph import AggregateNode, MergeNode, RepartitionNode
-from trident.operations.metrics import add_counts
 from trident.planner import Exchange, Fragment, Sink, Step
 from trident.runtime.engine.routing import RowFrame, route
 from trident.runtime.engine.task_output import EACH, HEAD, ROWS, TaskOutput
@@ -27,7 +27,7 @@ from trident.runtime.steps.failures import FailingAt, Failure, StepFailed, calls
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.key_columns import removals_of
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.worker_input import join_input, window_input
+from trident.runtime.windows.window_rows import join_input, window_input
 
 
 def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -36,7 +36,7 @@ def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield from tables
         return
     all_of_them = list(tables) or [schema_of(fragment.fields).empty_table()]
-    yield concatenated(all_of_them)
+    yield one_table(all_of_them)
 
 
 def send(
@@ -56,7 +56,7 @@ def send(
     routed: dict[int, list[pa.Table]] = {}
     figures = output.figures.get(fragment.entry)
     if figures is None:
-        figures = output.figures[fragment.entry] = list(fragment.counted)
+        figures = output.figures[fragment.entry] = list(fragment.zero_counts)
     with FailingAt(fragment.entry, given=lambda: output.rows.get(fragment.entry)) as here:
         pieces: Iterable[pa.Table] = whole(fragment, tables)
         if letters:
@@ -134,7 +134,7 @@ def run_step(step: Step, sources: list[pa.Table], run: StepRun) -> pa.Table:
             table.select([fields.names[i] for i in at]).rename_columns(list(step.keep))
             for table, fields in zip(sources, node.inputs, strict=True)
         ]
-        return concatenated(parts)
+        return one_table(parts)
     if isinstance(node, AggregateNode):
         return aggregate(step.id, node, sources[0], run).select(list(step.keep))
     if isinstance(node, RepartitionNode):  # one that leaves every tuple where it is; any other begins a fragment
@@ -164,7 +164,6 @@ class PutBack:
 
     @property
     def count(self) -> int:
-        """How many letters these are."""
         tables = (*self.tables.values(), *(frame.data for frame in self.frames))
         rows: int = sum(table.num_rows for table in tables)
         return rows + len(self.lost)

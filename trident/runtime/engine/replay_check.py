@@ -21,27 +21,34 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 
-from trident.arrow import concatenated, schema_of
+from trident.arrow import one_table, schema_of
 from trident.comparing import first_difference, row_text
+from trident.counts import counting
 from trident.graph import AggregateNode, RepartitionNode
 from trident.observe.events import not_repeated
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN
 from trident.operations.assemblies import FirstRows
 from trident.operations.builtin import MinBy
-from trident.operations.metrics import counting
 from trident.operations.several import Several
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.fragment_runs import PutBack, entry_input, run_step, send, whole
 from trident.runtime.engine.routing import RowFrame, apply_exchange
-from trident.runtime.engine.runners import InProcessRunner, Part, pickled, processed, unseen
+from trident.runtime.engine.runners import InProcessRunner, pickle_program, process_or_raise, unseen
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.worker import Order, Program, aggregators_of, operations_of, read_part, with_empty_parts
-from trident.runtime.steps.aggregates import merge_partials, merged
+from trident.runtime.engine.worker import (
+    Order,
+    Part,
+    Program,
+    aggregators_of,
+    operations_of,
+    read_part,
+    with_empty_parts,
+)
+from trident.runtime.steps.aggregates import merge_all, merge_partials
 from trident.runtime.steps.failures import TupleErrors, failing_at, failure_of
 from trident.runtime.steps.key_columns import are_removals
 from trident.runtime.steps.rows import StepRun, columns_of
-from trident.runtime.windows.worker_input import AT, MARKS, PANE, ROWS, bigint
-from trident.runtime.windows.worker_input import merged as merged_panes
+from trident.runtime.windows.window_rows import AT, MARKS, PANE, ROWS, bigint, combine_by
 
 logger = logging.getLogger(__name__)
 
@@ -145,10 +152,10 @@ class ReplayCheck:
     def _difference(self, parts: Sequence[Part], order: Order, output: TaskOutput | None) -> StepDifference | None:
         runner = self._runner = self._runner or _copy_of(self._program, self._parallelism)
         run = StepRun(order.attempt, TupleErrors(bounds=runner.worker.bounds), runner.worker.state)
-        first = output or processed(runner, parts, order)
+        first = output or process_or_raise(runner, parts, order)
         for reordered in self._ways_of(order.attempt.txid):
-            backwards = ((spout, replace(part, tables=_turned(part.tables))) for spout, part in reversed(parts))
-            again = processed(runner, list(backwards) if reordered else parts, order)
+            backwards = ((spout, replace(part, tables=_reverse(part.tables))) for spout, part in reversed(parts))
+            again = process_or_raise(runner, list(backwards) if reordered else parts, order)
             found = self._differing(first, again, run, reordered)
             if found is not None:
                 steps = _compared_steps(runner.program, run, parts)
@@ -166,7 +173,7 @@ class ReplayCheck:
     def _differing(self, first: TaskOutput, second: TaskOutput, run: StepRun, reordered: bool) -> StepDifference | None:
         """Return how what the two runs sent differs for the first state for which it does; None if there is none."""
         for sink in self._sinks.values():
-            sent = [_sent(sink, output) for output in (first, second)]
+            sent = [_tables_for(sink, output) for output in (first, second)]
             if any(sent):
                 schema = next(table.schema for tables in sent for table in tables)
                 one, other = (_reaching(sink, tables or [schema.empty_table()], run) for tables in sent)
@@ -181,7 +188,7 @@ def _copy_of(program: Program, parallelism: int) -> InProcessRunner:
         entry: replace(each, steps=tuple(replace(step, node=unseen(step.node)) for step in each.steps))
         for entry, each in program.fragments.items()
     }
-    copy = cloudpickle.loads(pickled(replace(program, fragments=fragments, opens=None)))
+    copy = cloudpickle.loads(pickle_program(replace(program, fragments=fragments, opens=None)))
     return InProcessRunner(copy, parallelism)
 
 
@@ -194,7 +201,7 @@ def _goes_by_order(program: Program) -> bool:
     return any(_is_by_order(operations_of(program, entry)) for entry in program.fragments)
 
 
-def _sent(sink: Sink, output: TaskOutput) -> list[pa.Table]:
+def _tables_for(sink: Sink, output: TaskOutput) -> list[pa.Table]:
     tables: list[Any] = [*output.sinks.get(sink.target, ())]
     tables += [frame.data for frame in output.frames if (frame.target, frame.port) == (sink.target, sink.port)]
     if sink.join is not None:
@@ -215,17 +222,17 @@ def _is_by_order(operations: Iterable[Any]) -> bool:
 def _reaching(sink: Sink, tables: Sequence[pa.Table], run: StepRun) -> pa.Table:
     """Return what tables that were sent to a state come to: a row for each key if they are partials, else their rows."""
     if sink.aggregation is not None and sink.aggregation.combines:
-        whole_ = merged(sink.aggregation, list(tables))
+        whole_ = merge_all(sink.aggregation, list(tables))
         if whole_ is not None:
             return whole_
         rows = [(*key, value) for key, value in zip(*merge_partials(sink.aggregation, list(tables)), strict=True)]
         fields = sink.aggregation.partial
         return pa.table(columns_of(sink.target, fields, rows), schema=schema_of(fields))
-    table = concatenated([each for each in tables if each.num_rows] or tables[:1])
+    table = one_table([each for each in tables if each.num_rows] or tables[:1])
     names = set(table.column_names)
     if sink.window is not None and sink.window.combines and (ROWS in names or AT not in names):  # else it keeps tuples
         key = sink.window.group.concat(bigint(PANE)) if PANE in names else sink.window.group
-        return table if sink.window.config.counts else merged_panes(sink.window, table, key, run)
+        return table if sink.window.config.counts else combine_by(sink.window, table, key, run)
     return table
 
 
@@ -238,11 +245,11 @@ def _difference_of(step: str, one: pa.Table, other: pa.Table, reordered: bool) -
     return StepDifference(step, None, first, second, reordered)
 
 
-def _turned(tables: Sequence[pa.Table]) -> list[pa.Table]:
+def _reverse(tables: Sequence[pa.Table]) -> list[pa.Table]:
     """Return the same rows backwards, cut at another place."""
     if not tables or not tables[0].num_columns:
         return list(tables)
-    table = concatenated(tables)
+    table = one_table(tables)
     table = table.take(pa.array(np.arange(table.num_rows)[::-1]))
     cut = (table.num_rows + 1) // 3
     return [table.slice(0, cut), table.slice(cut)] if cut else [table]
@@ -261,7 +268,7 @@ def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> It
         exchange, fragment = program.exchanges[entry], program.fragments[entry]
         frames = [frame for frame in output.frames if (frame.target, frame.partition) == (entry, partition)]
         gather = partial(apply_exchange, exchange, run=run)
-        yield _compared(exchange.node.id, partial(gather, frames), partial(gather, _turned_frames(frames)))
+        yield _compare_runs(exchange.node.id, partial(gather, frames), partial(gather, _reverse_frames(frames)))
         tables = [gather(frames)]
         yield from _of_fragment(fragment, tables, run)
         send(fragment, tables, program.exchanges, run, partition, output)
@@ -277,28 +284,28 @@ def _of_fragment(fragment: Fragment, given: Iterable[pa.Table], run: StepRun) ->
             tables[step.id] = run_step(step, sources, run)
         for sink in fragment.sinks:
             data = tables[sink.source].select(list(sink.fields.names))
-            other = None if _is_by_order(aggregators_of(sink)) else partial(_into, sink, run, _turned([data]))
-            yield _compared(sink.target, partial(_into, sink, run, [data]), other)
+            other = None if _is_by_order(aggregators_of(sink)) else partial(_into, sink, run, _reverse([data]))
+            yield _compare_runs(sink.target, partial(_into, sink, run, [data]), other)
 
 
 def _of_step(step: Step, sources: list[pa.Table], run: StepRun) -> StepDifference | None:
     in_pieces = len(sources) == 1 and not isinstance(step.node, AggregateNode)  # as tuples come, in any tables
-    other = [_turned([each]) if in_pieces else [concatenated(_turned([each]))] for each in sources]
-    again = lambda: concatenated([run_step(step, list(each), run) for each in zip(*other, strict=True)])  # noqa: E731
+    other = [_reverse([each]) if in_pieces else [one_table(_reverse([each]))] for each in sources]
+    again = lambda: one_table([run_step(step, list(each), run) for each in zip(*other, strict=True)])  # noqa: E731
     once = partial(run_step, step, sources, run)
-    found = _compared(step.id, once, None if _is_by_order(step.node.operations) else again)
+    found = _compare_runs(step.id, once, None if _is_by_order(step.node.operations) else again)
     if found is None or found.reordered or not in_pieces:
         return found
     (table,) = sources
     for at in range(min(table.num_rows, _MOST_TUPLES) if table.num_columns else 0):
-        alone = _compared(step.id, partial(run_step, step, [table.slice(at, 1)], run), None)
+        alone = _compare_runs(step.id, partial(run_step, step, [table.slice(at, 1)], run), None)
         if alone is not None:
             row = tuple(value for (value,) in (column.slice(at, 1).to_pylist() for column in table.columns))
             return alone._replace(row=row_text(table.column_names, row))
     return found
 
 
-def _compared(
+def _compare_runs(
     step: str, once: Callable[[], pa.Table], in_other_order: Callable[[], pa.Table] | None
 ) -> StepDifference | None:
     """Compare what a step gives twice, and then in another order."""
@@ -309,10 +316,10 @@ def _compared(
     return found
 
 
-def _turned_frames(frames: Sequence[RowFrame]) -> list[RowFrame]:
+def _reverse_frames(frames: Sequence[RowFrame]) -> list[RowFrame]:
     last = len(frames)
     return [
-        frame._replace(data=concatenated(_turned([frame.data])), order=("", last - at, 0))
+        frame._replace(data=one_table(_reverse([frame.data])), order=("", last - at, 0))
         for at, frame in enumerate(sorted(frames, key=lambda frame: (frame.port, frame.order)))
     ]
 

@@ -25,7 +25,7 @@ from trident.graph import PersistNode, QueryNode
 from trident.runtime.engine.resident_worker import Alive, AttemptOver, Done, StageWork, run_resident
 from trident.runtime.engine.spark_runner import ExecutorRunner
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import gathered
+from trident.runtime.engine.tasks import merge_sent
 from trident.runtime.engine.worker import Order, Part, Program
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spark.mailbox import MailboxPeer, PeerAway
@@ -76,7 +76,7 @@ class ResidentRunner(ExecutorRunner):
         weakref.finalize(kept, self.pool.end, run)
         return output, kept
 
-    def _committed(self, kept: KeptRun, order: Order) -> TaskOutput:
+    def _commit_kept(self, kept: KeptRun, order: Order) -> TaskOutput:
         levels = range((self.program.processing or 0) + 1, len(self.program.levels) + 1)
         committed = self._through(kept.run, order, (), levels)
         self.pool.end(kept.run)
@@ -101,7 +101,7 @@ class ResidentRunner(ExecutorRunner):
                     break
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
-        return gathered(outputs)
+        return merge_sent(outputs)
 
     def _owners(self, places: Sequence[int]) -> dict[str, list[int]]:
         """Return, by exchange, which worker has each partition: the same one for as long as it is there."""
@@ -145,7 +145,6 @@ def _dealt(parts: Sequence[Part], run: Run) -> dict[int, list[tuple[int, Part]]]
 class CrewMember(NamedTuple):
     """A worker that was there when an attempt began."""
 
-    place: int
     run: str
     peer: MailboxPeer
 
@@ -220,7 +219,7 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
                 self.changed.wait(LOOK_S)
             self._newest += 1
             crew = {
-                each.number: CrewMember(each.number, each.run, each.peer)
+                each.number: CrewMember(each.run, each.peer)
                 for each in self.places
                 if each.peer is not None and each.is_ready
             }
@@ -272,7 +271,6 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
         return done
 
     def end(self, run: Run) -> None:
-        """Forget an attempt, here and in the workers."""
         with self.changed:
             if self._runs.pop(run.number, None) is None:
                 return

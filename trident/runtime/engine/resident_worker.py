@@ -28,7 +28,7 @@ import pyarrow as pa
 from trident.arrow import ipc_of, table_of_ipc
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import Job, close_program, output_of_destination, outputs_of_parts, packed
+from trident.runtime.engine.tasks import Job, close_program, output_of_destination, outputs_of_parts, pack_within
 from trident.runtime.steps.failures import MOST_SHIPPED, Failure, StepFailed, TooManyRows, failure_of
 from trident.spark.mailbox import MailboxPeer, PeerAway
 from trident.spark.worker_group import GroupWorker, WorkerTicket
@@ -126,7 +126,6 @@ class ResidentWorker(GroupWorker):
         super().__init__(ticket, _LOOK_S)
 
     def run(self) -> None:
-        """Work until this is to end."""
         commits = threading.Thread(target=self._commit, name="commits", daemon=True)
         commits.start()
         self.mailbox.open()
@@ -134,7 +133,6 @@ class ResidentWorker(GroupWorker):
         commits.join()
 
     def close(self) -> None:
-        """End the operations, and all connections."""
         close_program(self.ticket.program_id)
         self.mailbox.close()
 
@@ -178,11 +176,11 @@ class ResidentWorker(GroupWorker):
     def _work_in(self, lane: _Lane) -> None:
         while (work := lane.next()) is not None:
             lane.at_work_on = work.number
-            done = self._done(work)
+            done = self._run_stage(work)
             lane.at_work_on = _NONE
             self.tell(done, _PATIENCE_S)
 
-    def _done(self, work: StageWork) -> Done:
+    def _run_stage(self, work: StageWork) -> Done:
         sent: Counter[int] = Counter()
         outputs: list[bytes] = []
         failed = not self._boxes.is_live(work.number)
@@ -193,10 +191,10 @@ class ResidentWorker(GroupWorker):
             for output in self._outputs(job, work):
                 kept = output if output.failure else self._passed_on(work, output, sent)
                 failed = failed or kept.failure is not None
-                outputs.append(packed(kept, job.most))
+                outputs.append(pack_within(kept, job.most))
         except Exception as error:  # noqa: BLE001  whatever is raised fails the attempt, as data
             failure = error.failure if isinstance(error, StepFailed) else failure_of("spark", error)
-            failed, outputs = True, [packed(TaskOutput(failure=failure, level=work.stage), MOST_SHIPPED)]
+            failed, outputs = True, [pack_within(TaskOutput(failure=failure, level=work.stage), MOST_SHIPPED)]
         return Done(work.place, work.number, outputs, failed, sent)
 
     def _outputs(self, job: Job, work: StageWork) -> Iterator[TaskOutput]:
@@ -206,7 +204,7 @@ class ResidentWorker(GroupWorker):
             return
         self._boxes.wait(work.number, work.expects, _PATIENCE_S)
         for task, entry, partition in tasks:
-            frames = self._boxes.taken(work.number, entry, partition)
+            frames = self._boxes.take(work.number, entry, partition)
             yield replace(output_of_destination(job, work.stage, entry, partition, frames, set()), task=task)
 
     def _passed_on(self, work: StageWork, output: TaskOutput, sent: Counter[int]) -> TaskOutput:
@@ -261,7 +259,6 @@ class _Lane:
         self._queue.put((_NONE, 0, None))
 
     def next(self) -> StageWork | None:
-        """Return what is next, once there is something; None at the end."""
         return self._queue.get()[2]
 
 
@@ -273,7 +270,6 @@ _REMEMBERED = 10_000  # attempts that have ended
 
 
 def size_of(frame: RowFrame) -> int:
-    """Return how many bytes the rows of a frame have."""
     return frame.data.nbytes if isinstance(frame.data, pa.Table) else len(frame.data)
 
 
@@ -337,10 +333,10 @@ class Boxes:
         """Wait until all is there.
 
         Raises `TooManyRows`: there is more than a worker holds.
-        Raises `StepFailed`: some of it has not come in time, or the attempt has ended.
+        Raises `StepFailed`: some of it has not come in time, or the attempt has ended, or this worker is to end.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._lacks(number, expects), wait_s)
+            self._changed.wait_for(lambda: self._closed or not self._lacks(number, expects), wait_s)
             box = self._boxes.get(number)
             if box is None or (lacking := self._lacks(number, expects)):
                 which = "" if box is None else f" of worker {lacking[0]}"
@@ -354,15 +350,17 @@ class Boxes:
 
     def _lacks(self, number: int, expects: Mapping[int, int]) -> list[int]:
         box = self._boxes.get(number)
-        if box is None or self._closed:
+        if box is None:
             return []
         return [sender for sender, messages in expects.items() if box.messages[sender] < messages]
 
-    def taken(self, number: int, entry: str, partition: int) -> list[RowFrame]:
-        """Return the rows for a partition of an exchange, as tables, and forget them."""
+    def take(self, number: int, entry: str, partition: int) -> list[RowFrame]:
+        """Return the rows for a partition of an exchange, as tables, and forget them; `StepFailed` if the attempt has ended."""
         with self._changed:
             box = self._boxes.get(number)
-            frames = [] if box is None else box.rows.pop((entry, partition), [])
+            if box is None:  # its rows are gone, and no partition may commit as if it had had none
+                raise StepFailed(Failure("spark", None, "the attempt has ended"))
+            frames = box.rows.pop((entry, partition), [])
         return [
             frame if isinstance(frame.data, pa.Table) else frame._replace(data=table_of_ipc(frame.data))
             for frame in frames
@@ -384,7 +382,6 @@ class Boxes:
             self.end(number)
 
     def is_live(self, number: int) -> bool:
-        """Whether an attempt has not ended, as far as is known."""
         with self._changed:
             return number in self._boxes and not self._closed
 
@@ -394,7 +391,6 @@ class Boxes:
             return self._ended.get(number, 0.0)
 
     def close(self) -> None:
-        """Let no thread wait any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from trident.arrow import concatenated, schema_of
+from trident.arrow import one_table, schema_of
 from trident.graph import JoinNode, MultiReduceNode, PersistNode, RepartitionNode, Routing
 from trident.naming import shown
 from trident.planner import Exchange, Sink
-from trident.runtime.steps.aggregates import merged
+from trident.runtime.steps.aggregates import merge_all
 from trident.runtime.steps.failures import Bounds, Failure, StepFailed, TooManyRows
 from trident.runtime.steps.in_batch import join, multi_reduce
 from trident.runtime.steps.key_columns import Ints, group_ids, partitions_of, places_of
 from trident.runtime.steps.rows import StepRun, iterate
 from trident.runtime.windows.shares import pieces_of
+from trident.types import plain_number
 
 _KEYS_AT_ONCE = 1 << 17  # keys as Python objects take ten times the memory of the columns
 
@@ -53,7 +54,7 @@ def route(
     `exchange` is None for a target that keeps the partitions of the stream, and is committed by the driver.
     """
     if sink.kept:
-        table = concatenated(tables)
+        table = one_table(tables)
         if table.num_rows:
             yield RowFrame(sink.target, sink.port, source[1] % sink.kept, source, table)
         return
@@ -75,9 +76,9 @@ def route(
 def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     """Put the tables of a part together; of partials only so that no table has a key twice, because one alone is not merged."""
     if len(tables) > 1 and sink.aggregation is not None and sink.aggregation.combines:
-        table = merged(sink.aggregation, list(tables))
+        table = merge_all(sink.aggregation, list(tables))
         return tables if table is None else [table]
-    return [concatenated(tables)]
+    return [one_table(tables)]
 
 
 def _cut(
@@ -127,7 +128,8 @@ def _custom(
 
     def visit(at: int, row: Any) -> None:
         chosen = routing.function(row, partitions)
-        for partition in chosen if isinstance(chosen, (list, tuple, set, frozenset, range)) else (chosen,):
+        for given in chosen if isinstance(chosen, (list, tuple, set, frozenset, range)) else (chosen,):
+            partition = given if isinstance(given, int) else plain_number(given)  # NumPy's are numbers too
             if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition < partitions:
                 cause = (
                     f"the function of partition returned {chosen!r} for {partitions} partitions; it must return a number "
@@ -148,7 +150,7 @@ def apply_exchange(exchange: Exchange, frames: Iterable[RowFrame], run: StepRun)
         if not frame.step:
             by_port[frame.port].append(frame.data)
     inputs = [
-        concatenated(by_port[port]) if by_port[port] else schema_of(fields).empty_table()
+        one_table(by_port[port]) if by_port[port] else schema_of(fields).empty_table()
         for port, fields in enumerate(exchange.inputs)
     ]
     node = exchange.node
@@ -171,12 +173,12 @@ def check_gathered(exchange: Exchange, partition: int, frames: Sequence[RowFrame
         return
     raise TooManyRows(
         f"partition {partition} of {exchange.partitions or 1} gathers {size} bytes of the batch, and at most "
-        f"{bounds.per_partition} are allowed. {_blamed(exchange, frames)}Use smaller batches or more partitions "
+        f"{bounds.per_partition} are allowed. {_heavy_key_note(exchange, frames)}Use smaller batches or more partitions "
         "(parallelism_hint), or raise the setting max_bytes_per_partition"
     )
 
 
-def _blamed(exchange: Exchange, frames: Sequence[RowFrame]) -> str:
+def _heavy_key_note(exchange: Exchange, frames: Sequence[RowFrame]) -> str:
     for port, names in enumerate(_keys_of(exchange)):
         tables = [frame.data for frame in frames if frame.port == port and not frame.step]
         if not names or not tables:
@@ -192,7 +194,6 @@ def _blamed(exchange: Exchange, frames: Sequence[RowFrame]) -> str:
 
 
 def _keys_of(exchange: Exchange) -> list[tuple[str, ...]]:
-    """Return the names of the key's columns, by port."""
     node = exchange.node
     if isinstance(node, (JoinNode, MultiReduceNode)):
         return [fields.names for fields in node.groups]

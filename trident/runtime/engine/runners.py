@@ -25,24 +25,15 @@ from trident.runtime.engine.worker import Order, Part, Program, operations_of, r
 from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["AutoRunner", "InProcessRunner", "Part", "Runner", "cores", "pickled", "processed", "unseen"]
-
 
 class Runner(Protocol):
     """Processes the parts of one attempt. Thread-safe: several attempts may run at once.
 
-    Attributes
-    ----------
-    here
-        Whether it works in the caller's thread and never waits.
-    parallelism
-        About how many parts a batch is cut into; also the number of partitions of an exchange that declares none.
-    program
-        The program that runs, with these numbers of partitions.
-    commits
-        The entries that its tasks commit; the others are committed by the driver.
-    operations
-        The user objects that are prepared in this process.
+    `here`: whether it works in the caller's thread and never waits.
+    `parallelism`: about how many parts a batch is cut into; also the number of partitions of an exchange that declares none.
+    `program`: the program that runs, with these numbers of partitions.
+    `commits`: the entries that its tasks commit; the others are committed by the driver.
+    `operations`: the user objects that are prepared in this process.
     """
 
     here: bool = False
@@ -78,20 +69,18 @@ class InProcessRunner(Runner):
     def __init__(self, program: Program, parallelism: int = 1) -> None:
         self.parallelism = parallelism
         self.program = program.of_width(parallelism)
-        pickled(program)  # refuse what cannot be pickled, so that a test fails as a cluster would
-        self.worker = self.program.opened()
+        pickle_program(program)  # refuse what cannot be pickled, so that a test fails as a cluster would
+        self.worker = self.program.open_worker()
         self._destinations = self.program.destinations
         self.operations = self.worker.operations
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
         outputs = run_parts(self.worker, parts, order)
         if self._destinations:
-            outputs = self._exchanged(outputs, order)
+            outputs = self._run_exchanges(outputs, order)
         return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
 
-    def _exchanged(self, outputs: list[TaskOutput], order: Order) -> list[TaskOutput]:
-        """Run level after level of exchanges, with what arrives there."""
+    def _run_exchanges(self, outputs: list[TaskOutput], order: Order) -> list[TaskOutput]:
         for destinations in self._destinations:
             merged = merge_outputs(outputs)
             if merged.failure is not None:
@@ -170,7 +159,6 @@ class AutoRunner(Runner):
             return None if self._closed else self._opened
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Cancel an attempt, if Spark is open."""
         opened = self._opened  # without the lock, which is held while Spark starts
         if opened is not None:
             opened.cancel(attempt)
@@ -187,7 +175,6 @@ class AutoRunner(Runner):
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -196,7 +183,7 @@ def tag_of(runner: str, attempt: TransactionAttempt) -> str:
     return f"{runner}/{attempt.txid}:{attempt.attempt}"
 
 
-def processed(runner: Runner, parts: Sequence[Part], order: Order) -> TaskOutput:
+def process_or_raise(runner: Runner, parts: Sequence[Part], order: Order) -> TaskOutput:
     """Process a batch a second time; `StepFailed` if that fails."""
     output = runner.process(parts, order)
     if output.failure is not None:
@@ -209,7 +196,7 @@ def unseen(node: Node) -> Node:
     return ProjectNode(node.id, node.parents, node.fields) if isinstance(node, PeekNode) else node
 
 
-def pickled(program: Program) -> bytes:
+def pickle_program(program: Program) -> bytes:
     """Pickle the program for the workers; the error names an operation that cannot be pickled."""
     try:
         return bytes(cloudpickle.dumps(program))

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from py4j.protocol import Py4JError
 
 from trident.errors import describe
-from trident.runtime.engine.runners import Runner, pickled, tag_of
+from trident.runtime.engine.runners import Runner, pickle_program, tag_of
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
-from trident.runtime.engine.tasks import Job, Routes, Sent, gathered, routes_of, run_level_task, run_parts_task, skips
+from trident.runtime.engine.tasks import Job, Routes, Sent, merge_sent, routes_of, run_level_task, run_parts_task, skips
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
 from trident.runtime.steps.failures import StepFailed
 from trident.spark.job_errors import said_as_failure
@@ -59,7 +59,7 @@ class ExecutorRunner(Runner):
         self.parallelism = parallelism or context.defaultParallelism
         wide = program.of_width(self.parallelism)
         self.program = replace(wide, most_shipped=most_shipped(context), **of_tasks)
-        self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
+        self._id, self._pickled = uuid.uuid4().hex, pickle_program(self.program)
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Run all parts, and the levels behind them; if the order has no txids, those that commit wait for `commit`."""
@@ -72,15 +72,13 @@ class ExecutorRunner(Runner):
         return output if kept is None or output.failure is not None else replace(output, kept=kept)
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        """Run the levels that commit; return the output of both."""
-        return merge_outputs([replace(output, kept=None), self._committed(output.kept, order)])
+        return merge_outputs([replace(output, kept=None), self._commit_kept(output.kept, order)])
 
     def _run(self, parts: Sequence[Part], order: Order, last: int, keeps: bool) -> tuple[TaskOutput, Any]:
         """Run all stages up to the last; return what they give, and what the others need to commit it, if it is kept."""
         raise NotImplementedError
 
-    def _committed(self, kept: Any, order: Order) -> TaskOutput:
-        """Run the stages behind what is kept."""
+    def _commit_kept(self, kept: Any, order: Order) -> TaskOutput:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -107,15 +105,15 @@ class SparkRunner(ExecutorRunner):
     def _run(self, parts: Sequence[Part], order: Order, last: int, keeps: bool) -> tuple[TaskOutput, Any]:
         job, sent = Job(self._id, self._pickled, order), list[Shuffle]()
         stages = self._stages_of(skips(parts, order), keeps)
-        output = self._collected(order.attempt, lambda: self._rows(stages, job, sent, last, parts).collect())
+        output = self._run_job(order.attempt, lambda: self._rows(stages, job, sent, last, parts).collect())
         return output, KeptStages(stages, sent, output.sources) if keeps else None
 
-    def _committed(self, kept: KeptStages, order: Order) -> TaskOutput:
+    def _commit_kept(self, kept: KeptStages, order: Order) -> TaskOutput:
         job = Job(self._id, self._pickled, replace(order, sources=kept.sources))
         last, sent = len(self.program.levels), list(kept.sent)
-        return self._collected(order.attempt, lambda: self._rows(kept.stages, job, sent, last).collect())
+        return self._run_job(order.attempt, lambda: self._rows(kept.stages, job, sent, last).collect())
 
-    def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes | Sent]]) -> TaskOutput:
+    def _run_job(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes | Sent]]) -> TaskOutput:
         """Run a job, tagged so that it can be cancelled, and put its output together."""
         context, tag = self._context, tag_of(self._id, attempt)
         try:
@@ -127,7 +125,7 @@ class SparkRunner(ExecutorRunner):
         finally:
             with suppress(Py4JError, OSError):
                 context.removeJobTag(tag)
-        output = gathered(rows)
+        output = merge_sent(rows)
         if output.bytes_shuffled >= ASKED_FROM:
             output.bytes_spilled = bytes_spilled(context, tag)
         return output
@@ -149,7 +147,7 @@ class SparkRunner(ExecutorRunner):
             if stage == len(routes.levels):
                 told = sent[before:]
                 return rows.union(stages.read(told, routes.driver)) if routes.driver and told else rows
-            sent.append(stages.sent(rows))
+            sent.append(stages.shuffle(rows))
         return stages.read(sent[before:], routes.driver)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
@@ -173,9 +171,9 @@ class Stages:
         # A set of Scala is a function that says whether a number is in it.
         self._filter = cache(lambda numbers: jvm.PythonUtils.toSeq(list(numbers)).toSet())
 
-    def sent(self, rows: RDD[Any]) -> Shuffle:
+    def shuffle(self, rows: RDD[Any]) -> Shuffle:
         """Return the shuffle of a stage that gives pairs: the number of a destination, and what is sent there."""
-        numbered = rows.mapPartitions(_numbered)
+        numbered = rows.mapPartitions(_shuffle_bytes)
         numbered._bypass_serializer = True  # type: ignore[attr-defined]  # noqa: SLF001 - as above
         pairs = self._jvm.PairwiseRDD(numbered._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001 - as above
         return pairs.partitionBy(self._partitioner)
@@ -206,7 +204,7 @@ class KeptStages(NamedTuple):
     sources: Mapping[int, str]
 
 
-def _numbered(items: Iterable[tuple[int, Any]]) -> Iterator[bytes]:
+def _shuffle_bytes(items: Iterable[tuple[int, Any]]) -> Iterator[bytes]:
     """Give each item as PySpark's shuffle writes it: a number, then a batch, here of one item."""
     for to, item in items:
         yield _NUMBER.pack(to)

@@ -20,11 +20,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.operations.metrics import add_counts
+from trident.counts import KeyCounts, add_counts, add_keys
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import PartitionRead
-from trident.state.key_counts import KeyCounts, add_keys
 
 
 @dataclass

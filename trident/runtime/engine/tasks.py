@@ -104,16 +104,11 @@ class Routes:
 def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Routes:
     """Return the routes of a job.
 
-    Parameters
-    ----------
-    any_way
-        Whether rows may take other ways than those of the plan: dead letters, to the driver or put back.
-    apart
-        Whether a later job commits, so that the driver must be told before the last stage.
-    width
-        How many numbers the driver has, if it gets rows.
+    `any_way`: whether rows may take other ways than those of the plan: dead letters, to the driver or put back.
+    `apart`: whether a later job commits, so that the driver must be told before the last stage.
+    `width`: how many numbers the driver has, if it gets rows.
     """
-    entries, levels = _numbered(program)
+    entries, levels = _partition_numbers(program)
     stages = [tuple(program.emitters), *program.levels]
     sends = [{sink.target for entry in stage for sink in program.fragments[entry].sinks} for stage in stages[:-1]]
     readers = [_readers(program, entries, stage, any_way, targets) for stage, targets in enumerate(sends)]
@@ -126,7 +121,7 @@ def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Route
     return Routes(entries, tuple(levels), tuple(sources), (*readers, ()), driver)
 
 
-def _numbered(program: Program) -> tuple[dict[str, range], list[range]]:
+def _partition_numbers(program: Program) -> tuple[dict[str, range], list[range]]:
     """Return the numbers of the partitions of each exchange, and those of each level."""
     entries: dict[str, range] = {}
     levels: list[range] = []
@@ -157,7 +152,7 @@ def skips(parts: Sequence[Part], order: Order) -> bool:
     return order.capture or any(isinstance(part, PutBack) for _, part in parts)
 
 
-def signed(stage: int, task: int, routes: Routes, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Sent]]:
+def sign(stage: int, task: int, routes: Routes, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Sent]]:
     """Send items, and tell all readers of the stage the run of this task."""
     source = Source(stage, task, secrets.token_hex(8))
     for to in routes.readers_of(stage):
@@ -210,7 +205,7 @@ class Job:
             if id_ not in _programs:
                 if len(_programs) == _PROGRAMS_KEPT:
                     _programs.pop(next(iter(_programs))).cleanup()
-                _programs[id_] = cloudpickle.loads(self.pickled).opened()
+                _programs[id_] = cloudpickle.loads(self.pickled).open_worker()
             _programs[id_] = _programs.pop(id_)
             return _programs[id_]
 
@@ -221,7 +216,7 @@ class Job:
         return MOST_SHIPPED if known is None else known.program.most_shipped
 
 
-def _unprepared(error: Exception) -> Failure:
+def _prepare_failure(error: Exception) -> Failure:
     if isinstance(error, ImportError):
         return failure_of("prepare", cannot_import(error), retry=False)
     return failure_of("prepare", error)
@@ -247,7 +242,7 @@ def run_parts_task(
 ) -> Iterator[tuple[int, Sent] | bytes]:
     """Run parts of a batch, and send what goes further; without exchanges this is the last stage."""
     outputs = outputs_of_parts(job, parts)
-    return _given(routes, 0, task, (sent for one in outputs for sent in _sent(one, routes, 0, one.task, job.most)))
+    return _emit(routes, 0, task, (sent for one in outputs for sent in _route(one, routes, 0, one.task, job.most)))
 
 
 def outputs_of_parts(job: Job, parts: Iterable[tuple[int, Part]]) -> Iterator[TaskOutput]:
@@ -256,7 +251,7 @@ def outputs_of_parts(job: Job, parts: Iterable[tuple[int, Part]]) -> Iterator[Ta
         worker = job.worker()
     except Exception as error:  # noqa: BLE001  an operation's prepare may raise anything; it fails the attempt as data
         list(parts)  # Spark keeps a worker only if it reads all of its input
-        yield TaskOutput(failure=_unprepared(error))
+        yield TaskOutput(failure=_prepare_failure(error))
         return
     for index, part in parts:
         yield replace(run_part(worker, job.order, index, *part), task=index)
@@ -266,14 +261,14 @@ def run_level_task(
     job: Job, routes: Routes, stage: int, task: int, items: Iterator[Sent]
 ) -> Iterator[tuple[int, Sent] | bytes]:
     """Run one destination of a level, and send what goes further."""
-    return _given(routes, stage, task, _run_destination(job, routes, stage, task, items))
+    return _emit(routes, stage, task, _run_destination(job, routes, stage, task, items))
 
 
-def _given(
+def _emit(
     routes: Routes, stage: int, task: int, sent: Iterable[tuple[int, Item]]
 ) -> Iterator[tuple[int, Sent] | bytes]:
     """Give what a stage sends; the last one gives the bytes of outputs."""
-    return (item for _, item in sent) if stage == len(routes.levels) else signed(stage, task, routes, sent)  # type: ignore[misc]
+    return (item for _, item in sent) if stage == len(routes.levels) else sign(stage, task, routes, sent)  # type: ignore[misc]
 
 
 def _run_destination(
@@ -298,7 +293,7 @@ def _run_destination(
         output = TaskOutput(failure=Failure("spark", None, cause), level=stage)
     else:
         output = output_of_destination(job, stage, *destination, frames, sources)
-    yield from _sent(replace(output, task=task, sources=digests_of(sources)), routes, stage, task, job.most)
+    yield from _route(replace(output, task=task, sources=digests_of(sources)), routes, stage, task, job.most)
 
 
 def output_of_destination(
@@ -310,14 +305,14 @@ def output_of_destination(
     try:
         worker = job.worker()
     except Exception as error:  # noqa: BLE001  as above
-        return TaskOutput(failure=_unprepared(error), level=stage)
+        return TaskOutput(failure=_prepare_failure(error), level=stage)
     for before, digest in digests_of(sources).items():
         if job.order.sources.get(before, digest) != digest:
             return TaskOutput(failure=two_runs(before), level=stage)  # what processing reported is lost
     return run_entry(worker, job.order, entry, partition, frames, stage)
 
 
-def _sent(output: TaskOutput, routes: Routes, stage: int, task: int, most: int) -> Iterator[tuple[int, Item]]:
+def _route(output: TaskOutput, routes: Routes, stage: int, task: int, most: int) -> Iterator[tuple[int, Item]]:
     here: list[RowFrame] = []  # what is exchanged behind a state goes to the driver
     readers = frozenset(routes.readers_of(stage))
     for frame in output.frames:
@@ -331,33 +326,33 @@ def _sent(output: TaskOutput, routes: Routes, stage: int, task: int, most: int) 
             data = ipc_of(frame.data)
             check_shippable(len(data), repr(frame.target), most)
         except TooManyRows as error:
-            output = _failed(output, frame.target, error)
+            output = _failed_output(output, frame.target, error)
             break
         output.bytes_shuffled += len(data)
         yield number, frame._replace(data=data)
     if output.failure is not None:
         yield from ((to, Stop()) for to in readers)
-    yield routes.to_driver(stage, task), packed(output if output.failure else replace(output, frames=here), most)
+    yield routes.to_driver(stage, task), pack_within(output if output.failure else replace(output, frames=here), most)
 
 
-def packed(output: TaskOutput, most: int) -> bytes:
+def pack_within(output: TaskOutput, most: int) -> bytes:
     """Return an output as bytes; a failure in its place if these are more than `most`."""
     data = pack(output)
     try:
         check_shippable(len(data), "the driver", most)
     except TooManyRows as error:
         largest = max(output.sinks, key=lambda target: sum(table.nbytes for table in output.sinks[target]), default="")
-        return pack(_failed(output, largest, error))
+        return pack(_failed_output(output, largest, error))
     return data
 
 
-def _failed(output: TaskOutput, step: str, error: TooManyRows) -> TaskOutput:
+def _failed_output(output: TaskOutput, step: str, error: TooManyRows) -> TaskOutput:
     return TaskOutput(
         failure=failure_of(step, error, retry=False), level=output.level, task=output.task, sources=output.sources
     )
 
 
-def gathered(items: Iterable[bytes | Sent]) -> TaskOutput:
+def merge_sent(items: Iterable[bytes | Sent]) -> TaskOutput:
     """Merge the outputs of all tasks of a batch; the batch fails if different runs of a task were read, or arrived here."""
     blobs: list[bytes] = []
     arrived: set[Source] = set()

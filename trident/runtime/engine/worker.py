@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from trident.arrow import cast_table, schema_of
+from trident.counts import counting
 from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
-from trident.operations.metrics import counting
 from trident.planner import Exchange, Fragment, Sink
 from trident.roles import has
 from trident.runtime.engine.fragment_runs import PutBack, PutBacks, put_backs_of, send
@@ -31,7 +31,7 @@ from trident.runtime.steps.failures import (
     failure_of,
     printable_row,
 )
-from trident.runtime.steps.rows import StepRun, timed, without_impossible
+from trident.runtime.steps.rows import StepRun, fields_with_times, without_impossible
 from trident.runtime.windows.shares import Now
 from trident.spout.interfaces import BadRow, PartitionRead, TransactionAttempt
 from trident.state.interfaces import StateConf, note_state
@@ -103,7 +103,7 @@ class Program:
         wide = {id_: replace(one, partitions=one.partitions or parallelism) for id_, one in self.exchanges.items()}
         return replace(self, exchanges=wide)
 
-    def opened(self) -> WorkerProgram:
+    def open_worker(self) -> WorkerProgram:
         return WorkerProgram(self) if self.opens is None else self.opens(self)
 
 
@@ -127,12 +127,8 @@ class Order:
 class WorkerProgram:
     """A program, prepared once in this process.
 
-    Parameters
-    ----------
-    more
-        Further operations to prepare.
-    prepared
-        Operations that are prepared (and cleaned up) elsewhere in this process.
+    `more`: further operations to prepare.
+    `prepared`: operations that are prepared (and cleaned up) elsewhere in this process.
     """
 
     def __init__(self, program: Program, more: Sequence[Any] = (), prepared: Sequence[Any] = ()) -> None:
@@ -220,12 +216,12 @@ def run_part(worker: WorkerProgram, order: Order, index: int, spout: str, part: 
         output.frames.extend(part.frames)
         if not part.tables:
             return output
-        return _guarded(program, program.fragments[spout], [], run, index, output, part.tables)
+        return _run_fragment(program, program.fragments[spout], [], run, index, output, part.tables)
     fragment, emitter = program.fragments[spout], program.emitters[spout]
     tables = part.give(output) if isinstance(part, ReadPart) else _read(emitter, fragment, part, output, on_error)
-    if timed(fragment.fields):
+    if fields_with_times(fragment.fields):
         tables = (without_impossible(spout, fragment.fields, table, on_error) for table in tables)
-    return _guarded(program, fragment, tables, run, index, output)
+    return _run_fragment(program, fragment, tables, run, index, output)
 
 
 def read_part(program: Program, spout: str, part: Any) -> ReadPart:
@@ -251,10 +247,10 @@ def run_entry(
     except TooManyRows as error:
         return TaskOutput(failure=failure_of(entry, error, retry=False), level=level)
     tables = worker.gather(entry, partition, frames, run, order, output)
-    return _guarded(worker.program, fragment, tables, run, partition, output, put_backs_of(frames))
+    return _run_fragment(worker.program, fragment, tables, run, partition, output, put_backs_of(frames))
 
 
-def _guarded(
+def _run_fragment(
     program: Program,
     fragment: Fragment,
     tables: Iterable[pa.Table],

@@ -25,7 +25,7 @@ import numpy as np
 
 from trident.coordination.records import TIME
 from trident.graph import WindowNode
-from trident.operations.timers import TimersConfig
+from trident.operations.windows import TimersConfig
 from trident.planner import Plan
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import Checked
@@ -247,20 +247,20 @@ class BatchTime:
         """Return by level whether a window with tuples ended since the batch before."""
         return [
             self._ends(level, now, previous["now"], at)
-            for level, at in zip(self._levels, self._reached(previous), strict=True)
+            for level, at in zip(self._levels, self._level_times(previous), strict=True)
         ]
 
     def _brought(self, now: int, previous: Mapping[str, Any] | None) -> list[int]:
-        """Return what `_reached` returns after a batch at `now`; None: it may bring tuples to all levels."""
+        """Return what `_level_times` returns after a batch at `now`; None: it may bring tuples to all levels."""
         if previous is None:
             return [now] * len(self._levels)
-        first, *behind = self._reached(previous)
+        first, *behind = self._level_times(previous)
         may_fire = (
             None in level or fired for level, fired in zip(self._levels, self._fires(now, previous), strict=True)
         )
         return [first, *(now if fired else at for fired, at in zip(may_fire, behind, strict=False))]
 
-    def _reached(self, previous: Mapping[str, Any]) -> list[int]:
+    def _level_times(self, previous: Mapping[str, Any]) -> list[int]:
         """Return by level the time of the last batch that may have brought tuples to its windows."""
         at, more = int(previous.get("tuples_at", previous["now"])), len(self._levels) - 1
         return [at, *([*previous.get("levels", ()), *[at] * more][:more])]
@@ -269,8 +269,8 @@ class BatchTime:
     def _ends(level: Iterable[Grid | None], now: int, before: int, at: int) -> bool:
         grids = (grid for grid in level if grid is not None)
         return any(
-            (grid.reached(before) // grid.slide + 1) * grid.slide
-            <= min(grid.reached(now), int(grid.places(np.array([at]))[0]) + grid.length)
+            (grid.complete_up_to(before) // grid.slide + 1) * grid.slide
+            <= min(grid.complete_up_to(now), int(grid.places(np.array([at]))[0]) + grid.length)
             for grid in grids
         )
 

@@ -20,9 +20,9 @@ from trident.coordination.log_state import LogState
 from trident.errors import FencedError, describe
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import ReplayCheck
-from trident.runtime.engine.runners import AutoRunner, Part, Runner
+from trident.runtime.engine.runners import AutoRunner, Runner
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.worker import Order
+from trident.runtime.engine.worker import Order, Part
 from trident.runtime.loop.batch import LOOP, Batch, Lane, LoopMessage, Observer, Result
 from trident.runtime.loop.hanging import Begun
 from trident.runtime.loop.sources import Sources
@@ -138,7 +138,7 @@ class Attempts:
         before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
         result: Result
         try:
-            result = self._processed(batch, parts, order)
+            result = self._process(batch, parts, order)
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             result = _meaning(error, "spark")
         finally:
@@ -147,9 +147,9 @@ class Attempts:
             batch.cost_s = thread_time() - before
         self._report(LoopMessage(batch.attempt, result))
 
-    def _processed(self, batch: Batch, parts: Sequence[Part], order: Order) -> Result:
+    def _process(self, batch: Batch, parts: Sequence[Part], order: Order) -> Result:
         if batch.commits_now:
-            order = self._fenced(batch, order)
+            order = self._fence(batch, order)
         check = None if self._replays is None else self._check_of(self._replays, batch, parts)
         if check is not None and batch.runner.here:
             parts = check.read(parts)  # once for all that processes it
@@ -167,7 +167,7 @@ class Attempts:
             return None
         return check if check.chooses(batch.attempt.txid, parts, batch.size or 0) else None
 
-    def _fenced(self, batch: Batch, order: Order) -> Order:
+    def _fence(self, batch: Batch, order: Order) -> Order:
         """Return the order with the txids as this attempt's tasks must see the partitions of the states.
 
         A task of an earlier attempt that is paused, not dead, may write when it wakes up, until its partition is this
@@ -182,7 +182,7 @@ class Attempts:
         """Apply a processed attempt to all states: first those that tasks commit, then this process's."""
         result: Result | None = None
         try:
-            order = order if batch.commits_now else self._fenced(batch, order)
+            order = order if batch.commits_now else self._fence(batch, order)
             if batch.output.kept is not None:  # the loop ends the attempt if this takes too long
                 batch.output = batch.runner.commit(batch.output, order)
                 result = _cause(batch.output)
@@ -191,14 +191,14 @@ class Attempts:
         if result is None:
             self._begun[batch.attempt] = Begun(get_ident(), monotonic(), watched=True, commits=True)
             try:
-                result = self._committed(batch, order)
+                result = self._commit_states(batch, order)
             except BaseException as error:  # noqa: BLE001  unsaid, the loop would wait for this commit for ever
                 result = _meaning(error, "commit")
             finally:
                 self._begun.pop(batch.attempt, None)
         self._report(LoopMessage(batch.attempt, result))
 
-    def _committed(self, batch: Batch, order: Order) -> Committed:
+    def _commit_states(self, batch: Batch, order: Order) -> Committed:
         if self._observe is not None:
             self._observe("committing", batch.attempt)
         committed = self._committer.commit(order, batch.output, batch.runner.commits)

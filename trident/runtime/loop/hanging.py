@@ -90,7 +90,7 @@ class Work:
                 return _failure(frame, call, cause)
         return None
 
-    def asked(self) -> RunningBatch | None:
+    def asked_batch(self) -> RunningBatch | None:
         """Return the batch that a spout is being asked for; None if none is."""
         for attempt, begun in list(self.begun.items()):
             if attempt.attempt == ASKED:

@@ -14,7 +14,6 @@ import threading
 from dataclasses import replace
 
 from trident.channel import Channel
-from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinator
 from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError, FencedError
@@ -31,12 +30,12 @@ from trident.runtime.loop.batch import (
     Undecided,
     with_timers,
 )
+from trident.runtime.loop.coordinator import AttemptStatus, MasterBatchCoordinator, StartGate
 from trident.runtime.loop.execution import Attempts, Execution
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import Capturing, RetryRule
 from trident.runtime.loop.sources import Sources
-from trident.runtime.loop.start_gate import StartGate
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spout.interfaces import SpoutType
@@ -132,7 +131,7 @@ class BatchLoop:
 
         `moved` is when a batch was committed last, on the clock of the topology.
         """
-        asked, now = self._work.asked(), self._clock.monotonic()
+        asked, now = self._work.asked_batch(), self._clock.monotonic()
         txid = self._log.state.txid + 1
         batch, tries = self._batches.get(txid), self._coordinator.failures(txid) + 1
         if asked is not None and (batch is None or asked.seconds > _SHORT_S):  # nothing else moves meanwhile
@@ -209,7 +208,7 @@ class BatchLoop:
             if isinstance(result, Committed):
                 self._record(batch, result)
             else:
-                self._processed(batch, result)
+                self._finish_processing(batch, result)
         except StepFailed as error:  # of a worker, a state or a spout
             self._fail(batch, error.failure)
 
@@ -254,7 +253,7 @@ class BatchLoop:
 
     def _start(self, batch: Batch, asked: bool) -> None:
         if batch.capture:
-            batch.written = self._capturing.written(batch.attempt.txid, self._log.state.txid)
+            batch.written = self._capturing.states_written(batch.attempt.txid, self._log.state.txid)
         batch.times.started = self._clock.monotonic()
         batch.share = self._sources.pressure.share if asked else None
         self._observe("defined", batch.attempt)
@@ -263,7 +262,7 @@ class BatchLoop:
             self._begin_writing(batch.attempt.txid)
         self._attempts.start(batch, alone)
         if batch.undecided is None:
-            self.start_gate.started(batch, not batch.tasks, asked, self._clock.monotonic())
+            self.start_gate.note_started(batch, not batch.tasks, asked, self._clock.monotonic())
 
     def _new_batch(self, now: float, definitions: Definitions, undecided: Undecided | None = None) -> Batch:
         attempt, runner, times = self._coordinator.start(now), self._opened.runner, BatchTimes(now)
@@ -273,26 +272,26 @@ class BatchLoop:
         self._batches[attempt.txid] = batch
         return batch
 
-    def _processed(self, batch: Batch, output: TaskOutput) -> None:
+    def _finish_processing(self, batch: Batch, output: TaskOutput) -> None:
         batch.output, batch.times.processed = output, self._clock.monotonic()
         self._cold = self._cold and (batch.runner.here or not batch.tasks)
         if output.captured:
             self._capturing.check(batch, output.captured)
         if batch.checked is not None:
-            self._progress.checked(batch.attempt, batch.checked, self._clock.wall_ms())
+            self._progress.note_checked(batch.attempt, batch.checked, self._clock.wall_ms())
         if batch.undecided:
             if not self._sources.complete(batch):
                 self._drop(batch)
                 return
-            self.start_gate.started(batch, not output.tuples, True, batch.times.processed)
-        self._coordinator.processed(batch.attempt)
+            self.start_gate.note_started(batch, not output.tuples, True, batch.times.processed)
+        self._coordinator.mark_processed(batch.attempt)
         if self._retrying.waiting is not None:
             self._retrying.has_answered(batch.attempt.txid, committed=False)
         self._observe("processed", batch.attempt)
 
     def _drop(self, batch: Batch) -> None:
         """End an attempt that read nothing: nothing of it is logged or committed."""
-        self._coordinator.dropped(batch.attempt)
+        self._coordinator.drop(batch.attempt)
         del self._batches[batch.attempt.txid]
         self._log.check_owner()
         self._had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s, True)
@@ -333,8 +332,8 @@ class BatchLoop:
         definitions = with_timers(batch.definitions, timers) if timers else batch.definitions
         self._append(CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, meaning.declares), committed)
         if meaning.declares:
-            meaning.recorded()
-        self._coordinator.committed(attempt)
+            meaning.mark_recorded()
+        self._coordinator.mark_committed(attempt)
         self._late = 0
         if self._retrying.waiting is not None:
             self._retrying.has_answered(attempt.txid)
@@ -344,10 +343,10 @@ class BatchLoop:
         batch.times.recorded = self._clock.monotonic()
         del self._batches[attempt.txid]
         sources = self._sources
-        sources.succeeded(batch)
-        self._progress.committed(batch, committed, captured, at_ms, sources.lags, sources.pressure.share)
+        sources.report_success(batch)
+        self._progress.note_committed(batch, committed, captured, at_ms, sources.lags, sources.pressure.share)
         self._observe("succeeded", attempt)
-        self.start_gate.recorded(attempt.txid)
+        self.start_gate.release_waiting(attempt.txid)
 
     def _append(self, record: CommitRecord, committed: Committed) -> None:
         """Append the record of a batch, with the writes that are left to it."""
@@ -412,10 +411,10 @@ class BatchLoop:
         self._cold = self._cold or not batch.runner.here
         waits = str(waiting) if waiting is not None and failure.waits_for else ""
         leaves_out = self._opened.letters.captures and failure.may_leave_out and retry_in_s is not None
-        self._progress.failed(batch, failure, self._clock.wall_ms(), retry_in_s, now, waits, leaves_out)
-        self._capturing.failed(batch, failure)
-        for dead in self._coordinator.failed(attempt, self._clock.monotonic(), retry_in_s or 0.0):
+        self._progress.note_failed(batch, failure, self._clock.wall_ms(), retry_in_s, now, waits, leaves_out)
+        self._capturing.note_failed(batch, failure)
+        for dead in self._coordinator.fail(attempt, self._clock.monotonic(), retry_in_s or 0.0):
             ended = self._batches.pop(dead.txid)
             if dead != attempt:
                 self._attempts.cancel(ended)
-        self.start_gate.failed(attempt.txid)
+        self.start_gate.note_failed(attempt.txid)

@@ -13,8 +13,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from trident.counts import add_counts
 from trident.graph import PersistNode
-from trident.observe.batch_committed import BatchCommitted, Phases, summed
+from trident.observe.batch_committed import BatchCommitted, Phases, sum_lags
 from trident.observe.component_statistics import (
     ComponentDescription,
     ComponentStatistics,
@@ -24,10 +25,9 @@ from trident.observe.component_statistics import (
     TopologyStatistics,
     WindowStatistics,
 )
-from trident.observe.time_series import ALL_TIME, WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
-from trident.operations.metrics import add_counts
+from trident.observe.time_series import WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
 from trident.planner import Fragment, Plan
-from trident.planner.placing import place
+from trident.planner.plan import place
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.task_output import EACH, HEAD, NS, ROWS, TaskOutput
 from trident.runtime.engine.task_output import Figures as Counts
@@ -87,7 +87,7 @@ class OperationTotals:
 
     # ---- from the loop ----------------------------------------------------------------------------------------------
 
-    def committed(self, event: BatchCommitted, output: TaskOutput, committed: Committed, in_executors: bool) -> None:
+    def add_batch(self, event: BatchCommitted, output: TaskOutput, committed: Committed, in_executors: bool) -> None:
         """Take in a committed batch: what its two halves counted.
 
         `in_executors`: whether tasks committed states, so that their fragments ran in the executors.
@@ -107,11 +107,11 @@ class OperationTotals:
                 if rare:
                     self._add_rare(event, output, committed)
 
-    def left_out(self, failures: Iterable[Failure], now: float) -> None:
+    def add_left_out(self, failures: Iterable[Failure], now: float) -> None:
         """Take in the tuples that a committed batch left out."""
         self._count("dead_letters", (failure.step for failure in failures), now)
 
-    def failed(self, step: str, now: float) -> None:
+    def add_failure(self, step: str, now: float) -> None:
         self._count("failed", (TOPOLOGY, step), now)
         self.series.add(TimeSpan(failed=1), now)
 
@@ -125,11 +125,11 @@ class OperationTotals:
 
     # ---- for any thread ---------------------------------------------------------------------------------------------
 
-    def over(self, windows: Sequence[int], now: float) -> dict[int, Difference[Key]]:
-        """Return what was added within windows, by their lengths."""
+    def over_all(self, now: float) -> dict[int, Difference[Key]]:
+        """Return what was added within each window, by their lengths."""
         with self._lock:
             self._add_up()
-            return {window: self._windows.over(window, now) for window in windows}
+            return self._windows.over_all(now)
 
     # ---- adding up --------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class OperationTotals:
                 took[node] += nanoseconds
             for state, updated in event.keys_updated.items():
                 keys[state] += updated
-        amounts = self._named(plan, placed, took, keys)
+        amounts = self._amounts_by_key(plan, placed, took, keys)
         events = [batch[-1] for batch in batches]
         amounts[Key(TOPOLOGY, "batches")] += len(events)
         for phase, seconds in zip(Phases._fields, _columns([event.phases for event in events]), strict=True):
@@ -161,7 +161,7 @@ class OperationTotals:
         self._windows.add(amounts, events[-1].recorded_at)
         self.series.add(_span_of(events), events[-1].recorded_at)
 
-    def _named(
+    def _amounts_by_key(
         self, plan: _Lists, placed: _Lists, took: Mapping[str, int], keys: Mapping[str, int]
     ) -> dict[Key, float]:
         amounts: dict[Key, float] = defaultdict(float)
@@ -193,7 +193,7 @@ def _span_of(events: Sequence[BatchCommitted]) -> TimeSpan:
         timed=len(events),
         took_s=sum(took),
         longest_s=max(took),
-        lags={each.unit: each.amount for each in summed(filter(None, lags))},
+        lags={each.unit: each.amount for each in sum_lags(filter(None, lags))},
         is_whole=None not in lags,
     )
 
@@ -208,11 +208,11 @@ def meanings_of(fragment: Fragment, states: Mapping[str, PersistNode]) -> Meanin
     entry = fragment.entry
     own = ["busy_ns", "commit_ns"] if entry in states else ["busy_ns"]
     of_entry = [(Key(entry, measure), -1) for measure in own]  # the time of a step is part of the entry's
-    found[ROWS] += _given(fragment, entry)
+    found[ROWS] += _row_meanings(fragment, entry)
     found[NS] += [(Key(entry, measure), 1) for measure in own]
     for number, step in enumerate(fragment.steps):
         at = HEAD + EACH * number
-        found[at] += _given(fragment, step.id)
+        found[at] += _row_meanings(fragment, step.id)
         found[at + 1] += [(Key(step.id, "busy_ns"), 1), *of_entry]
     for number, sink in enumerate(fragment.sinks, len(fragment.steps)):
         at = HEAD + EACH * number
@@ -221,7 +221,7 @@ def meanings_of(fragment: Fragment, states: Mapping[str, PersistNode]) -> Meanin
     return tuple(map(tuple, found))
 
 
-def _given(fragment: Fragment, source: str) -> Iterator[tuple[Key, int]]:
+def _row_meanings(fragment: Fragment, source: str) -> Iterator[tuple[Key, int]]:
     """Iterate over what the rows mean that an entry or a step gives."""
     yield Key(source, "emitted"), 1
     for step in fragment.steps:
@@ -238,7 +238,7 @@ def read_statistics(
     totals: OperationTotals, operations: Mapping[str, ComponentDescription], edges: Sequence[Edge], now: float
 ) -> TopologyStatistics:
     """Return the statistics of all windows as of a time of the monotonic clock."""
-    differences = totals.over((*WINDOWS_S, ALL_TIME), now)
+    differences = totals.over_all(now)
     latest = differences[WINDOWS_S[0]]
     capacities = {
         id_: latest.added.get(Key(id_, "busy_ns"), 0.0) / _NS_PER_S / max(latest.seconds, 1e-9) / operation.slots

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import sub
 from typing import Any
 
+from trident.counts import add_counts, take_remarks
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read
 from trident.observe.events import AttemptFailed, LastErrors, ReplayDiffered, TopologyEvent
-from trident.operations.metrics import add_counts, take_remarks
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import Checked
 from trident.runtime.loop.batch import Batch
@@ -70,7 +70,7 @@ class Progress:
         self._first: float | None = None
         self.last_recorded = self._defined = 0.0
 
-    def committed(
+    def note_committed(
         self,
         batch: Batch,
         committed: Committed,
@@ -123,9 +123,9 @@ class Progress:
             self._first = times.defined if self._first is None else self._first
             self.last_recorded = times.recorded
         if self._totals is not None:
-            self._totals.committed(event, output, committed, bool(batch.runner.commits))
+            self._totals.add_batch(event, output, committed, bool(batch.runner.commits))
             if left_out:
-                self._totals.left_out(left_out, times.recorded)
+                self._totals.add_left_out(left_out, times.recorded)
                 for failure in left_out[-_TOLD_OF_BATCH:]:
                     self.errors.add(failure.step, f"left out {failure.row}: {_text(failure)}", at_ms / _MS_PER_S)
         self._publish(event)
@@ -142,7 +142,7 @@ class Progress:
                 self.errors.add(step, text, at_ms / _MS_PER_S)
         return counters
 
-    def failed(
+    def note_failed(
         self,
         batch: Batch,
         failure: Failure,
@@ -160,7 +160,7 @@ class Progress:
             self.failures += 1
             self.last_failure, self.last_attempt = failure, batch.attempt
         if self._totals is not None:
-            self._totals.failed(failure.step, now)
+            self._totals.add_failure(failure.step, now)
         on = "" if failure.row is None else f" on tuple {failure.row}"
         event = AttemptFailed(
             self._name, self._run_id, at_ms, *batch.attempt, batch.tries,
@@ -170,7 +170,7 @@ class Progress:
         self.errors.add(failure.step, text, at_ms / _MS_PER_S, event)
         self._publish(event)
 
-    def checked(self, attempt: TransactionAttempt, checked: Checked, at_ms: int) -> None:
+    def note_checked(self, attempt: TransactionAttempt, checked: Checked, at_ms: int) -> None:
         """A batch was processed twice. Tells once of each step that differs."""
         difference = checked.difference
         counts = {"checked": checked.done, "skipped": not checked.done, "differed": difference is not None}

@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.errors import BatchFailedError, RetriesUsedUpError
 from trident.graph import PersistNode
 from trident.planner import Fragment, Plan
 from trident.runtime.loop.batch import Batch, Clock
+from trident.runtime.loop.coordinator import MasterBatchCoordinator
 from trident.runtime.steps.failures import Failure, StepFailed, failing_at
 from trident.spout.interfaces import TransactionAttempt
 
@@ -194,12 +194,12 @@ class Capturing:
         self._states = {name: states[name] for name in lasting}
         self.began = self._cut_off = 0
 
-    def failed(self, batch: Batch, failure: Failure) -> None:
+    def note_failed(self, batch: Batch, failure: Failure) -> None:
         """Note an attempt that failed; its tasks may write on until a later attempt fences them."""
         if failure.step in _OF_THE_ENGINE and batch.attempt.txid == self.began:
             self._cut_off = batch.attempt.txid
 
-    def written(self, txid: int, committed: int) -> frozenset[str]:
+    def states_written(self, txid: int, committed: int) -> frozenset[str]:
         """Return the states that may keep something of earlier attempts of a batch; `StepFailed` if a store does not say.
 
         `committed`: the last committed batch. No attempt of a batch has written before the one before it is committed.
@@ -221,7 +221,7 @@ class Capturing:
         for each in captured if batch.written else ():
             if each.left_out is None:
                 continue
-            if has := sorted(self._reached(each.left_out.entry, each.step) & batch.written):
+            if has := sorted(self._reachable_states(each.left_out.entry, each.step) & batch.written):
                 raise StepFailed(
                     Failure(
                         each.step,
@@ -235,7 +235,7 @@ class Capturing:
                     )
                 )
 
-    def _reached(self, entry: str, step: str) -> set[str]:
+    def _reachable_states(self, entry: str, step: str) -> set[str]:
         """Return the states that the tuples which a step takes may reach."""
         fragment = self._plan.fragments.get(entry)
         known = fragment is not None and step in fragment.ids

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from trident.coordination.records import LETTERS, TIME, DefineRecord
 from trident.errors import describe
 from trident.runtime.commit.replays import Replays
-from trident.runtime.engine.runners import Part
+from trident.runtime.engine.worker import Part
 from trident.runtime.loop.batch import Batch, BatchTime, Clock, Definitions, Undecided
 from trident.runtime.loop.hanging import ASKED, Begun
 from trident.runtime.loop.retrying import Waiting, moment_text
@@ -117,7 +117,7 @@ class Sources:
         decided = {name: one for name, one in asked.items() if name not in undecided}
         time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, asked))
         self._settle(txid, logged, decided, time)
-        return _given(asked, time_if_read), Undecided(undecided, decided, time_if_read, time)
+        return _given_definitions(asked, time_if_read), Undecided(undecided, decided, time_if_read, time)
 
     def _throttle(self) -> None:
         self._told_share = self.pressure.share
@@ -146,14 +146,14 @@ class Sources:
     def _ask(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
         """Call a spout because of a batch, watched; what it raises is a failure of its stream."""
         try:
-            return self._watched(txid, spout, call, *arguments)
+            return self._call_watched(txid, spout, call, *arguments)
         except StepFailed:
             raise
         except Exception as error:
             raise StepFailed(failure_of(spout, error)) from error
 
     @calls_user_code
-    def _watched(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
+    def _call_watched(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
         asked = TransactionAttempt(txid, ASKED)
         self._begun[asked] = Begun(get_ident(), monotonic(), watched=True, spout=spout)
         try:
@@ -199,7 +199,7 @@ class Sources:
         replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
         batch, which saves one of two syncs.
         """
-        given = _given(asked, time)
+        given = _given_definitions(asked, time)
         if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
             return None
         chosen = {name for name in self._offering["traits"] if self._traits(name, asked.get(name)).is_choice}
@@ -270,21 +270,21 @@ class Sources:
                 commit, attempt = self._coordinators[name].commit, batch.attempt
                 self._ask(attempt.txid, name, commit, attempt, batch.definitions[name])
 
-    def succeeded(self, batch: Batch) -> None:
+    def report_success(self, batch: Batch) -> None:
         """Tell the spouts that a batch is committed."""
         txid, times = batch.attempt.txid, batch.times
         for name in self._coordinators:
             if name in batch.definitions:
                 # A call that does not return delays the next batch; this one is committed.
-                self._watched(txid + 1, name, self._succeeded, name, txid, batch.definitions[name])
+                self._call_watched(txid + 1, name, self._report_success_to, name, txid, batch.definitions[name])
         if self._throttled and batch.share is not None:
             # What it waited for the commits of earlier batches is not its own.
             own_s = times.processed - times.defined + times.recorded - times.committing
             self.pressure.took(batch.share, own_s)
             if batch.output.bytes_spilled:
-                self.pressure.spilled(batch.share)
+                self.pressure.note_spill(batch.share)
 
-    def _succeeded(self, name: str, txid: int, definition: Definition) -> None:
+    def _report_success_to(self, name: str, txid: int, definition: Definition) -> None:
         self._coordinators[name].success(txid, definition)
         if name not in self._offering["lag"]:
             return
@@ -305,7 +305,7 @@ def _any(asked: Mapping[str, Definition | None]) -> bool:
     return any(definition is not None for definition in asked.values())
 
 
-def _given(asked: Mapping[str, Definition | None], time: Definition | None) -> Definitions:
+def _given_definitions(asked: Mapping[str, Definition | None], time: Definition | None) -> Definitions:
     """Return the definitions of the spouts that have something, and the time."""
     given = {name: definition for name, definition in asked.items() if definition is not None}
     return given if time is None else {**given, TIME: time}
@@ -339,7 +339,7 @@ class BackPressure:
         if share == self.share == 1.0 and seconds <= self._target_s:  # as nearly all are
             self._seen.append((share, seconds))
             return
-        wanted, self._most = self._wanted(share, seconds), min(self._most * _FORGIVE, 1.0)
+        wanted, self._most = self._wanted_share(share, seconds), min(self._most * _FORGIVE, 1.0)
         self._seen.append((share, seconds))
         if wanted < share:
             chosen = min(self.share, max(wanted, share * _SHRINK, _LEAST))
@@ -352,19 +352,19 @@ class BackPressure:
         """Note that a batch that was defined with `share` was not done in time, whatever the target is."""
         self.share = min(self.share, max(share * _SHRINK, _LEAST))
 
-    def spilled(self, share: float) -> None:
+    def note_spill(self, share: float) -> None:
         """Note that a stage of a batch that was defined with `share` had more rows than memory, and wrote them to disk."""
         self._most = min(self._most, share * (1 - _SAME))
         self.share = min(self.share, max(share * _SPILLED, _LEAST))
 
-    def _wanted(self, share: float, seconds: float) -> float:
+    def _wanted_share(self, share: float, seconds: float) -> float:
         """Return the share with which a batch would take the target's time, at least 1 if less would not help."""
-        self._fixed_s += _TRUST * (self._fixed(share, seconds) - self._fixed_s)
+        self._fixed_s += _TRUST * (self._fixed_seconds(share, seconds) - self._fixed_s)
         fixed = min(self._fixed_s, seconds)
         slope = (seconds - fixed) / share
         return max(self._target_s - fixed, fixed) / slope if slope > 0 else 1.0
 
-    def _fixed(self, share: float, seconds: float) -> float:
+    def _fixed_seconds(self, share: float, seconds: float) -> float:
         """Return the seconds of a batch that do not depend on its size, 0 while all were of about one size."""
         for other, took in reversed(self._seen):
             if max(share, other) >= _OTHER_SIZE * min(share, other):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from trident.config import Config
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import TransactionLog
 from trident.errors import AlreadyRunningError, ConfigError, LogHeldError, TopologyError, TridentError
 from trident.graph import Graph, SpoutNode
 from trident.notebook import table
@@ -25,8 +25,15 @@ from trident.runtime.drive import Drive, opened_to_last
 from trident.runtime.engine.dataframe_runner import DataFrameRunner
 from trident.runtime.engine.runners import cores
 from trident.runtime.loop.batch import Observer
-from trident.runtime.query.batch_numbers import definition_of, definition_of_name
-from trident.runtime.query.handed_batches import HandedBatches, check_columns, check_rows, plan_of_query, query_batch_of
+from trident.runtime.query.handed_batches import (
+    HandedBatches,
+    check_columns,
+    check_rows,
+    definition_of,
+    definition_of_name,
+    plan_of_query,
+    query_batch_of,
+)
 from trident.runtime.reading.views import StateView
 from trident.runtime.running import new_memory_log
 from trident.runtime.start.placements import DRIVER, EXECUTORS, States, is_all_in_memory, open_log
@@ -138,7 +145,7 @@ class ForeachBatch(Closes):
     def _lead(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None = None) -> bool:
         """Lead a batch to its record, in this thread; False if the log has it already."""
         try:
-            run = self._opened(df, define, begins, query_run)
+            run = self._open_drive(df, define, begins, query_run)
             definition = self._next(run.opened.log.state, define)
             if definition is not None:
                 self._handed.hand_over(df, definition)
@@ -158,7 +165,7 @@ class ForeachBatch(Closes):
 
     # ---- opening and closing ----------------------------------------------------------------------------------------
 
-    def _opened(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> Drive:
+    def _open_drive(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> Drive:
         if self._spout is None:
             (self._spout,) = self._graph_of(df).spouts()
         if df.isStreaming or df.schema != self._columns:

@@ -14,7 +14,7 @@ from trident.operations import Last
 from trident.operations.several import fields_read
 from trident.runtime.query.foreach_batch import ForeachBatch
 from trident.runtime.reading.views import StateView
-from trident.spout.query_batches import QueryBatches, fields_of_schema
+from trident.spout.query_batches import QueryBatches, fields_of_schema, names_of_schema
 from trident.stream import TridentState
 from trident.topology import TridentTopology
 
@@ -57,9 +57,16 @@ class OneAggregate:
 
     def topology(self, schema: Any) -> TridentTopology:
         """Declare it for these columns; `TopologyError` if they do not fit."""
-        there = fields_of_schema(schema, self.columns)
+        names = names_of_schema(schema)
+        lacking = [repr(name) for name in self.columns if name not in names]
+        if lacking or not names:
+            why = "the query has no columns, and rows without any are lost: select one"
+            if lacking:
+                why = f"no column {lacking[0]} in the query, which has {', '.join(names) or 'none'}"
+            raise TopologyError(f"exactly_once({self.name!r}): {why}")
+        columns = self.columns or names[:1]
         topology = TridentTopology(self.name, rename=self.rename)
-        read = there.select(self.columns, _STREAM) if self.columns else _any_of(schema)
+        read = fields_of_schema(schema, columns).select(columns, _STREAM)
         rows = topology.new_stream(
             _STREAM, QueryBatches(read, deterministic=self.deterministic, rows_are=self.rows_are)
         )
@@ -67,12 +74,6 @@ class OneAggregate:
         grouped: Any = rows.group_by(Fields.named(self.group_by)) if self.group_by else rows
         grouped.persistent_aggregate(self.state, *inputs, self.aggregate, self.value, state_name=self.value)
         return topology
-
-
-def _any_of(schema: Any) -> Fields:
-    """Return one column, where rows are only counted: tables without columns lose their rows."""
-    names = fields_of_schema(schema).names if isinstance(schema, (str, Fields)) else [schema.fields[0].name]
-    return fields_of_schema(schema, names[:1]).select(names[:1])
 
 
 class ExactlyOnce(ForeachBatch):

@@ -18,7 +18,7 @@ from trident.runtime.reading.views import StateView
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
-from trident.state.maps import migrated
+from trident.state.maps import migrate_values
 from trident.state.winners import Winners
 
 _SHORTEST_S, _LONGEST_S = 0.05, 1.0
@@ -153,7 +153,7 @@ class ChangeFeed(Closes):
                     self._check(log, self.at)
                 until = min(log.txid if end is None else end, self.txid + most)
                 if log.incarnation != self.incarnation or max(self.txid, until) > log.txid:
-                    raise self._gone(log, log.txid)
+                    raise self._gone_error(log, log.txid)
                 if until <= self.txid:
                     return []
                 if found := self._read(log, until):
@@ -237,12 +237,12 @@ class ChangeFeed(Closes):
         """Read some batches up to `until`; what was deleted, or taken back, is found after the read."""
         since, view = log.changes_since(self.name), self._view.follow()
         if since is None or self.txid < since:
-            raise self._gone(log, log.txid if since is None else since)
+            raise self._gone_error(log, log.txid if since is None else since)
         writers = log.writers(self.name)  # before the read: it is compared before the next one
         found, last = self._batches(view, until, log.winners_of(self.name))
-        gone = view.kept_changes.gone()
+        gone = view.kept_changes.last_gone()
         if self.txid < gone:
-            raise self._gone(log, gone)
+            raise self._gone_error(log, gone)
         view.compare()
         self._writers = writers
         self.at = self.place_of(last)
@@ -253,7 +253,7 @@ class ChangeFeed(Closes):
         found: list[ChangedBatch] = []
         rows = 0
         for txid, pairs in view.kept_changes.read(self.txid, until):
-            batch = self._committed(txid, pairs, winners)
+            batch = self._changed_batch(txid, pairs, winners)
             if batch.changes:
                 found.append(batch)
             rows += len(pairs)
@@ -261,10 +261,10 @@ class ChangeFeed(Closes):
                 return found, txid
         return found, until
 
-    def _gone(self, log: LogState, first: int) -> ChangesGoneError:
+    def _gone_error(self, log: LogState, first: int) -> ChangesGoneError:
         return ChangesGoneError(self.topology, self.name, self.txid, first, log.txid)
 
-    def _committed(self, txid: int, pairs: Sequence[tuple[Key, Any]], winners: Winners) -> ChangedBatch:
+    def _changed_batch(self, txid: int, pairs: Sequence[tuple[Key, Any]], winners: Winners) -> ChangedBatch:
         won = [(key, value) for key, value in pairs if winners.won(txid, value.attempt)]
         last = dict(zip(encode_keys([key for key, _ in won]), won, strict=True))  # 1 and True are two keys
         ordered = (last[name] for name in sorted(last))  # the same in each reading
@@ -274,9 +274,9 @@ class ChangeFeed(Closes):
     def _changes(self, rows: Sequence[tuple[Key, Any]], winners: Winners) -> Iterator[Change]:
         """Return the changes of rows, as values of the declared type."""
         types = former_types(self._view.node)
-        values: Sequence[Any] = migrated([value for _, value in rows], winners, types)
+        values: Sequence[Any] = migrate_values([value for _, value in rows], winners, types)
         sides = [[value[at] for value in values] for at in (2, 3)]
         if types is not None:
-            sides = list(map(types.declared, sides))
+            sides = list(map(types.narrow, sides))
         for (key, _), before, after in zip(rows, *sides, strict=True):
             yield Change(() if self._is_total else key, before, after)

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from trident.config import Config
 from trident.errors import ConfigError, StaleTransactionError, StateError
-from trident.fields import Fields
+from trident.fields import Fields, quote
 from trident.graph import StateNode
 from trident.runtime.reading.open_partitions import graph_to_read, open_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
@@ -69,7 +69,7 @@ class TridentDataSource(DataSource):
             raise StateError(
                 f"the type of {unknown[0]!r} in state {self._node().name!r} is not declared. Give the columns with .schema(…)"
             )
-        return ", ".join(f"`{name}` {type_}" for name, type_ in zip(columns.names, columns.types, strict=True))
+        return ", ".join(f"{quote(name)} {type_}" for name, type_ in zip(columns.names, columns.types, strict=True))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and reads."""

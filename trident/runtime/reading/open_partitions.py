@@ -135,23 +135,23 @@ class Conversion(FormerTypes):
         self.fields = tuple(name for name, _ in struct_fields(declared))
         self._stored = tuple(name for name, _ in struct_fields(None if evolution is None else evolution.stored))
 
-    def converted(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
+    def convert(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
         """Return a value for each one of a former type, with the fields that the last declaration had besides; None stays None.
 
         Raises `StateError`: the function raised.
         Raises `CorruptValueError`: what it returned is no value of the declared type.
         """
         if names is None:
-            made = [None if value is None else self._migrated(value, former) for value in values]
+            made = [None if value is None else self._migrate_value(value, former) for value in values]
             return python_of(array_of(self._field, self._type, made))
-        return python_of(array_of(self._field, self._read, [_renamed(value, names) for value in values]))
+        return python_of(array_of(self._field, self._read, [_rename_fields(value, names) for value in values]))
 
-    def declared(self, values: list[Any]) -> list[Any]:
+    def narrow(self, values: list[Any]) -> list[Any]:
         if not self.fields:
             return values
         return [_only(value, self.fields) for value in values]
 
-    def stored(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
+    def widen(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
         if not self.types or not self._stored:
             return values
         fields: Mapping[str, str | None] = dict(zip(self._stored, self._stored, strict=True))
@@ -160,7 +160,7 @@ class Conversion(FormerTypes):
             fields = {**dict.fromkeys(self._stored), **{old: name for name, old in era.items() if old is not None}}
         return [value if value is None else {old: value.get(name) for old, name in fields.items()} for value in values]
 
-    def _migrated(self, value: Any, former: str) -> Any:
+    def _migrate_value(self, value: Any, former: str) -> Any:
         if self._migrate is None:
             raise StateError(
                 f"state {self._name!r} has values of a former type, {former}: declare it with its migrate=, or have `trident "
@@ -174,7 +174,7 @@ class Conversion(FormerTypes):
             ) from error
 
 
-def _renamed(value: Any, names: Mapping[str, str | None]) -> Any:
+def _rename_fields(value: Any, names: Mapping[str, str | None]) -> Any:
     if not isinstance(value, dict):
         return value
     return {name: None if old is None else value.get(old) for name, old in names.items()}

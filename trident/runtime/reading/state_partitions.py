@@ -124,7 +124,9 @@ class StatePartitions:
         with self.lock:
             if self._given is not None and self._log is not None:  # the snapshot is of all that is read together
                 return self._once(read)
-            return read_in_rounds(partial(self._once, read), _was_overtaken, self._gate, rounds)
+            # What different partitions say of a key may also be of different batches, where values hold no `prev`.
+            overtaken = (StaleTransactionError, KeyConflictError)
+            return read_in_rounds(partial(self._once, read), lambda e: isinstance(e, overtaken), self._gate, rounds)
 
     def _once(self, read: Callable[[Snapshot], R]) -> R:
         snapshot = self.snapshot()
@@ -157,7 +159,7 @@ class StatePartitions:
 
     def _values(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
         if self._asks_all:
-            values = [value for value, _ in self._found(keys, snapshot)]
+            values = [value for value, _ in self._ask_all(keys, snapshot)]
         elif len(self.instances) == 1:
             found = self._ask(0, keys, snapshot) if keys else []
             values = [value for _, value in zip(keys, found, strict=True)]
@@ -177,7 +179,7 @@ class StatePartitions:
         if now >= snapshot.txid + REMOVAL_LAG:
             raise StaleTransactionError(self.name, "an absent key", snapshot.txid, now)
 
-    def _found(self, keys: Sequence[Key], snapshot: Snapshot) -> list[tuple[Any, int]]:
+    def _ask_all(self, keys: Sequence[Key], snapshot: Snapshot) -> list[tuple[Any, int]]:
         """Ask all partitions: for each key its value, and the first partition that has it; None and -1 where absent."""
         answers = [self._ask(partition, keys, snapshot) for partition in range(len(self.instances))]
         return [
@@ -256,15 +258,10 @@ class StatePartitions:
         """Return the keys of a page that are a partition's own: several that share a store may each list the keys of all."""
         page = [key for key in page if begins(key, prefix)]
         if self._asks_all:
-            found = self._found(page, snapshot)
+            found = self._ask_all(page, snapshot)
             return [key for key, (_, holder) in zip(page, found, strict=True) if holder == partition]
         places = partitions_of(page, len(self.instances))
         return [page[at] for at in places.get(partition, ())]
-
-
-def _was_overtaken(error: Exception) -> bool:
-    # What different partitions say of a key may also be of different batches, where values hold no `prev`.
-    return isinstance(error, (StaleTransactionError, KeyConflictError))
 
 
 def _only(answers: Sequence[Any], name: str, key: str) -> tuple[Any, int]:

@@ -249,13 +249,12 @@ class JointReader(Closes):
                 )
             self._is_reading = True
             try:
-                return read_in_rounds(once, _was_overtaken, None, rounds)
+                stale = StaleTransactionError
+                return read_in_rounds(
+                    once, lambda e: isinstance(e, stale) or isinstance(e.__cause__, stale), None, rounds
+                )
             finally:
                 self._is_reading = False
-
-
-def _was_overtaken(error: Exception) -> bool:
-    return isinstance(error, StaleTransactionError) or isinstance(error.__cause__, StaleTransactionError)
 
 
 def log_place(topology: str, config: Config) -> str:

@@ -88,7 +88,7 @@ def load_one_of(target: str, kinds: tuple[type, ...], folder: Path | None = None
         if not hasattr(value, part):
             raise NoSuchTarget(f"module {name!r} has no {attribute!r}{_offer(module, attribute)}")
         value = getattr(value, part)
-    return _made(value, name, attribute, kinds)
+    return _make_value(value, name, attribute, kinds)
 
 
 def folder_of(target: str) -> Path:
@@ -107,10 +107,10 @@ def _module(name: str, folder: Path | None) -> ModuleType:
     inherited = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
     if first not in inherited:
         os.environ["PYTHONPATH"] = os.pathsep.join([first, *inherited])
-    return _imported(name, path.stem, path.resolve()) if path.suffix == ".py" else _imported(name, name)
+    return _import_module(name, path.stem, path.resolve()) if path.suffix == ".py" else _import_module(name, name)
 
 
-def _imported(shown: str, name: str, path: Path | None = None) -> ModuleType:
+def _import_module(shown: str, name: str, path: Path | None = None) -> ModuleType:
     try:
         return importlib.import_module(name) if path is None else _from_file(name, path)
     except ModuleNotFoundError as error:
@@ -157,7 +157,7 @@ def _place(error: Exception) -> str:
     return f" (in {frames[-1].filename}, line {frames[-1].lineno})" if frames[1:] else ""
 
 
-def _made(value: Any, module: str, attribute: str, kinds: tuple[type, ...]) -> Any:
+def _make_value(value: Any, module: str, attribute: str, kinds: tuple[type, ...]) -> Any:
     made = value
     if not isinstance(value, kinds) and callable(value):
         try:

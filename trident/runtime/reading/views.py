@@ -27,7 +27,7 @@ from trident.extras import needs_package
 from trident.fields import Fields, free_name, is_nested
 from trident.graph import Node, PersistNode, StateNode
 from trident.naming import counted
-from trident.notebook import preformatted, table
+from trident.notebook import pre_block, table
 from trident.operations.several import Several, result_fields
 from trident.runtime.reading.state_partitions import RankedRow, Row, StatePartitions, begins
 from trident.runtime.steps.key_columns import partition_of_total
@@ -425,4 +425,4 @@ def html_or_why(what: str, html: Callable[[], str]) -> str:
     try:
         return html()
     except Exception as error:  # noqa: BLE001  of a store, perhaps a user's or a closed one: an object can always be shown
-        return preformatted(f"{what}: {describe(error)}")
+        return pre_block(f"{what}: {describe(error)}")

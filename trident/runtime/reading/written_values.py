@@ -60,8 +60,9 @@ def _parts(text: str, fields: Fields) -> list[Any]:
     if len(fields) == 1:
         return [text]
     try:
-        parts = json.loads(text)
-    except ValueError:
+        # A list is one of parts, of which none may lose digits; anything else may be a text.
+        parts = json.loads(text, parse_float=number_of if text.lstrip().startswith("[") else None)
+    except json.JSONDecodeError:
         return [] if len(fields) and text.startswith("[") else [text]
     return parts if isinstance(parts, list) else [text]
 
@@ -157,7 +158,7 @@ def edited_values(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[s
 
 
 def _like(field: str, given: Any, before: Any) -> Any:
-    if given == plain(before) and type(given) is type(plain(before)):
+    if repr(given) == repr(plain(before)):  # 0.0 is not -0.0, nor True 1
         return before
     if given is None or before is None:
         return given
@@ -171,7 +172,7 @@ def _like(field: str, given: Any, before: Any) -> Any:
 def _of_kind(field: str, given: Any, before: Any) -> Any:
     if isinstance(before, Mapping):
         return {**before, **edited_values(given, before)}
-    if isinstance(before, (list, tuple)):
+    if isinstance(before, (list, tuple)) and isinstance(given, list):
         item = before[0] if before else None
         return [_like(field, each, before[at] if at < len(before) else item) for at, each in enumerate(given)]
     if isinstance(before, (bool, int, str)) and type(given) is type(before):

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from trident.config import Config
-from trident.coordination.history import read_history
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_address import read_history
+from trident.coordination.log_interface import MemoryLog
 from trident.coordination.records import (
     LETTERS,
     TIME,
@@ -33,7 +33,7 @@ from trident.planner.evolution import MEMBERS, SINCE, goes_on
 from trident.planner.guarantees import spout_type_of
 from trident.roles import Closes
 from trident.runtime.commit.committer import Committed
-from trident.runtime.engine.runners import processed, unseen
+from trident.runtime.engine.runners import process_or_raise, unseen
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.loop.batch import Batch, Clock
@@ -114,7 +114,7 @@ class Replay(Closes):
         """The last batch that was processed, 0 before the first."""
         return self._opened.log.state.txid
 
-    def stored(self, state: str, keys: Sequence[Key]) -> list[OpaqueValue | None]:
+    def values_of(self, state: str, keys: Sequence[Key]) -> list[OpaqueValue | None]:
         """Return what a state aside has for keys; `()` is the key of a single value."""
         return self._values[state].get(keys)
 
@@ -148,11 +148,11 @@ class Replay(Closes):
         attempt = TransactionAttempt(record.txid, record.attempt)
         self._begin_aggregates(record.txid)
         try:
-            committed = self._committed(attempt, record)
+            committed = self._process_and_commit(attempt, record)
         except StepFailed as failed:
             failure = failed.failure
             cause = f"{failure.cause}{f' (tuple {failure.row})' if failure.row else ''}"
-            raise self._failed(record, failure.step, cause) from failed.__cause__
+            raise self._error(record, failure.step, cause) from failed.__cause__
         if self._is_exact:
             self._follow(record, committed)
         self._opened.log.append(CommitRecord(*attempt, record.spouts, committed.touched, {}, record.at_ms))
@@ -168,17 +168,17 @@ class Replay(Closes):
                 now = [one._replace(prev=_with(one.prev, fields), curr=_with(one.curr, fields)) for _, one in there]
                 values.put([key for key, _ in there], now)
 
-    def _committed(self, attempt: TransactionAttempt, record: CommitRecord) -> Committed:
+    def _process_and_commit(self, attempt: TransactionAttempt, record: CommitRecord) -> Committed:
         opened, definitions = self._opened, self._definitions(record)
         gone = [name for name in definitions if name not in opened.spouts and name not in (TIME, LETTERS)]
         if gone:
-            raise self._failed(
+            raise self._error(
                 record, gone[0], "this topology has no such stream; give the declaration that ran the batch"
             )
         captures = bool(record.counts.get("dead_letters"))
         batch = Batch(attempt, definitions, opened.runner, captures)
         order = Order(attempt, captures, now=batch.now)
-        output = processed(opened.runner, self._sources.cut(batch), order)
+        output = process_or_raise(opened.runner, self._sources.cut(batch), order)
         if output.tuples != record.counts.get("tuples", output.tuples):
             raise self._other_count(record, "tuples", output.tuples)
         committed = self._commit(record, output, order)
@@ -211,9 +211,9 @@ class Replay(Closes):
 
     def _other_count(self, record: CommitRecord, what: str, found: int) -> ReplayFailedError:
         recorded = record.counts[what.replace(" ", "_")]
-        return self._failed(record, what, f"it has {found:,} {what} now, and had {recorded:,} when it was committed")
+        return self._error(record, what, f"it has {found:,} {what} now, and had {recorded:,} when it was committed")
 
-    def _failed(self, record: CommitRecord, step: str, cause: str) -> ReplayFailedError:
+    def _error(self, record: CommitRecord, step: str, cause: str) -> ReplayFailedError:
         return ReplayFailedError(self._opened.plan.topology, record.txid, step, cause)
 
     def _follow(self, record: CommitRecord, committed: Committed) -> None:
@@ -360,7 +360,7 @@ def replay_graph(
     topology.
     """
     graph = graph.of_batches()
-    graph = replace(graph, nodes=_copied(graph.nodes))
+    graph = replace(graph, nodes=_copy_nodes(graph.nodes))
     for spout in graph.spouts():
         _check_repeats(graph.name, spout)
     left_out = _left_out(graph, config)
@@ -369,12 +369,12 @@ def replay_graph(
     values = {name: KeptValues() if below is None else OverlayValues(name, below) for name in written}
     if watch is not None and watch.state in values:
         values[watch.state] = KeptValues(may_be_columns=False)  # updated key by key
-    states = tuple(state if state.static else _moved(state, values[state.name], watch) for state in graph.states)
+    states = tuple(state if state.static else _move_aside(state, values[state.name], watch) for state in graph.states)
     nodes = (*map(unseen, graph.nodes), *_watching(graph, watch))
     return replace(graph, nodes=nodes, states=states, placements={}), values, left_out
 
 
-def _moved(state: StateNode, values: KeptValues, watch: KeyWatch | None) -> StateNode:
+def _move_aside(state: StateNode, values: KeptValues, watch: KeyWatch | None) -> StateNode:
     factory = ScratchState(values, watch if watch is not None and watch.state == state.name else None)
     return replace(state, spec=StateSpec(factory, state.spec.required_num_partitions), migrate=None)
 
@@ -404,7 +404,7 @@ def _left_out(graph: Graph, config: Config) -> dict[str, str]:
     return left_out
 
 
-def _copied(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+def _copy_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """Return copies: a topology of this process may be running with the same objects, which a replay prepares and closes."""
     try:
         copies: tuple[Node, ...] = cloudpickle.loads(cloudpickle.dumps(nodes))

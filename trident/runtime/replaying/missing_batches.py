@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trident.coordination.history import read_history
+from trident.coordination.log_address import read_history
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import (
     AdoptRecord,
     CommitRecord,
@@ -33,16 +33,16 @@ from trident.state.map_state import committed_map
 from trident.state.txid import EMPTIED, RETRY_BITS, Sentinel, epoch_of
 
 
-def reached(found: Found, log: LogState) -> list[int]:
+def reached_batches(found: Found, log: LogState) -> list[int]:
     """Return by partition the batch up to which its store has all that the sentinel can say."""
     return [
-        _reached(found, log, partition) if partition in found.mismatches else log.txid
+        _reached_batch(found, log, partition) if partition in found.mismatches else log.txid
         for partition in range(len(found.instances))
     ]
 
 
-def _reached(found: Found, log: LogState, partition: int) -> int:
-    sentinel, expected = found.sentinels[partition], log.expected(found.name, partition)
+def _reached_batch(found: Found, log: LogState, partition: int) -> int:
+    sentinel, expected = found.sentinels[partition], log.expected_sentinel(found.name, partition)
     if sentinel is None or sentinel.incarnation == EMPTIED:
         return 0
     what = f"partition {partition} has {sentinel}"
@@ -78,7 +78,7 @@ class Lacking:
     ) -> None:
         name, partitions = found.name, range(len(found.instances))
         self.found, self.name, self.is_read, self.is_behind = found, name, is_read, bool(found.mismatches)
-        self.expected = [log.expected(name, partition) for partition in partitions]
+        self.expected = [log.expected_sentinel(name, partition) for partition in partitions]
         self.done, self.writes = list(sentinels_reach), [partition in found.mismatches for partition in partitions]
         self.laid_out_after = past.laid_out[name].txid if name in past.laid_out else 0
         self.content, self.laid = 0, list[Sentinel]()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from trident.config import Config
-from trident.coordination.history import read_history
+from trident.coordination.log_address import read_history
 from trident.errors import HistoryStartError, ReplayFailedError, TopologyError, TridentError, UnsupportedOperation
 from trident.fields import struct_fields
 from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowNode
@@ -55,6 +55,8 @@ class Rehearsed:
 
 def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) -> list[Rehearsed]:
     """Run the last batches through former and new code; see `trident.rehearse_upgrade`."""
+    if batches < 1:
+        raise ValueError(f"batches={batches}: give at least 1")
     _check(former, new)
     new = _with_former_names(former, new)
     place = log_place(former.name, config)
@@ -79,7 +81,7 @@ def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) ->
         return [
             Rehearsed(name, record.txid, last, refused=refused)
             if (refused := _refusal(former, new, replays, name))
-            else _compared(name, record.txid, last, stores, replays, _kept(former, new, name))
+            else _compare_state(name, record.txid, last, stores, replays, _common_fields(former, new, name))
             for name in dict.fromkeys(
                 state.name for graph in (former, new) for state in graph.states if not state.static
             )
@@ -129,7 +131,7 @@ def _change(former: Graph, new: Graph, name: str) -> TopologyChanges:
     return compare(Meaning(states[0], {}), Meaning(states[1], {}, now.rename, now.migrating))
 
 
-def _kept(former: Graph, new: Graph, name: str) -> Mapping[str, str | None]:
+def _common_fields(former: Graph, new: Graph, name: str) -> Mapping[str, str | None]:
     """Return the fields of a value that both declarations have: what the new one calls it, what the former one; none: all."""
     evolution = _change(former, new, name).evolutions.get(name)
     names = evolution.types[-1][2] if evolution is not None and evolution.types else None
@@ -137,11 +139,11 @@ def _kept(former: Graph, new: Graph, name: str) -> Mapping[str, str | None]:
     return {field: old for field, old in (names or {}).items() if old is not None and field in declared}
 
 
-def _compared(
+def _compare_state(
     name: str, first: int, last: int, below: _Stores, replays: Sequence[Replay], kept: Mapping[str, str | None]
 ) -> Rehearsed:
     keys = list(dict.fromkeys(key for replay in replays for key in replay.keys(name)))
-    former, new = ([one and one.curr for one in replay.stored(name, keys)] for replay in replays)
+    former, new = ([one and one.curr for one in replay.values_of(name, keys)] for replay in replays)
     now = below.values(0, name, keys)
     rows = list(map(ChangedKey, keys, now, former, new))
     changed = [row for row in rows if not is_same(_only(row.former, kept.values()), _only(row.new, kept))]

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.memory_log import TransactionLog
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.records import CommitRecord, ResetRecord
 from trident.errors import (
     FencedError,
@@ -40,7 +40,7 @@ from trident.runtime.engine.worker import Order
 from trident.runtime.loop.retrying import is_given_up
 from trident.runtime.reading.state_reader import log_place
 from trident.runtime.replaying.batch_replay import Replay, without_states
-from trident.runtime.replaying.missing_batches import Lacking, RecordedPast, check_states_fit, reached, span_of
+from trident.runtime.replaying.missing_batches import Lacking, RecordedPast, check_states_fit, reached_batches, span_of
 from trident.runtime.start.accidents import Found
 from trident.state.interfaces import Key
 from trident.state.map_commits import CommittedMap
@@ -89,12 +89,12 @@ def _plan(
     if log.state.retention is None:
         why = "the topology keeps no history (history=), so nothing says what was in the batches that its store lacks"
         raise RewindError(behind[0].name, why, 0)
-    graph, reach = graph.of_batches(), {found.name: reached(found, log.state) for found in founds}
+    graph, reach = graph.of_batches(), {found.name: reached_batches(found, log.state) for found in founds}
     try:
         past = RecordedPast(log_place(graph.name, config), reach)
     except HistoryGapError as error:
         raise RewindError(behind[0].name, str(error), 0) from error
-    needed, read = _needed(graph, [found.name for found in behind])
+    needed, read = _needed_states(graph, [found.name for found in behind])
     lacking = [
         Lacking(found, log.state, past, reach[found.name], found.name in read)
         for found in founds
@@ -106,7 +106,7 @@ def _plan(
     return without_states(graph, others), past, lacking, span
 
 
-def _needed(graph: Graph, names: Sequence[str]) -> tuple[set[str], set[str]]:
+def _needed_states(graph: Graph, names: Sequence[str]) -> tuple[set[str], set[str]]:
     """Return these states with those that they depend on, and which of them must be as of the batch before each batch."""
     writers = {node.state: node for node in graph.nodes if isinstance(node, PersistNode)}
     static = {state.name for state in graph.states if state.static}
@@ -176,10 +176,10 @@ class _RewindReplay(Replay):
             raise self._other_count(record, "dead letters", len(output.captured))
         txids = self._txids(record)
         committed = self._opened.committer.commit(replace(order, txids=txids), output)
-        for one, partition in self._written(record.txid):
+        for one, partition in self._written_partitions(record.txid):
             if partition in committed.touched.get(one.name, ()):
                 if record.txid > one.laid_out_after and partition not in record.touched.get(one.name, ()):
-                    raise self._failed(record, one.name, f"it has rows for partition {partition} now, and had none")
+                    raise self._error(record, one.name, f"it has rows for partition {partition} now, and had none")
                 one.laid[partition] = txids[one.name][partition].sentinel or one.laid[partition]
         return committed
 
@@ -195,7 +195,7 @@ class _RewindReplay(Replay):
                 Txid(int(txid), txid.attempt, winners, log.incarnation, txid.expected, log.epochs)
                 for txid in txids[one.name]
             ]
-        for one, partition in self._written(record.txid):
+        for one, partition in self._written_partitions(record.txid):
             store, partitions = one.found.instances[partition], self._opened.states[one.name]
             assert isinstance(partitions, list), partitions
             partitions[partition] = store if one.is_read else _by_key(store)
@@ -204,7 +204,7 @@ class _RewindReplay(Replay):
             )
         return txids
 
-    def _written(self, txid: int) -> Iterator[tuple[Lacking, int]]:
+    def _written_partitions(self, txid: int) -> Iterator[tuple[Lacking, int]]:
         for one in self._lacking:
             for partition in range(len(one.done)):
                 if one.is_written(partition, txid):

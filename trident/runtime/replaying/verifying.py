@@ -22,7 +22,7 @@ from trident.runtime.reading.state_reader import ForeignLog, StateReader
 from trident.runtime.replaying.batch_replay import TOTAL, KeyWatch, Replay
 from trident.runtime.start.moving import Side
 from trident.state.encoding.codec import decode, encode, encode_keys
-from trident.state.encoding.equal_keys import declared_keys, keys_of_list
+from trident.state.encoding.equal_keys import declared_keys, keys_of_list, typed_keys
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -131,29 +131,29 @@ class _Comparison:
     def run(self, keys: Sequence[Any], share: float) -> Verified:
         name, replay = self._node.name, self._replay
         with closing(StateReader(self._graph, name, self._config)) as reader:
-            named = self._named(keys) if keys else []
+            named = self._keys_to_verify(keys) if keys else []
             chunks = self._read(reader, named) if keys else self._all(reader, share)
             wrong, count = self._differing(chunks)
             if wrong:  # what is not opaque may have been read in the middle of a commit
                 wrong, _ = self._differing(self._read(reader, list(wrong)))
             last = self._last_writes(list(wrong))
-        own = dict(zip(wrong, replay.stored(name, list(wrong)), strict=True))
+        own = dict(zip(wrong, replay.values_of(name, list(wrong)), strict=True))
         self._notes += [
             f"no batch has written the key {key[0] if len(key) == 1 else key!r}, and the store has no value for it"
-            for key, stored in zip(named, replay.stored(name, named), strict=True)
+            for key, stored in zip(named, replay.values_of(name, named), strict=True)
             if key not in wrong and (stored is None or stored.curr is None)
         ]
         keys_wrong = [WrongKey(key, *both, _since(own[key], last.get(key))) for key, both in wrong.items()]
         return Verified(name, replay.txid, count - len(wrong), keys_wrong, notes=self._notes)
 
-    def _named(self, keys: Sequence[Any]) -> list[Key]:
+    def _keys_to_verify(self, keys: Sequence[Any]) -> list[Key]:
         given, fields = keys_of_list(keys, self._node.name), self._node.key_fields
         if self._is_total:
             raise WrongKeyError(
                 f"verify the keys {given} of state {self._node.name!r}: it is a single value; name no key"
             )
         if not len(fields):
-            return given
+            return list(typed_keys(given))
         return [key for key in declared_keys(given, fields, self._node.name) if key is not None]
 
     def _all(self, reader: StateReader, share: float) -> Chunks:
@@ -163,7 +163,7 @@ class _Comparison:
             return
         there: set[Key] = set()
         try:
-            for txid, some in self._listed(reader, share):
+            for txid, some in self._list_store(reader, share):
                 there.update(some)
                 yield txid, some
         except UnsupportedOperation:
@@ -171,7 +171,7 @@ class _Comparison:
         own = self._replay.keys(self._node.name)
         yield from self._read(reader, [key for key in own if key not in there and _is_in(key, share)])
 
-    def _listed(self, reader: StateReader, share: float) -> Chunks:
+    def _list_store(self, reader: StateReader, share: float) -> Chunks:
         """List the store, page by page; pages may be of different batches."""
         some, txid = dict[Key, Any](), 0
         for *parts, value in reader.get_tuples():
@@ -179,7 +179,8 @@ class _Comparison:
                 yield txid, some
                 some = {}
             txid = reader.txid
-            if _is_in(key := tuple(parts), share):
+            (key,) = typed_keys([tuple(parts)])  # all NaN are one key to the replay, too; 1 and 1.0 are two
+            if _is_in(key, share):
                 some[key] = value
         if some:
             yield txid, some
@@ -196,7 +197,7 @@ class _Comparison:
         for txid, found in chunks:
             for _ in self._replay.until(txid):
                 pass
-            for key, stored in zip(found, self._replay.stored(self._node.name, list(found)), strict=True):
+            for key, stored in zip(found, self._replay.values_of(self._node.name, list(found)), strict=True):
                 expected = None if stored is None else stored.curr
                 count += found[key] is not None or expected is not None
                 if not is_same(found[key], expected):
@@ -211,7 +212,7 @@ class _Comparison:
                 side = Side(graph_to_read(self._graph, log.now().declared, name), name, self._config, opened)
                 place = side.open(log.partitions(name), read_only=True)
             total = {place.total: ()} if self._is_total and place.total is not None else {}
-            stored = place.stored(list(total) or keys)
+            stored = place.stored_rows(list(total) or keys)
             found.update((total.get(key, key), one) for key, one in stored.items())
         return found
 
@@ -274,14 +275,14 @@ def origins_of(
 ) -> list[ValueOrigin]:
     """Return the batches that made a value, in order; see `trident.why`."""
     writer = _writer(graph, name)
-    watch = KeyWatch(name, *_watched(graph, writer, key), most=rows)
+    watch = KeyWatch(name, *_watched_key(graph, writer, key), most=rows)
     origins: deque[ValueOrigin] = deque(maxlen=last)
     with Replay(graph, config, watch) as replay:
         if name in replay.left_out:
             raise UnsupportedOperation(f"explain state {name!r}: {replay.left_out[name]}")
         before = None
         for batch in replay.until():
-            (stored,) = replay.stored(name, [watch.key])
+            (stored,) = replay.values_of(name, [watch.key])
             if stored is not None and stored.txid == batch.txid:
                 count = None if writer.aggregation is None else watch.count
                 (partial,) = watch.partials or [None]
@@ -303,10 +304,10 @@ def _writer(graph: Graph, name: str) -> PersistNode:
     return writer
 
 
-def _watched(graph: Graph, writer: PersistNode, key: Any) -> tuple[Key, Sequence[str]]:
+def _watched_key(graph: Graph, writer: PersistNode, key: Any) -> tuple[Key, Sequence[str]]:
     """Return the key as the state has it, and the fields of a row that are the key; None asks for a single value."""
     node, aggregation = graph.state(writer.state), writer.aggregation
-    if aggregation is not None and not aggregation.grouped:
+    if aggregation is not None and not aggregation.group.names:
         if key is not None:
             raise WrongKeyError(f"explain key {key!r} of state {node.name!r}: it is a single value; name no key")
         return TOTAL, ()
@@ -314,7 +315,7 @@ def _watched(graph: Graph, writer: PersistNode, key: Any) -> tuple[Key, Sequence
         names = ", ".join(node.key_fields.names) or "chosen by its updater"
         raise WrongKeyError(f"explain state {node.name!r}: it is a map; name the key ({names}) of the value")
     given = keys_of_list([key], node.name)
-    (wanted,) = declared_keys(given, node.key_fields, node.name) if len(node.key_fields) else given
+    (wanted,) = declared_keys(given, node.key_fields, node.name) if len(node.key_fields) else typed_keys(given)
     if wanted is None:
         raise WrongKeyError(f"explain key {key!r} of state {node.name!r}: no key can be this one ({node.key_fields})")
     return wanted, () if aggregation is None else aggregation.group.names

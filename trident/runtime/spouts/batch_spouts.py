@@ -7,7 +7,7 @@ collected in batches, and acknowledged with them. The rows of a batch are a tabl
 from __future__ import annotations
 
 import logging
-import zlib
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,13 @@ from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields
 from trident.planner import Plan
 from trident.planner.guarantees import spout_type_of
-from trident.roles import adapted
-from trident.runtime.spouts.partitioned_spouts import PartitionedTridentSpoutExecutor, read_said, table_of_emitted
+from trident.roles import adapt
+from trident.runtime.spouts.partitioned_spouts import (
+    PartitionedTridentSpoutExecutor,
+    checksum,
+    read_said,
+    table_of_emitted,
+)
 from trident.spout.interfaces import (
     Away,
     BatchCoordinator,
@@ -36,6 +41,7 @@ from trident.spout.interfaces import (
 )
 from trident.spout.partitioned import PartitionedSpout
 from trident.spout.rich import IRichSpout, RichSpoutDefaults, TopologyContext, fields_of_rich_spout
+from trident.types import plain_number
 
 _log = logging.getLogger(__name__)
 
@@ -102,15 +108,12 @@ class _DriverBatches(BatchCoordinator):
         return self._fields
 
     def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
-        """Return the worker's side; parts are tables already."""
         return TableEmitter()
 
     def size(self, definition: Definition) -> int:
-        """Say how many bytes the rows of a batch take."""
         return int(definition["bytes"])
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
-        """Return the rows of a batch in slices, none if it has no rows."""
         table = self._tables[attempt.txid]
         return cut_table(table, parallelism, fewest=1) if table.num_rows else []
 
@@ -132,8 +135,8 @@ class BatchSpoutExecutor(_DriverBatches):
         return self
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        table, said = self._emitted(txid)
-        if not table.num_rows and said is not True:
+        table, said = self._emit_batch(txid)
+        if not table.num_rows and said is not True and plain_number(said) is not True:  # NumPy's True is one, too
             self._warn(txid, said)
             return None
         self._tables[txid] = table
@@ -142,7 +145,7 @@ class BatchSpoutExecutor(_DriverBatches):
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
         """Return the batch's rows in slices; after a restart the spout is asked to emit the batch again."""
         if attempt.txid not in self._tables:
-            again, _ = self._emitted(attempt.txid)
+            again, _ = self._emit_batch(attempt.txid)
             self._check_replay(attempt.txid, definition, self._definition(again))
             self._tables[attempt.txid] = again
         return super().parts(attempt, definition, parallelism)
@@ -165,7 +168,7 @@ class BatchSpoutExecutor(_DriverBatches):
             )  # fmt: skip
             self._has_warned = True
 
-    def _emitted(self, txid: int) -> tuple[pa.Table, object]:
+    def _emit_batch(self, txid: int) -> tuple[pa.Table, object]:
         """Let the spout emit a batch; return its rows, and what it says: True if this is the batch even without rows."""
         collector = _Rows()
         said = self._spout.emit_batch(txid, collector)
@@ -174,12 +177,12 @@ class BatchSpoutExecutor(_DriverBatches):
 
     def _definition(self, table: pa.Table) -> dict[str, int]:
         counted = {"rows": table.num_rows, "bytes": table.nbytes if table.num_rows else 0}
-        return counted | {"crc": checksum(table)} if self.spout_type is SpoutType.TRANSACTIONAL else counted
+        return counted | {"checksum": checksum([table])} if self.spout_type is SpoutType.TRANSACTIONAL else counted
 
     def _check_replay(self, txid: int, defined: dict[str, int], found: dict[str, int]) -> None:
-        if any(found[each] != defined[each] for each in ("rows", "crc") if each in found):
+        if any(found.get(each, was) != was for each, was in defined.items() if each in ("rows", "checksum")):
             call = f"{type(self._spout).__name__}.emit_batch({txid})"
-            now, then = (read_said(each["rows"], each.get("crc")) for each in (found, defined))
+            now, then = (read_said(each["rows"], each.get("checksum")) for each in (found, defined))
             raise ReplayMismatchError(
                 f"{call} gave other rows than when the batch was defined: {now} in place of {then}. A "
                 "transactional spout gives the same again. Let it do so and start again, or declare it as what it is: "
@@ -202,8 +205,8 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
     def __init__(self, spout: IRichSpout, stream: str) -> None:
         self._spout, self._stream, self._name = spout, stream, type(spout).__name__
         super().__init__(fields_of_rich_spout(spout))
-        self._besides: RichSpoutDefaults = adapted(RichSpoutDefaults, spout)
-        if self._besides.max_batch_size < 1:
+        self._besides: RichSpoutDefaults = adapt(RichSpoutDefaults, spout)
+        if not 1 <= self._besides.max_batch_size < math.inf:
             raise TopologyError(f"{self._name}.max_batch_size is {self._besides.max_batch_size}; it must be at least 1")
         self._active = False
         # Values and message ids, emitted beyond the end of a batch.
@@ -259,13 +262,11 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
             self._spout.ack(message_id)
 
     def activate(self) -> None:
-        """Tell the spout that it is asked again."""
         if not self._active:
             self._active = True
             self._besides.activate()
 
     def deactivate(self) -> None:
-        """Tell the spout that it is asked no more."""
         if self._active:
             self._active = False
             self._besides.deactivate()
@@ -283,11 +284,3 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
             self._tables.pop(ended, None)
             for message_id in self._ids.pop(ended):
                 self._spout.fail(message_id)
-
-
-def checksum(table: pa.Table) -> int:
-    crc = 0
-    for column in table.columns:
-        for buffer in column.chunk(0).buffers():
-            crc = crc if buffer is None else zlib.crc32(buffer, crc)
-    return crc

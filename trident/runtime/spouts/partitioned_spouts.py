@@ -3,7 +3,7 @@
 The worker reads rows and the metadata of the same run, which a replay is compared with. A complete definition is plain data:
 
 ``read``
-    By partition with rows in this batch, `{"meta": metadata, "rows": number}`; of a transactional spout also `crc`, the
+    By partition with rows in this batch, `{"meta": metadata, "rows": number}`; of a transactional spout also `checksum`, the
     checksum of the rows.
 ``kept``
     The last metadata of all other partitions that were ever read, so that each finds its place when it is back.
@@ -22,12 +22,13 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 
 from trident.arrow import UNFIT, TablePart, cast_table, row_of, schema_of, table_of
 from trident.errors import PartitionLostError, ReplayMismatchError, SpoutError, TopologyError, TridentError, describe
 from trident.fields import Fields
-from trident.roles import adapted, lacking, missing
+from trident.roles import adapt, lacking, missing
 from trident.spout.interfaces import (
     BatchTraits,
     Definition,
@@ -70,15 +71,13 @@ class PartitionedTridentSpoutExecutor:
         return self._spout.get_output_fields()
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> PartitionsCoordinator:
-        """Open the driver's side."""
         coordinator = self._spout.get_coordinator(conf)
         if lacks := ", ".join(lacking(PartitionedCoordinator, coordinator)):
             raise self._lacks("get_coordinator", coordinator, PartitionedCoordinator, lacks)
-        own: PartitionedCoordinator = adapted(PartitionedCoordinator, coordinator)
+        own: PartitionedCoordinator = adapt(PartitionedCoordinator, coordinator)
         return PartitionsCoordinator(self._name, own, self.get_emitter(conf), conf)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> PartitionReader:
-        """Return the worker's side."""
         identical = self.spout_type is SpoutType.TRANSACTIONAL
         emitter = self._spout.get_emitter(conf)
         kind = PartitionedEmitter if identical else OpaquePartitionedEmitter
@@ -136,7 +135,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
         given = [read[name] for name in definition["partitions"]]
         size = sum(one.size for one in given)
         self._looks = size <= self._looks_up_to
-        if not any(one.rows or one.metadata != last.get(one.partition) for one in given):
+        if not any(one.rows or _differ(one.metadata, last.get(one.partition)) for one in given):
             return None
         entries = {one.partition: _entry(one) for one in given if one.rows}
         latest = {**last, **{one.partition: one.metadata for one in given}}
@@ -144,7 +143,6 @@ class PartitionsCoordinator(ThrottledCoordinator):
         return {"read": entries, "kept": others, "bytes": size}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
-        """Return a part for each partition, so that one task reads it in order."""
         if "read" not in definition:
             last = definition["last"]
             return [NewPart(attempt, name, last.get(name), self._share) for name in definition["partitions"]]
@@ -154,19 +152,17 @@ class PartitionsCoordinator(ThrottledCoordinator):
         there = self._partitions() if entries else []
         lost = [name for name in entries if name not in there]
         if lost:
-            raise PartitionLostError(self._name, attempt.txid, _listed(lost), _listed(there))
+            raise PartitionLostError(self._name, attempt.txid, _list_names(lost), _list_names(there))
         return [
-            ReplayedPart(attempt, name, entry["meta"], entry["rows"], entry.get("crc"))
+            ReplayedPart(attempt, name, entry["meta"], entry["rows"], entry.get("checksum"))
             for name, entry in entries.items()
         ]
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes the rows take; None before they are read."""
         size: int | None = definition.get("bytes")
         return size
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Forget the batch and notify the user's coordinator."""
         self._tables.pop(txid, None)
         self._coordinator.success(txid, last_metadata(definition))
 
@@ -199,6 +195,10 @@ class PartitionsCoordinator(ThrottledCoordinator):
         return definition
 
 
+def _differ(one: Any, other: Any) -> bool:
+    return bool(one != other) and repr(one) != repr(other)  # NaN is no news
+
+
 def last_metadata(definition: Definition | None) -> Metadata:
     """Return the last metadata of each partition up to the batch with this definition; None: there is no such batch."""
     if definition is None:
@@ -211,14 +211,14 @@ def last_metadata(definition: Definition | None) -> Metadata:
     return {**definition["kept"], **{name: entry["meta"] for name, entry in definition["read"].items()}}
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     said = ", ".join(map(repr, names[:5])) or "none"
     return said if len(names) <= 5 else f"{said} and {len(names) - 5} more"
 
 
 def _entry(read: PartitionRead) -> dict[str, Any]:
     entry = {"meta": read.metadata, "rows": read.rows}
-    return entry if read.crc is None else {**entry, "crc": read.crc}
+    return entry if read.crc is None else {**entry, "checksum": read.crc}
 
 
 class NewPart(NamedTuple):
@@ -255,7 +255,6 @@ class PartitionReader:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the user's emitter says that it reads without waiting."""
         return isinstance(self._emitter, Quick) and self._emitter.is_quick
 
     def emit(self, part: Part) -> Iterator[pa.Table | PartitionRead]:
@@ -271,27 +270,26 @@ class PartitionReader:
                 yield from self._again(part)
 
     def read(self, part: NewPart) -> tuple[list[pa.Table], PartitionRead]:
-        """Read a partition on; the tables, and what the reading returned."""
-        call = self._called("emit_partition_batch_new", part.partition)
+        call = self._call_text("emit_partition_batch_new", part.partition)
         collector = _Collector(self._fields, call, part.share)
-        with _named(call):
+        with _naming_errors(call):
             emit = self._emitter.emit_partition_batch_new
             # Copied here and below, because an emitter may change in place what it was given, or what it returned.
             metadata = emit(part.attempt, collector, part.partition, deepcopy(part.last_metadata))
         tables = collector.tables()
         rows = sum(table.num_rows for table in tables)
         self._check(part, metadata, rows)
-        crc = _checksum(tables) if self._identical and rows else None
+        crc = checksum(tables) if self._identical and rows else None
         size = sum(table.nbytes for table in tables)
         return tables, PartitionRead(part.partition, deepcopy(metadata), rows, size, crc)
 
     def _again(self, part: ReplayedPart) -> list[pa.Table]:
-        call = self._called("emit_partition_batch", part.partition)
+        call = self._call_text("emit_partition_batch", part.partition)
         collector = _Collector(self._fields, call, share=1.0)
-        with _named(call):
+        with _naming_errors(call):
             self._emitter.emit_partition_batch(part.attempt, collector, part.partition, deepcopy(part.metadata))
         tables = collector.tables()
-        rows, crc = sum(table.num_rows for table in tables), _checksum(tables)
+        rows, crc = sum(table.num_rows for table in tables), checksum(tables)
         if rows != part.rows or (part.crc is not None and crc != part.crc):
             raise ReplayMismatchError(
                 f"{call} gave other rows than when batch {part.attempt.txid} was read first: {read_said(rows, crc)} in "
@@ -302,7 +300,7 @@ class PartitionReader:
         return tables
 
     def _check(self, part: NewPart, metadata: Any, rows: int) -> None:
-        call = self._called("emit_partition_batch_new", part.partition)
+        call = self._call_text("emit_partition_batch_new", part.partition)
         if metadata is None and (rows or part.last_metadata is not None):
             begins = (
                 "begin where this one began" if part.last_metadata is None else "read the partition from its beginning"
@@ -318,17 +316,16 @@ class PartitionReader:
                 "float, str, bytes, lists, and dicts with str keys"
             )
 
-    def _called(self, method: str, partition: str) -> str:
+    def _call_text(self, method: str, partition: str) -> str:
         return f"{self._name}: {method} of partition {partition!r}"
 
 
 def read_said(rows: int, crc: int | None) -> str:
-    """Say how many rows were read, and their checksum."""
     return f"{rows} rows" + (f" with checksum {crc:08x}" if crc is not None else "")
 
 
 @contextmanager
-def _named(call: str) -> Iterator[None]:
+def _naming_errors(call: str) -> Iterator[None]:
     """Have an error of the user's name the partition; errors of this package say enough, and may say what is to follow."""
     try:
         yield
@@ -381,12 +378,26 @@ def table_of_emitted(call: str, fields: Fields, rows: pa.Table | Sequence[Sequen
         raise SpoutError(f"{call} emitted rows that do not fit its fields ({fields}): {error}") from error
 
 
-def _checksum(tables: Sequence[pa.Table]) -> int:
-    """Return a checksum of the rows, however they are cut into tables."""
+def checksum(tables: Sequence[pa.Table]) -> int:
+    """Return a checksum of the rows, however they are cut into tables, and whatever else is in the memory that holds them."""
     crc = 0
     for batch in pa.concat_tables(tables).combine_chunks().to_batches() if tables else ():
-        crc = crc32(batch.serialize(), crc)  # leaves out what a slice does not show
+        columns = list(map(_without_hidden, batch.columns))
+        crc = crc32(pa.RecordBatch.from_arrays(columns, schema=batch.schema).serialize(), crc)
     return crc
+
+
+def _without_hidden(column: pa.Array) -> pa.Array:
+    """Return a column without what lies below its nulls, or beside what it shows, of which `serialize` writes some bytes."""
+    is_nested, hides = pa.types.is_nested(column.type), column.nbytes != column.get_total_buffer_size()
+    if not (is_nested or hides or column.null_count or pa.types.is_boolean(column.type)):
+        return column
+    column = column.take(pa.array(np.arange(len(column))))
+    if not is_nested:
+        return column
+    own, parts = (1, column.flatten()) if pa.types.is_struct(column.type) else (2, [column.values])
+    shown = list(map(_without_hidden, parts))
+    return pa.Array.from_buffers(column.type, len(column), column.buffers()[:own], column.null_count, children=shown)
 
 
 def _not_plain(value: Any, place: str) -> str:

@@ -82,7 +82,7 @@ class Accidents:
         said = [self._said(accident) for accident in sorted(self._kinds)]
         return "; ".join([*said, *(f"state {name!r} has none" for name in self._without_totals())])
 
-    def refused(self, policy: str) -> str:
+    def why_refused(self, policy: str) -> str:
         """Say why a policy would not end with right totals; empty: it does what its name says, or finds out itself."""
         why = self._why_not_kept() if policy == "keep_totals" else ""
         if policy == "rewind" and min(self._kinds) < Accident.EMPTIED:
@@ -146,7 +146,7 @@ class Accidents:
 
     def _of_state(self, found: Found, partitions: Sequence[int], accident: Accident) -> str:
         sentinel, end = found.sentinels[partitions[-1]] or _NOTHING, self.log.txid
-        last = max((self.log.expected(found.name, each) or _NOTHING).txid for each in partitions)
+        last = max((self.log.expected_sentinel(found.name, each) or _NOTHING).txid for each in partitions)
         state, store = f"state {found.name!r}", f"the store of state {found.name!r}"
         if accident <= Accident.LOG_SET_BACK:
             if sentinel.txid <= end:

@@ -12,7 +12,7 @@ from trident.config import Config
 from trident.errors import ConfigError
 from trident.extras import check_pyspark, needs_package
 from trident.planner import Plan
-from trident.planner.placing import commit_loads, stage_memory
+from trident.planner.plan import commit_loads, stage_memory
 from trident.runtime.engine.runners import AutoRunner, InProcessRunner, Runner, cores
 from trident.runtime.engine.worker import Program
 from trident.runtime.spouts.batch_spouts import SpoutHandle

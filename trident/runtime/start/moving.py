@@ -23,7 +23,7 @@ from typing import Any
 
 from trident.config import Config
 from trident.coordination import log_address
-from trident.coordination.memory_log import TransactionLog
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.records import LayoutRecord
 from trident.errors import ConfigError, StateError, TopologyChangedError, TopologyError, UnsupportedOperation
 from trident.graph import Evolution, Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
@@ -34,11 +34,12 @@ from trident.runtime.reading.open_partitions import Conversion, graph_to_read, m
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.start.recovery import check_meaning, empty, lay, owning
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
+from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import FormerTypes, Key, State
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
-from trident.state.maps import migrated
-from trident.state.sentinel import compare_stores, move_note, noted
+from trident.state.maps import migrate_values
+from trident.state.sentinel import compare_stores, move_note, with_note
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
 from trident.state.winners import CHANGES, FORMER, STORED_UNDER, Winners
 
@@ -81,7 +82,7 @@ def move_state(
     with ExitStack() as opened:
         log = log_address.open_log(log_place(source.name, config), source.name, config.takeover)
         opened.callback(log.close)
-        compared = _compared(log, target, name)
+        compared = _compare_with_log(log, target, name)
         known = log.state.declared.get("states", {}).get(name, {})
         left = {**known, **known.get(MOVED_FROM, {})}  # of a move that goes on the log may know the end
         source = graph_to_read(source, {"states": {name: left}} if left else {})
@@ -171,13 +172,14 @@ class StatePlace:
         }
 
     def pages(self) -> Iterator[list[Key]]:
-        """Iterate over all keys, some at a time."""
+        """Iterate over all keys, some at a time, as a dict must have them."""
         for partition in range(1 if self._shares else len(self.maps)):
             listed = chain.from_iterable(self.maps[partition].key_pages())
             while some := list(islice(listed, _ROWS)):
-                yield self.by_partition(some).get(partition, [])  # partitions may each list the keys of all
+                # partitions may each list the keys of all
+                yield list(typed_keys(self.by_partition(some).get(partition, [])))
 
-    def stored(self, keys: Sequence[Key]) -> dict[Key, Any]:
+    def stored_rows(self, keys: Sequence[Key]) -> dict[Key, Any]:
         """Return what is stored for keys, as it is; absent keys are left out."""
         found: dict[Key, Any] = {}
         for partition, some in self.by_partition(keys).items():
@@ -251,7 +253,7 @@ class _Move:
                 f"move state {self._name!r}: both declarations have it in the same place. Another number of partitions needs "
                 "no move: start the topology with it. For another layout, give the new one another table, prefix or path"
             )
-        expected = [log.expected(self._name, partition) for partition in range(len(found))]
+        expected = [log.expected_sentinel(self._name, partition) for partition in range(len(found))]
         return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
 
     def _open_source(self) -> StatePlace:
@@ -281,7 +283,7 @@ class _Move:
             empty(self._log, state)  # it is of a batch before: keys may have been removed since
         self._attempt += 1
         for state in self._target.states:
-            self._laid.append(Sentinel(noted(self._log.state.incarnation, _MOVING), self._txid, self._attempt))
+            self._laid.append(Sentinel(with_note(self._log.state.incarnation, _MOVING), self._txid, self._attempt))
             state.read_sentinel()
             lay(self._log, state, self._laid[-1])
 
@@ -297,10 +299,10 @@ class _Move:
     def _over_rows(self, what: str, source: StatePlace, total: int, do: Callable[[dict[Key, Any]], None]) -> int:
         done = 0
         for keys in source.pages():
-            rows = source.stored(keys)
+            rows = source.stored_rows(keys)
             if self._migration is not None:
-                stored = migrated(list(rows.values()), Winners(), self._migration)
-                rows = dict(zip(rows, _declared(stored, self._migration), strict=True))
+                stored = migrate_values(list(rows.values()), Winners(), self._migration)
+                rows = dict(zip(rows, _with_declared_fields(stored, self._migration), strict=True))
             do(source.named_in(self._target, rows))
             done += len(rows)
             self._progress(what, done, total)
@@ -308,7 +310,7 @@ class _Move:
 
     def _copy(self, rows: dict[Key, Any]) -> None:
         """Write those rows that the target does not have, each partition's in one commit."""
-        there = self._target.stored(list(rows)) if rows and self._resumes else {}
+        there = self._target.stored_rows(list(rows)) if rows and self._resumes else {}
         keys = [key for key, row in rows.items() if not _is_same(row, there.get(key))]
         for partition, some in self._target.by_partition(keys).items() if keys else ():
             self._attempt += 1
@@ -324,7 +326,7 @@ class _Move:
         target = self._sides[1].open(len(self._laid), read_only=True)
 
         def compare(rows: dict[Key, Any]) -> None:
-            there = target.stored(list(rows)) if rows else {}
+            there = target.stored_rows(list(rows)) if rows else {}
             for key, row in rows.items():
                 if not _is_same(row, there.get(key)):
                     raise self._differs(f"{key!r} is {row!r} in the one and {there.get(key)!r} in the other")
@@ -354,20 +356,20 @@ class _Move:
 
     def _mark_source(self, partitions: int) -> None:
         """Note in the source where the state is now."""
-        mark = Sentinel(noted(self._log.state.incarnation, f"moved to {self._to}"), self._txid, self._attempt)
+        mark = Sentinel(with_note(self._log.state.incarnation, f"moved to {self._to}"), self._txid, self._attempt)
         for state in self._sides[0].open(partitions, read_only=False).states:
             state.read_sentinel()
             lay(self._log, state, mark)
 
 
-def _declared(rows: Sequence[Any], types: FormerTypes) -> Iterator[Any]:
+def _with_declared_fields(rows: Sequence[Any], types: FormerTypes) -> Iterator[Any]:
     """Return opaque values without the fields that only another declaration has."""
     for row in rows:
-        prev, curr = types.declared([row.prev, row.curr])
+        prev, curr = types.narrow([row.prev, row.curr])
         yield row._replace(prev=prev, curr=curr)
 
 
-def _compared(log: TransactionLog, graph: Graph, name: str) -> TopologyChanges:
+def _compare_with_log(log: TransactionLog, graph: Graph, name: str) -> TopologyChanges:
     """Compare a declaration of the state with the log; refuse a state that nothing was committed to, and another meaning."""
     if name not in log.state.layouts or not log.state.txid:
         raise StateError(

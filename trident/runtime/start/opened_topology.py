@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.memory_log import TransactionLog
+from trident.coordination.log_interface import TransactionLog
 from trident.errors import TridentError, UnsupportedOperation
 from trident.graph import Graph
 from trident.planner import Plan

@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 
 from trident.config import Config
 from trident.coordination import log_address
-from trident.coordination.memory_log import MemoryLog, TransactionLog
+from trident.coordination.log_interface import MemoryLog, TransactionLog
 from trident.coordination.stored_log import StoredLog
 from trident.errors import ConfigError, DirtyReadError, InexactPairingError, TopologyError
 from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.observe.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
-from trident.planner.placing import misplaced
+from trident.planner.plan import misplaced_states
 from trident.retention import Retention
 from trident.servers.log_addresses import Database, PostgresAddress, is_postgres
 from trident.spark.connect import server_of
@@ -53,7 +53,7 @@ def _check_capabilities(plan: Plan, states: States, kinds: Kinds) -> None:
             _check_window(node, states[node.state][0], kinds[node.state])
             needed += ["multi_get", "multi_put"]
         if node.aggregation is not None:
-            needed.append("multi_update" if node.aggregation.grouped else "update")
+            needed.append("multi_update" if node.aggregation.group.names else "update")
         if node.removals:
             needed.append("multi_remove")
         for name in (name for name in needed if not states[node.state][0].offers(name)):
@@ -84,18 +84,18 @@ def _check_window(node: WindowNode | JoinWithinNode, state: State, kind: StateTy
     if kind is not StateType.OPAQUE:
         found = kind.value if kind is not None else "of a kind that it does not say"
         raise TopologyError(
-            f"state {node.state!r} ({type(state).__name__}) is {found}, but {_held(node)} {node.id!r} needs an opaque map: "
-            f"only that lets a replay take back what a failed attempt put into a {_held(node)}"
+            f"state {node.state!r} ({type(state).__name__}) is {found}, but {_kind_of(node)} {node.id!r} needs an opaque map: "
+            f"only that lets a replay take back what a failed attempt put into a {_kind_of(node)}"
         )
 
 
-def _held(node: PersistNode) -> str:
+def _kind_of(node: PersistNode) -> str:
     return node.config.what if isinstance(node, WindowNode) else "join"
 
 
 def _lack(node: PersistNode, name: str) -> str:
     if isinstance(node, (WindowNode, JoinWithinNode)):
-        return f"a {_held(node)} needs an opaque map state"
+        return f"a {_kind_of(node)} needs an opaque map state"
     if name == "multi_update":
         return "a grouped persistent_aggregate needs a MapState"
     if name == "multi_remove":
@@ -180,10 +180,10 @@ def placements_of(plan: Plan, config: Config, states: States) -> dict[str, Place
     asked = {name: plan.placements.get(name, config.state_placement) for name in states}
     cluster = on_cluster(config)
     found = {
-        name: _wanted(asked[name], plan, name, _unfit(plan, config, name, opened), cluster)
+        name: _decide_place(asked[name], plan, name, _unfit(plan, config, name, opened), cluster)
         for name, opened in states.items()
     }
-    for name, why in misplaced(plan, executors_of(found)).items():
+    for name, why in misplaced_states(plan, executors_of(found)).items():
         found[name] = PlacedState(DRIVER, why)
     for name, (where, why) in found.items():
         if asked[name] == EXECUTORS != where:
@@ -193,7 +193,7 @@ def placements_of(plan: Plan, config: Config, states: States) -> dict[str, Place
     return found
 
 
-def _wanted(asked: str, plan: Plan, name: str, unfit: str, cluster: bool) -> PlacedState:
+def _decide_place(asked: str, plan: Plan, name: str, unfit: str, cluster: bool) -> PlacedState:
     """Decide for one state, whatever feeds it; `unfit` says why executors cannot commit it, if so."""
     state = plan.states[name]
     if asked == DRIVER:
@@ -256,7 +256,7 @@ def open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> Transa
         if history is not None and not history.keeps_nothing:
             where = f"the log of topology {plan.topology!r} is in memory, as its states are"
             raise ConfigError(f"history={config.history!r}: {where}. Give log_dir, or leave it out")
-        return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
+        return MemoryLog(plan.topology) if memory_log is None else memory_log.reopen(config.takeover)
     return log_address.open_log(config.log_folder(plan.topology), plan.topology, config.takeover, history)
 
 

@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import (
     AdoptRecord,
     LayoutRecord,
@@ -162,9 +162,9 @@ class NewMeaning:
 
     def record(self) -> None:
         self._log.append(TopologyRecord(**self.declares))
-        self.recorded()
+        self.mark_recorded()
 
-    def recorded(self) -> None:
+    def mark_recorded(self) -> None:
         self.declares, self.lasts = {}, False
 
 
@@ -284,9 +284,9 @@ def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind)
             raise way
     if not mismatches:
         return
-    refused = found.refused(policy)
+    refused = found.why_refused(policy)
     if policy == "refuse" or refused:
-        raise found.error(not found.refused("rewind") and _can_rewind(rewind, found.founds), refused)
+        raise found.error(not found.why_refused("rewind") and _can_rewind(rewind, found.founds), refused)
     logger.warning("%s; state_recovery=%s", found.said, policy)
     if policy == "rewind":
         rewind(found.founds, False)

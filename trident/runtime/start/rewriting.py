@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trident.config import Config
-from trident.coordination.memory_log import TransactionLog
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.records import StartRecord, TopologyRecord
 from trident.errors import UnsupportedOperation, WrongKeyError
 from trident.graph import Graph
@@ -25,7 +25,7 @@ from trident.planner.meaning import Meaning
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.start.moving import Moved, Progress, StatePlace, opened_place
 from trident.runtime.start.recovery import NewMeaning
-from trident.state.encoding.equal_keys import declared_keys, keys_of_list
+from trident.state.encoding.equal_keys import declared_keys, keys_of_list, typed_keys
 from trident.state.interfaces import Key
 from trident.state.sentinel import compare_stores
 from trident.state.txid import RETRY_BITS
@@ -47,7 +47,7 @@ def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = 
         state, rows, attempt, written = log.state, 0, log.epoch << RETRY_BITS, 0
         winners = state.winners_of(name)
         for keys in place.pages() if winners.types else ():
-            stored = place.stored(keys)
+            stored = place.stored_rows(keys)
             former = [key for key, one in stored.items() if one.attempt < winners.types[-1][0]]
             for partition, some in place.by_partition(former).items() if former else ():
                 attempt += 1
@@ -84,7 +84,9 @@ def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config)
     if not len(node.key_fields) and not node.free_keys:
         raise UnsupportedOperation(f"forget keys of state {name!r}: it holds a single value, and no keys")
     wanted = (
-        [key for key in declared_keys(given, node.key_fields, name) if key is not None] if node.key_fields else given
+        [key for key in declared_keys(given, node.key_fields, name) if key is not None]
+        if node.key_fields
+        else typed_keys(given)
     )
     if len(wanted) < len(given):
         raise WrongKeyError(
@@ -105,7 +107,7 @@ def _delete(log: TransactionLog, name: str, place: StatePlace, keys: Sequence[Ke
     for partition, some in place.by_partition(keys).items():
         attempt += 1
         commit = state.commits(name, len(place.states), attempt=attempt)[partition]
-        there += len(place.stored(some))
+        there += len(place.stored_rows(some))
         one, backing = place.states[partition], place.maps[partition].backing
         one.begin_commit(commit)
         backing.multi_delete(some)

@@ -6,21 +6,20 @@ Min, Max, First and Last run as Arrow kernels, also several in one value; any ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import Misfit, one_array, schema_of, strict_cast, strict_column
-from trident.fields import Fields
+from trident.arrow import Misfit, one_array, schema_of, strict_cast
 from trident.graph import Aggregation
 from trident.operations import Avg, Count, First, Last, Max, Min, Sum
 from trident.operations.builtin import sums
-from trident.operations.several import Part, Several
+from trident.operations.several import Several
 from trident.runtime.steps.failures import TupleErrors
-from trident.runtime.steps.key_columns import extreme, grouped, keys_of, one_form
+from trident.runtime.steps.key_columns import group_and_aggregate, keys_of, one_form
 from trident.runtime.steps.rows import check_row, columns_of, iterate
 from trident.state.columns.number_columns import sums_have_turned
 from trident.state.encoding.equal_keys import OneForm
@@ -49,12 +48,16 @@ _FEW_ROWS = 64
 
 def is_native(aggregator: Any) -> bool:
     """Whether an Arrow kernel does what the aggregator does. A sum that may overflow still runs row by row."""
-    return _kernel_of(aggregator) is not None or is_pick(aggregator) or is_several_native(aggregator)
+    return is_pick(aggregator) or _has_functions(aggregator)
 
 
-def _kernel_of(aggregator: Any) -> str | None:
-    functions = _FUNCTIONS.get(type(aggregator), ())
-    return functions[0] if len(functions) == 1 else None
+def _has_functions(aggregator: Any) -> bool:
+    if not isinstance(aggregator, Several):
+        return len(_FUNCTIONS.get(type(aggregator), ())) == 1
+    return all(
+        type(part.aggregator) in _FUNCTIONS and not (part.is_wide and part.outputs.types[0] != "double")
+        for part in aggregator.parts
+    )
 
 
 def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
@@ -65,7 +68,7 @@ def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
-    return is_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.inputs)
+    return is_native(aggregation.aggregator) and not _may_overflow(aggregation, table)
 
 
 def is_plain_key(type_: str | None) -> bool:
@@ -90,27 +93,18 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     schema = schema_of(aggregation.partial)
     if table.num_rows == 0:
         return schema.empty_table()
+    if type(aggregation.aggregator) is Count and not aggregation.group.names:
+        return pa.table([pa.array([table.num_rows])], schema=schema)
     if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
-        return _typed(aggregation, _value_counts(table.column(aggregation.group.names[0])))
+        return _typed_table(aggregation, _value_counts(table.column(aggregation.group.names[0])))
     table = one_form(table, aggregation.group.names)
     if is_pick(aggregation.aggregator):
-        return picked(aggregation, table)
-    if is_several_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.inputs):
-        return several_of(aggregation, table)
-    kernel = _kernel_of(aggregation.aggregator)
-    if kernel is not None:
+        return pick_rows(aggregation, table)
+    if _has_functions(aggregation.aggregator):
         table = _as_declared(table, aggregation, schema.types[-1])
-    if kernel is None or _may_overflow(aggregation, table, aggregation.inputs):
-        return _python_partial(step, aggregation, table, on_error)
-    return _typed(aggregation, _aggregated(aggregation, table, kernel))
-
-
-def _aggregated(aggregation: Aggregation, table: pa.Table, function: str) -> list[Any]:
-    inputs = "" if function == "count_all" else aggregation.inputs.names[0]
-    if aggregation.grouped:
-        values = None if function == "count_all" else table.column(inputs)
-        return grouped(list(map(table.column, aggregation.group.names)), [(values, function)])
-    return [_whole(table, function, inputs)]
+        if not _may_overflow(aggregation, table):
+            return _of_tuples(aggregation, table)
+    return _python_partial(step, aggregation, table, on_error)
 
 
 def _counts_one_field(aggregation: Aggregation) -> bool:
@@ -138,14 +132,21 @@ def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) 
     return table
 
 
-def _may_overflow(aggregation: Aggregation, table: pa.Table, summed: Fields) -> bool:
-    """Whether a sum may exceed 64 bits or 38 digits: Arrow's kernel would silently wrap around."""
-    if isinstance(aggregation.aggregator, Several):
-        are_partials = summed is aggregation.output
-        columns = added(aggregation, table, are_partials)
-        may = any(_sum_may_overflow(column, table.num_rows) for column in columns)
-        return may or (are_partials and have_turned(aggregation, table))
-    return type(aggregation.aggregator) is Sum and _sum_may_overflow(table.column(summed.names[0]), table.num_rows)
+def _may_overflow(aggregation: Aggregation, table: pa.Table, partials: Mapping[str, Any] | None = None) -> bool:
+    """Whether a sum may exceed 64 bits or 38 digits, where Arrow's kernel would silently wrap around.
+
+    `partials`: by name, the columns of partials in place of tuples. Of these a sum may also be remembered less than it is,
+    which a mean is made of: see `Avg`.
+    """
+    for part in _parts(aggregation):
+        if type(part.aggregator) in (Sum, Avg):
+            column = table.column(part.inputs.names[0]) if partials is None else partials[_part_names(part)[0]]
+            if _sum_may_overflow(column, table.num_rows):
+                return True
+        of_mean = part.outputs.names if type(part.aggregator) is Avg else ()
+        if partials is not None and of_mean and sums_have_turned([partials[name] for name in of_mean]):
+            return True
+    return False
 
 
 def _sum_may_overflow(column: Any, rows: int) -> bool:
@@ -159,20 +160,9 @@ def _sum_may_overflow(column: Any, rows: int) -> bool:
     return bool(max(abs(int(bounds["min"] or 0)), abs(int(bounds["max"] or 0))) + 1 >= limit // max(1, rows))
 
 
-def _whole(table: pa.Table, function: str, inputs: Any) -> pa.Array:
-    if function == "count_all":
-        return pa.array([table.num_rows], pa.int64())
-    column = table.column(inputs)
-    if function == "sum":
-        return pa.array([pc.sum(column).as_py()])
-    return pa.array([extreme(column, function).as_py()], column.type)
-
-
-def _typed(aggregation: Aggregation, columns: list[Any]) -> pa.Table:
+def _typed_table(aggregation: Aggregation, columns: list[Any]) -> pa.Table:
     schema = schema_of(aggregation.partial)
-    value = strict_cast(columns[-1], schema.types[-1], schema.names[-1], aggregation.output.types[0])
-    if isinstance(aggregation.aggregator, Sum) and value.null_count:
-        value = pc.fill_null(value, pa.array([0], schema.types[-1])[0])  # a sum over nothing but nulls is 0
+    value = strict_cast(columns[-1], schema.types[-1], schema.names[-1], aggregation.outputs.types[0])
     return pa.table([*columns[:-1], value], schema=schema)
 
 
@@ -187,7 +177,7 @@ def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, on_err
         value = aggregator.init(row)
         value = value if before is None else aggregator.combine(before, value)
         if on_error.capture:
-            check_row(aggregation.output, (value,))
+            check_row(aggregation.outputs, (value,))
         found[key] = value
 
     iterate(step, table, aggregation.inputs, on_error, visit)
@@ -202,19 +192,17 @@ Merging = Combine | Sequence[Combine]
 
 def merging_function(aggregator: Any) -> Merging | None:
     """Return what merges partials in a store of columns; None if nothing does."""
-    if not is_several_native(aggregator):
-        return cast("Combine | None", _merging_kernel(aggregator))
+    if not _has_functions(aggregator):
+        return None
+    if not isinstance(aggregator, Several):
+        return cast("Combine", _MERGING[_FUNCTIONS[type(aggregator)][0]])
     merging: list[str] = []
     for part in aggregator.parts:
         merging += ["mean"] * part.is_wide + [_MERGING[one] for one in _FUNCTIONS[type(part.aggregator)]]
     return cast("Sequence[Combine]", tuple(merging))
 
 
-def _merging_kernel(aggregator: Any) -> str | None:
-    return _MERGING.get(_kernel_of(aggregator) or "")
-
-
-def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
+def merge_all(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
     """Merge partials with a kernel: one row per key, no row for no input. None if no kernel can do it."""
     parts = [part for part in parts if part.num_rows]
     if len(parts) < 2:
@@ -224,19 +212,23 @@ def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
 
 def merged_table(aggregation: Aggregation, table: pa.Table) -> pa.Table | None:
     """Merge the rows of a table of partials, which has some, with a kernel: one row per key. None if no kernel can do it."""
-    kernel = _merging_kernel(aggregation.aggregator)
     if is_pick(aggregation.aggregator):
         return picked_of_partials(aggregation, table)
-    if is_several_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.output):
-        return several_of_partials(aggregation, table)
-    if kernel is None or _may_overflow(aggregation, table, aggregation.output):
+    if not _has_functions(aggregation.aggregator):
         return None
-    return _merge_native(aggregation, table, kernel)
+    partials = _columns_of_partials(aggregation, table)
+    if _may_overflow(aggregation, table, partials):
+        return None
+    asked = [
+        [(name, _MERGING[one]) for name, one in zip(_part_names(part), _FUNCTIONS[type(part.aggregator)], strict=True)]
+        for part in _parts(aggregation)
+    ]
+    return _aggregate(aggregation, table, partials.__getitem__, asked)
 
 
 def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[list[Key], list[Any]]:
     """Merge partials of all tasks: distinct keys and their values, in the same order (ungrouped: at most one)."""
-    table = merged(aggregation, parts)
+    table = merge_all(aggregation, parts)
     if table is not None:
         return rows_of(table, aggregation)
     found: dict[Key, Any] = {}
@@ -249,19 +241,7 @@ def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[lis
 
 def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[Any]]:
     """Return the keys and values of a partial, in the same order."""
-    return keys_of(table, aggregation.group.names), table.column(aggregation.output.names[0]).to_pylist()
-
-
-def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> pa.Table:
-    output = aggregation.output.names[0]
-    schema = schema_of(aggregation.partial)
-    if not aggregation.grouped:
-        value = _whole(table, function, output)[0].as_py()
-        typed = strict_column(schema.names[0], aggregation.output.types[0], schema.types[0], [value])
-        return pa.table([typed], schema=schema)
-    columns = grouped(list(map(table.column, aggregation.group.names)), [(table.column(output), function)])
-    typed_columns = map(strict_cast, columns, schema.types, schema.names, aggregation.partial.types)
-    return pa.table(list(typed_columns), schema=schema)
+    return keys_of(table, aggregation.group.names), table.column(aggregation.outputs.names[0]).to_pylist()
 
 
 # ---- `First` and `Last`: the number of the row that each key keeps, then the values of those rows ----------------------------
@@ -271,7 +251,7 @@ def is_pick(aggregator: Any) -> bool:
     return type(aggregator) in (First, Last)
 
 
-def picked(aggregation: Aggregation, table: pa.Table) -> pa.Table:
+def pick_rows(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     """Aggregate tuples: one row per key; ungrouped, one row."""
     by, inputs = aggregation.aggregator.by, aggregation.inputs.names
     values = table.select(list(inputs))
@@ -280,19 +260,19 @@ def picked(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     there = None if whole else values.column(0).is_valid()
     keys, rows = _rows(aggregation, table, order, there)
     if not whole:
-        return _typed(aggregation, [*keys, values.column(0).take(rows)])
+        return _typed_table(aggregation, [*keys, values.column(0).take(rows)])
     columns = [one_array(column) for column in values.take(rows).columns]
-    return _typed(
+    return _typed_table(
         aggregation, [*keys, pa.StructArray.from_arrays(columns, fields=list(values.schema), mask=rows.is_null())]
     )
 
 
 def picked_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     """Merge partials, in their order: one row per key; ungrouped, one row."""
-    by, values = aggregation.aggregator.by, table.column(aggregation.output.names[0])
+    by, values = aggregation.aggregator.by, table.column(aggregation.outputs.names[0])
     order = None if by is None else pc.struct_field(values, [by])
     keys, rows = _rows(aggregation, table, order, values.is_valid())
-    return _typed(aggregation, [*keys, values.take(rows)])
+    return _typed_table(aggregation, [*keys, values.take(rows)])
 
 
 def _rows(
@@ -301,12 +281,8 @@ def _rows(
     """Return the columns of the keys, and the row that each keeps: null where all of its rows are skipped."""
     ranks, sorted_rows = _ranks(table.num_rows, order, there)
     function = "min" if type(aggregation.aggregator) is First else "max"
-    if aggregation.grouped:
-        *keys, bests = grouped(list(map(table.column, aggregation.group.names)), [(ranks, function)])
-        best = one_array(bests)
-    else:
-        bounds = pc.min_max(ranks)
-        keys, best = [], pa.array([bounds[function].as_py()], pa.int64())
+    *keys, bests = group_and_aggregate(list(map(table.column, aggregation.group.names)), [(ranks, function)])
+    best = one_array(bests)
     return keys, best if sorted_rows is None else sorted_rows.take(best)
 
 
@@ -326,85 +302,68 @@ def _ranks(count: int, order: Any, there: Any) -> tuple[pa.Array, pa.Array | Non
     return pa.array(places, pa.int64(), mask=mask), sorted_rows
 
 
-# ---- several aggregates in one value: one `group_by` of Arrow for all of them, then the columns of their fields -------------
+# ---- one `group_by` of Arrow for all aggregates that are in the value, then the columns of their fields ----------------------
 
 Asked = Sequence[list[tuple[str, str]]]
 """For each part the columns to aggregate, each with a function of Arrow; rows as such have no name."""
 
 
-def is_several_native(aggregator: Any) -> bool:
-    return isinstance(aggregator, Several) and all(
-        type(part.aggregator) in _FUNCTIONS and not (part.is_wide and part.outputs.types[0] != "double")
-        for part in aggregator.parts
-    )
+def _parts(aggregation: Aggregation) -> Sequence[Aggregation]:
+    """Return the aggregates that the value is made of: several, or the one."""
+    aggregator = aggregation.aggregator
+    return aggregator.parts if isinstance(aggregator, Several) else (aggregation,)
 
 
-def added(aggregation: Aggregation, table: pa.Table, are_partials: bool) -> Iterator[Any]:
-    """Iterate over the columns that are summed, of tuples or of partials."""
-    for part in aggregation.aggregator.parts:
-        if type(part.aggregator) in (Sum, Avg):
-            whole = table.column(aggregation.output.names[0]) if are_partials else None
-            yield table.column(part.inputs.names[0]) if whole is None else pc.struct_field(whole, [_kept(part)[0]])
-
-
-def have_turned(aggregation: Aggregation, partials: pa.Table) -> bool:
-    """Whether a sum of partials, of which a mean is made, is remembered less than it is: see `Avg`."""
-    whole = partials.column(aggregation.output.names[0])
-    for part in aggregation.aggregator.parts:
-        fields = [one_array(pc.struct_field(whole, [name])) for name in part.outputs.names]
-        if type(part.aggregator) is Avg and sums_have_turned(fields):
-            return True
-    return False
-
-
-def _kept(part: Part) -> Sequence[str]:
+def _part_names(part: Aggregation) -> Sequence[str]:
     """Return the fields of a partial that are added, or compared, when partials are merged."""
-    return part.outputs.names[1:] if part.is_wide else part.outputs.names
+    return part.outputs.names[1:] if type(part.aggregator) is Avg else part.outputs.names
 
 
-def several_of(aggregation: Aggregation, table: pa.Table) -> pa.Table:
+def _columns_of_partials(aggregation: Aggregation, table: pa.Table) -> dict[str, Any]:
+    (name,) = aggregation.outputs.names
+    if not isinstance(aggregation.aggregator, Several):
+        return {name: table.column(name)}
+    value = one_array(table.column(name))
+    return dict(zip((field.name for field in value.type), value.flatten(), strict=True))
+
+
+def _of_tuples(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     """Aggregate tuples: one row per key; ungrouped, one row."""
-    rows = pa.repeat(pa.scalar(0, pa.int8()), table.num_rows)
+    rows = pa.nulls(table.num_rows)
     asked = [
-        [(part.inputs.names[0] if len(part.inputs) else "", function) for function in _FUNCTIONS[type(part.aggregator)]]
-        for part in aggregation.aggregator.parts
+        [
+            ("" if function == "count_all" else part.inputs.names[0], function)
+            for function in _FUNCTIONS[type(part.aggregator)]
+        ]
+        for part in _parts(aggregation)
     ]
-    return _several(aggregation, table, lambda name: table.column(name) if name else rows, asked)
+    return _aggregate(aggregation, table, lambda name: table.column(name) if name else rows, asked)
 
 
-def several_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
-    """Merge partials: one row per key; ungrouped, one row."""
-    value = one_array(table.column(aggregation.output.names[0]))
-    fields = dict(zip((field.name for field in value.type), value.flatten(), strict=True))
-    asked = [
-        [(name, _MERGING[one]) for name, one in zip(_kept(part), _FUNCTIONS[type(part.aggregator)], strict=True)]
-        for part in aggregation.aggregator.parts
-    ]
-    return _several(aggregation, table, fields.__getitem__, asked)
-
-
-def _several(aggregation: Aggregation, table: pa.Table, column: Callable[[str], Any], asked: Asked) -> pa.Table:
+def _aggregate(aggregation: Aggregation, table: pa.Table, column: Callable[[str], Any], asked: Asked) -> pa.Table:
     distinct = list(dict.fromkeys(one for some in asked for one in some))
-    columns = [(column(name), function if name else "count") for name, function in distinct]
-    done = grouped(list(map(table.column, aggregation.group.names)), columns)
-    keys = len(aggregation.group)
-    by_asked = dict(zip(distinct, map(one_array, done[keys:]), strict=True))
-    schema = schema_of(aggregation.partial)
-    made: list[pa.Array] = []
-    for part, some in zip(aggregation.aggregator.parts, asked, strict=True):
+    columns = [(column(name), function) for name, function in distinct]
+    done = group_and_aggregate(list(map(table.column, aggregation.group.names)), columns)
+    keys = len(aggregation.group.names)
+    by_asked = dict(zip(distinct, done[keys:], strict=True))
+    made: list[Any] = []
+    for part, some in zip(_parts(aggregation), asked, strict=True):
         made += _fields(part, [by_asked[one] for one in some])
+    if not isinstance(aggregation.aggregator, Several):
+        return _typed_table(aggregation, [*done[:keys], *made])
+    schema = schema_of(aggregation.partial)
     fields = list(schema.types[-1])
-    typed = [strict_cast(one, field.type, field.name) for one, field in zip(made, fields, strict=True)]
-    value = pa.StructArray.from_arrays(typed, fields=fields)
-    return pa.table([*done[:keys], value], schema=schema)
+    typed = [strict_cast(one_array(one), field.type, field.name) for one, field in zip(made, fields, strict=True)]
+    return pa.table([*done[:keys], pa.StructArray.from_arrays(typed, fields=fields)], schema=schema)
 
 
-def _fields(part: Part, found: Sequence[Any]) -> list[Any]:
-    if type(part.aggregator) is Sum:
-        return [pc.fill_null(found[0], 0)]
-    if type(part.aggregator) is not Avg:
+def _fields(part: Aggregation, found: Sequence[Any]) -> list[Any]:
+    if type(part.aggregator) not in (Sum, Avg):
         return list(found)
-    total, count = pc.fill_null(found[0], 0), found[1]
+    total = pc.fill_null(found[0], 0) if found[0].null_count else found[0]  # a sum over nothing but nulls is 0
+    if type(part.aggregator) is Sum:
+        return [total]
+    count = found[1]
     mean = pc.divide(
         total.cast(pa.float64(), safe=False), pc.if_else(pc.equal(count, 0), None, count).cast(pa.float64())
     )

@@ -38,7 +38,7 @@ from trident.graph import (
 from trident.operations import FilterNull, Split
 from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
 from trident.operations.expressions import Expression
-from trident.operations.vectorised import ArrowFilter, ArrowFunction
+from trident.operations.interfaces import ArrowFilter, ArrowFunction
 from trident.planner import Plan, Step
 from trident.runtime.steps.aggregates import is_native
 from trident.runtime.steps.failures import (

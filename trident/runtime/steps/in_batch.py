@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from trident.arrow import Misfit, schema_of
 from trident.fields import Fields
-from trident.graph import AggregateNode, Aggregation, JoinNode, Member, MultiReduceNode
+from trident.graph import AggregateNode, Aggregation, JoinNode, MultiReduceNode
 from trident.operations.assemblies import FirstRows
 from trident.operations.builtin import MaxBy, MinBy
 from trident.roles import has
@@ -30,7 +30,7 @@ from trident.tuples import TridentTuple
 
 def aggregate(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> pa.Table:
     """Aggregate one partition: a row per key, or as many as the members emit; ungrouped also without any rows."""
-    if table.num_rows == 0 and (node.grouped or node.partial):
+    if table.num_rows == 0 and (len(node.group) or node.partial):
         return schema_of(node.fields).empty_table()
     table, kernel = one_form(table, node.group.names), _table_kernel(node)
     if kernel is not None:
@@ -38,24 +38,17 @@ def aggregate(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> 
         return kernel(member.aggregator, table.select(list(member.inputs.names))).rename_columns(
             list(node.fields.names)
         )
-    parts = [
-        Aggregation(node.group, node.grouped, member.inputs, member.aggregator, member.outputs, combines=True)
-        for member in node.members
-        if member.combines
-    ]
-    if table.num_rows and len(parts) == len(node.members) and all(has_kernel(part, table) for part in parts):
-        made = _by_kernels(step, node, parts, table, run)
+    if table.num_rows and all(member.combines and has_kernel(member, table) for member in node.members):
+        made = _by_kernels(step, node, table, run)
         if made is not None:
             return made
     return _row_by_row(step, node, table, run)
 
 
-def _by_kernels(
-    step: str, node: AggregateNode, parts: list[Aggregation], table: pa.Table, run: StepRun
-) -> pa.Table | None:
+def _by_kernels(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> pa.Table | None:
     """Return the aggregates; None if a tuple is to be left out, which is then left out of all members."""
     try:
-        tables = [strict_partial(step, part, table, run.on_error) for part in parts]
+        tables = [strict_partial(step, member, table, run.on_error) for member in node.members]
     except Misfit:
         if run.on_error.capture:
             return None
@@ -71,7 +64,7 @@ def has_aggregate_kernel(node: AggregateNode) -> bool:
 
 
 def _table_kernel(node: AggregateNode) -> Callable[[Any, pa.Table], pa.Table] | None:
-    return None if node.grouped or len(node.members) > 1 else _TABLE_KERNELS.get(type(node.members[0].aggregator))
+    return None if len(node.group) or len(node.members) > 1 else _TABLE_KERNELS.get(type(node.members[0].aggregator))
 
 
 # ---- built-ins that keep whole rows ------------------------------------------------------------------------------------
@@ -88,14 +81,14 @@ def _extreme(aggregator: MinBy, table: pa.Table) -> pa.Table:
 
 def _first(aggregator: FirstRows, table: pa.Table) -> pa.Table:
     if aggregator.sort_field is None:
-        return table.slice(0, aggregator.n)
+        return table.slice(0, min(aggregator.n, table.num_rows))
     order = "descending" if aggregator.reverse else "ascending"
     at = pc.sort_indices(table, [(aggregator.sort_field, order)])  # stable; NaN, then null, come last in both orders
     column = table.column(aggregator.sort_field)
     if aggregator.reverse and has_nan(column):
         are_nan = pc.fill_null(pc.is_nan(column.take(at)), False).combine_chunks()
         at = pa.concat_arrays([at.filter(are_nan), at.filter(pc.invert(are_nan))])
-    return table.take(at.slice(0, aggregator.n))
+    return table.take(at.slice(0, min(aggregator.n, table.num_rows)))
 
 
 _TABLE_KERNELS: dict[type[Any], Callable[[Any, pa.Table], pa.Table]] = {
@@ -118,7 +111,7 @@ class _Folding:
         return self._begin()
 
     def aggregate(self, val: Any, tuple: TridentTuple, collector: Any) -> Any:
-        return collector.checked(self._step(val, tuple))
+        return collector.check_result(self._step(val, tuple))
 
     def complete(self, val: Any, collector: Any) -> None:
         collector.emit((val,))
@@ -127,11 +120,11 @@ class _Folding:
 def _as_aggregator(operation: Any) -> Any:
     if has(operation, "combine"):
 
-        def combined(val: Any, row: TridentTuple) -> Any:
+        def combine_row(val: Any, row: TridentTuple) -> Any:
             value = operation.init(row)
             return value if val is None else operation.combine(val, value)
 
-        return _Folding(operation.zero, combined)
+        return _Folding(operation.zero, combine_row)
     return _Folding(operation.init, operation.reduce) if has(operation, "reduce") else operation
 
 
@@ -139,7 +132,7 @@ class _Fold:
     """The members of a chain, over the tuples of one key."""
 
     def __init__(
-        self, step: str, members: Sequence[Member], aggregators: Sequence[Any], run: StepRun, given: int
+        self, step: str, members: Sequence[Aggregation], aggregators: Sequence[Any], run: StepRun, given: int
     ) -> None:
         self._bounds, self._given, self._members = run.on_error.bounds, given, aggregators
         self._outs = [Emitted(step, member.outputs, run.on_error, given) for member in members]
@@ -188,7 +181,7 @@ def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -
 
 def _keys(node: AggregateNode, table: pa.Table) -> tuple[list[tuple[Any, ...]], list[int]]:
     """Return the distinct keys, and the number of each row's key. Ungrouped, there is one key, also without rows."""
-    if not node.grouped:
+    if not len(node.group):
         return [()], [0] * table.num_rows
     ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
     keys = table.select(list(node.group.names)).take(pa.array(firsts))
@@ -242,13 +235,13 @@ class _SideRows:
 
 def _keys_of_sides(node: JoinNode, sides: list[pa.Table]) -> tuple[pa.Table, list[Ints]]:
     """Return the distinct keys of all sides, and for each side the number of each row's key (int64, one per row)."""
-    whole, ids, firsts = _numbered(node.groups, sides)
+    whole, ids, firsts = _number_keys(node.groups, sides)
     if not node.null_keys_match:
         ids, firsts, _ = nulls_apart(whole, ids, firsts)
     return whole.take(pa.array(firsts)), _of_tables(ids, sides)
 
 
-def _numbered(groups: Sequence[Fields], tables: Sequence[pa.Table]) -> tuple[pa.Table, Ints, Ints]:
+def _number_keys(groups: Sequence[Fields], tables: Sequence[pa.Table]) -> tuple[pa.Table, Ints, Ints]:
     """Return the keys of all rows, named as in the first table, and their `group_ids`."""
     names = groups[0].names
     parts = [
@@ -268,8 +261,8 @@ def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: StepRun) -
     keys: list[tuple[TridentTuple, ...]] = [()]  # what a grouped reducer gets besides
     numbers = [[0] * table.num_rows for table in streams]
     with failing_at(node.id):
-        if node.grouped:
-            whole, ids, firsts = _numbered(node.groups, streams)
+        if len(node.groups[0]):
+            whole, ids, firsts = _number_keys(node.groups, streams)
             keys = [(key,) for key in tuples_of(whole.take(pa.array(firsts)), node.groups[0])]
             numbers = [of_table.tolist() for of_table in _of_tables(ids, streams)]
         states = [reducer.init(out, *key) for key in keys]

@@ -75,8 +75,8 @@ def _forms(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 Ints = npt.NDArray[np.int64]
 
 
-def grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
-    """Group by columns, and aggregate columns, each with a function of Arrow; `count_all` takes none.
+def group_and_aggregate(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
+    """Group by columns, without any to one row, and aggregate columns, each with a function of Arrow; `count_all` counts rows.
 
     Returns the columns of the keys, then one for each function. A NaN is greater than any number, where Arrow skips it.
     """
@@ -87,7 +87,7 @@ def grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
         are_nan = pc.is_nan(column)
         asked[at] = pc.if_else(are_nan, pa.scalar(None, column.type), column), function
         asked.append((are_nan.cast(pa.int8()), "max"))
-    done = _grouped(keys, asked)
+    done = _arrow_groups(keys, asked)
     for at, nans in zip(with_nan, done[width:], strict=True):
         numbers = done[len(keys) + at]
         nan = pc.if_else(pc.equal(nans, 1), pa.scalar(math.nan, numbers.type), pa.scalar(None, numbers.type))
@@ -95,14 +95,20 @@ def grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
     return done[:width]
 
 
-def _grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
+def _arrow_groups(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
     """Do it. Arrow makes names, such as `price_sum`, which a field of the user's may have: it is given none of the fields'."""
+    if not keys:
+        return [pa.chunked_array([_whole(column, function)]) for column, function in asked]
     names, given = [f"k{at}" for at in range(len(keys))], [f"v{at}" for at in range(len(asked))]
     columns = dict(zip(names, keys, strict=True))
-    columns |= {name: column for name, (column, _) in zip(given, asked, strict=True) if column is not None}
+    columns |= {name: column for name, (column, how) in zip(given, asked, strict=True) if how != "count_all"}
     wanted: Any = [(name if name in columns else [], how) for name, (_, how) in zip(given, asked, strict=True)]
     done = pa.table(columns).group_by(names, use_threads=False).aggregate(wanted)
     return [done.column(name) for name in (*names, *(f"{name}_{how}" if name else how for name, how in wanted))]
+
+
+def _whole(column: Any, function: str) -> pa.Array:
+    return pa.array([len(column)]) if function == "count_all" else pa.repeat(getattr(pc, function)(column), 1)
 
 
 def has_nan(column: Any) -> bool:
@@ -111,8 +117,7 @@ def has_nan(column: Any) -> bool:
 
 def extreme(column: Any, function: str) -> Any:
     """Return the least (`min`) or the greatest (`max`) value of a column, a null if it has none."""
-    found = grouped([], [(column, function)])[0] if has_nan(column) else [getattr(pc, function)(column)]
-    return found[0]
+    return group_and_aggregate([], [(column, function)])[0][0]
 
 
 def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:

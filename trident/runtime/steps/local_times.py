@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.operations.zones import changes_in, zone_of
+from trident.moments import changes_in, zone_of
 from trident.runtime.steps.key_columns import Ints
 
 _DAY_S = 86_400
@@ -55,7 +55,7 @@ class LocalClock:
         starts, offsets = self._pieces(moments)
         return moments + offsets[np.searchsorted(starts, moments, "right") - 1]
 
-    def reached(self, moment: int) -> int:
+    def earliest_from(self, moment: int) -> int:
         """Return the latest time so that clocks show no earlier one from a moment on."""
         asked, reached = self._last
         if asked != moment:
@@ -104,10 +104,10 @@ def _years(days: Ints) -> list[int]:
     return years
 
 
-def _converted(value: Any, type_: pa.DataType, convert: Callable[[Ints], Ints]) -> Any:
+def _convert_times(value: Any, type_: pa.DataType, convert: Callable[[Ints], Ints]) -> Any:
     """Return timestamps, in an array or a scalar, converted as microseconds."""
     if isinstance(value, pa.Scalar):
-        return _converted(pa.array([value.as_py()], value.type), type_, convert)[0]
+        return _convert_times(pa.array([value.as_py()], value.type), type_, convert)[0]
     numbers = pc.fill_null(value.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     made = pa.array(convert(np.asarray(numbers, np.int64)), pa.int64())
     return pc.if_else(pc.is_valid(value), made, None).cast(type_)
@@ -115,15 +115,15 @@ def _converted(value: Any, type_: pa.DataType, convert: Callable[[Ints], Ints]) 
 
 def in_zone(value: Any, zone: str, type_: pa.DataType) -> Any:
     """Return what clocks show at moments."""
-    return _converted(value, type_, LocalClock.of(zone, _US).local)
+    return _convert_times(value, type_, LocalClock.of(zone, _US).local)
 
 
 def to_utc(value: Any, zone: str) -> Any:
     """Return the moments at which clocks show what timestamps show in UTC."""
-    return _converted(value, value.type, LocalClock.of(zone, _US).moments)
+    return _convert_times(value, value.type, LocalClock.of(zone, _US).moments)
 
 
-def truncated(value: Any, unit: str, zone: str) -> Any:
+def truncate_to(value: Any, unit: str, zone: str) -> Any:
     """Return when the unit began that clocks show at moments."""
     clock = LocalClock.of(zone, _US)
 
@@ -137,4 +137,4 @@ def truncated(value: Any, unit: str, zone: str) -> Any:
         again = moments - (local - floor)  # of an hour that is shown twice, the second one
         return np.where(clock.local(again) == floor, again, first)
 
-    return _converted(value, value.type, began)
+    return _convert_times(value, value.type, began)

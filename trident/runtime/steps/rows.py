@@ -74,7 +74,7 @@ class Emitted:
         self.rows.append(values)
         self.parents.append(self.at)
 
-    def checked(self, value: Any) -> Any:
+    def check_result(self, value: Any) -> Any:
         """Return a value that is to be the row in the end; if tuples are left out, raise if it does not fit."""
         if self._is_strict:
             check_row(self.fields, (value,))
@@ -146,7 +146,7 @@ def wrong_arity(values: object, fields: Fields) -> WrongResult:
 def without_impossible(step: str, fields: Fields, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     """Return a table without the rows of a time that Python has none for; each is as one for which user code raised."""
     wrong: dict[int, str] = {}
-    for name in timed(fields):
+    for name in fields_with_times(fields):
         beyond = beyond_python(table.column(name))
         for at in () if beyond is None else np.flatnonzero(beyond.to_numpy(zero_copy_only=False)).tolist():
             wrong.setdefault(at, name)
@@ -159,7 +159,7 @@ def without_impossible(step: str, fields: Fields, table: pa.Table, on_error: Tup
 
 
 @lru_cache(maxsize=1024)
-def timed(fields: Fields) -> tuple[str, ...]:
+def fields_with_times(fields: Fields) -> tuple[str, ...]:
     """Return the fields whose values are, or hold, dates or times."""
     timed = zip(fields.names, fields.types, strict=True)
     return tuple(name for name, type_ in timed if "date" in str(type_) or "timestamp" in str(type_))
@@ -216,7 +216,7 @@ def iterate_emitting(
 ) -> None:
     """Call what emits to `out` for every row, as `iterate` does; a tuple that is left out leaves no rows behind."""
 
-    def guarded(at: int, row: TridentTuple) -> None:
+    def visit_or_take_back(at: int, row: TridentTuple) -> None:
         before = len(out.rows)
         try:
             visit(at, row)
@@ -224,7 +224,7 @@ def iterate_emitting(
             out.take_back(before)
             raise
 
-    iterate(out.step, table, fields, on_error, guarded, port)
+    iterate(out.step, table, fields, on_error, visit_or_take_back, port)
 
 
 def as_values(emitted: Any) -> Sequence[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import UNFIT, Misfit, beyond_python, schema_of, strict_cast
+from trident.arrow import UNFIT, Misfit, are_alike, beyond_python, schema_of, strict_cast
 from trident.fields import Fields
 from trident.naming import counted
 from trident.runtime.steps.failures import Bounds, WrongResult
@@ -27,14 +27,14 @@ def rows_of(name: str, fields: Fields, result: Any, rows: int) -> list[Any]:
     return columns
 
 
-def flattened(
+def parents_and_columns(
     name: str, fields: Fields, result: Any, rows: int, bounds: Bounds, parents_needed: bool
 ) -> tuple[Any, list[Any]]:
     """Return the parents (a NumPy array; None if there are none and none are needed) and columns of a flat function.
 
     Raises `TooManyRows`: a tuple gave more rows than the bounds allow.
     """
-    parents, columns = _flattened(name, fields, result, rows, parents_needed)
+    parents, columns = _split_flat(name, fields, result, rows, parents_needed)
     if parents is not None:
         bounds.check_parents(parents)
     elif len(columns[0]) > bounds.per_tuple * rows:  # some tuple must have given too many
@@ -42,7 +42,7 @@ def flattened(
     return parents, columns
 
 
-def _flattened(name: str, fields: Fields, result: Any, rows: int, parents_needed: bool) -> tuple[Any, list[Any]]:
+def _split_flat(name: str, fields: Fields, result: Any, rows: int, parents_needed: bool) -> tuple[Any, list[Any]]:
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
     if isinstance(result, (pa.ListArray, pa.LargeListArray)):
@@ -119,18 +119,18 @@ def _same_length(name: str, columns: list[Any]) -> list[Any]:
 
 def _columns(name: str, fields: Fields, result: Any) -> list[Any]:
     """One array per field; a record batch is matched by name if it has the same names, else by position."""
-    columns = _listed(fields, result)
+    columns = _column_list(fields, result)
     if len(columns) != len(fields):
         given, wanted = counted(len(columns), "column"), counted(len(fields), "output field")
         _refuse(f"{name} returned {given} for the {wanted} {list(fields.names)}")
     schema = schema_of(fields)
     return [
-        _typed(name, f"field {field!r}, which is declared {declared} ({type_})", type_, column)
+        _typed_column(name, f"field {field!r}, which is declared {declared} ({type_})", type_, column)
         for field, declared, type_, column in zip(schema.names, fields.types, schema.types, columns, strict=True)
     ]
 
 
-def _listed(fields: Fields, result: Any) -> Sequence[Any]:
+def _column_list(fields: Fields, result: Any) -> Sequence[Any]:
     if isinstance(result, (pa.RecordBatch, pa.Table)):
         same = sorted(result.schema.names) == sorted(fields.names)
         return [result.column(name) for name in fields.names] if same else result.columns
@@ -142,14 +142,14 @@ def _listed(fields: Fields, result: Any) -> Sequence[Any]:
     return result if isinstance(result, (tuple, list)) else [result]
 
 
-def _typed(name: str, field: str, type_: pa.DataType, column: Any) -> Any:
+def _typed_column(name: str, field: str, type_: pa.DataType, column: Any) -> Any:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not isinstance(column, pa.Array):
         _refuse(f"{name} returned {_kind(column)} for {field}; it must return a pyarrow.Array")
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if _family(column.type) not in (_family(type_), "null"):
+    if not pa.types.is_null(column.type) and not are_alike(column.type, type_):
         _refuse(f"{name} returned {column.type} for {field}")
     try:
         typed = strict_cast(column, type_, name)
@@ -164,30 +164,3 @@ def checked_times(name: str, column: Any) -> Any:
     if beyond_python(column) is not None:
         raise WrongResult(f"{name} gives a time before year 1 or after 9999")
     return column
-
-
-def _family(type_: pa.DataType) -> str:
-    """Return the family of a type. Types of one family are converted to each other if the values fit."""
-    for family, checks in _FAMILIES.items():
-        if any(check(type_) for check in checks):
-            return family
-    return str(type_)
-
-
-_types = pa.types
-_FAMILIES: dict[str, tuple[Any, ...]] = {
-    "null": (_types.is_null,),
-    "whole": (_types.is_integer,),
-    "fraction": (_types.is_floating,),
-    "decimal": (_types.is_decimal,),
-    "text": (
-        _types.is_string,
-        _types.is_large_string,
-        lambda type_: str(type_) == "string_view",  # Arrow 14 and 15 have no name for it
-    ),
-    "bytes": (_types.is_binary, _types.is_large_binary, _types.is_fixed_size_binary),
-    "time": (_types.is_timestamp,),
-    "list": (_types.is_list, _types.is_large_list),
-    "struct": (_types.is_struct,),
-    "map": (_types.is_map,),
-}

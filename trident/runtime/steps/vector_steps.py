@@ -5,6 +5,7 @@ Expressions computed over Arrow arrays; their types were checked when they were 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,22 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trident.alignment import read_formatted
 from trident.arrow import arrow_type, rows_without_columns, schema_of
+from trident.counts import count_again, counting
 from trident.errors import FailedException
 from trident.fields import Fields
 from trident.graph import EachNode, FilterNode, MapNode, SelectNode
-from trident.moment_columns import read_formatted
 from trident.operations.expression_types import EXACT, type_of
 from trident.operations.expressions import Expression, lit
-from trident.operations.metrics import count_again, counting
-from trident.operations.vectorised import ArrowFunction
+from trident.operations.interfaces import ArrowFunction
 from trident.planner import Step
-from trident.runtime.steps import number_kernels as numbers
-from trident.runtime.steps import text_kernels as texts
+from trident.runtime.steps import kernels
 from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, failure_of
-from trident.runtime.steps.local_times import in_zone, to_utc, truncated
+from trident.runtime.steps.local_times import in_zone, to_utc, truncate_to
 from trident.runtime.steps.rows import tuples_of
-from trident.runtime.steps.vector_results import checked_times, flattened, mask_of, rows_of
+from trident.runtime.steps.vector_results import checked_times, mask_of, parents_and_columns, rows_of
 
 
 def over_halves(
@@ -77,12 +77,12 @@ def each_vectorised(step: str, node: EachNode, table: pa.Table, on_error: TupleE
 
     Returns the parents of its rows (int64, one per row; None: one row per input row), and its columns.
     """
-    function, name, outputs = node.function, str(node.function.name), _declared(node.function, node.outputs)
+    function, name, outputs = node.function, str(node.function.name), _function_outputs(node.function, node.outputs)
 
     def call(rows: pa.RecordBatch) -> tuple[Any, list[Any]]:
         result = function.apply(*rows.columns)
         if function.flat:
-            return flattened(name, outputs, result, rows.num_rows, on_error.bounds, parents_needed=True)
+            return parents_and_columns(name, outputs, result, rows.num_rows, on_error.bounds, parents_needed=True)
         return None, rows_of(name, outputs, result, rows.num_rows)
 
     pieces = list(over_halves(step, table, node.inputs, on_error, call))
@@ -95,13 +95,13 @@ def each_vectorised(step: str, node: EachNode, table: pa.Table, on_error: TupleE
 
 def map_vectorised(step: str, node: MapNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     """Run a vectorised function of `map` or `flat_map` over record batches."""
-    function, name, outputs = node.function, str(node.function.name), _declared(node.function, node.fields)
+    function, name, outputs = node.function, str(node.function.name), _function_outputs(node.function, node.fields)
 
     def call(rows: pa.RecordBatch) -> list[Any]:
         result = function.apply(rows)
         if not node.flat:
             return rows_of(name, outputs, result, rows.num_rows)
-        return flattened(name, outputs, result, rows.num_rows, on_error.bounds, parents_needed=False)[1]
+        return parents_and_columns(name, outputs, result, rows.num_rows, on_error.bounds, parents_needed=False)[1]
 
     pieces = [columns for _, _, columns in over_halves(step, table, node.inputs, on_error, call)]
     return pa.table(_together(node.fields, pieces), schema=schema_of(node.fields))
@@ -123,7 +123,7 @@ def filter_vectorised(step: str, node: FilterNode, table: pa.Table, on_error: Tu
 
 def select(step: Step, node: SelectNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     """Compute the columns that later steps need; an exploded one has a row per element."""
-    wanted = node.needed(step.keep)
+    wanted = node.expressions_for(step.keep)
     fields = node.fields.select(list(wanted))
     exploded = next((name for name, expression in wanted.items() if expression.kind == "explode"), None)
 
@@ -135,7 +135,7 @@ def select(step: Step, node: SelectNode, table: pa.Table, on_error: TupleErrors)
         if exploded is None:
             return list(columns.values())
         own, count = node.fields.select([exploded]), rows.num_rows
-        parents, (elements,) = flattened("explode", own, columns.pop(exploded), count, on_error.bounds, True)
+        parents, (elements,) = parents_and_columns("explode", own, columns.pop(exploded), count, on_error.bounds, True)
         at = pa.array(parents)
         return [elements if name == exploded else columns[name].take(at) for name in wanted]
 
@@ -153,7 +153,7 @@ def _together(fields: Fields, pieces: list[list[Any]]) -> list[Any]:
     return [pa.chunked_array([piece[at] for piece in pieces], type_) for at, type_ in enumerate(types)]
 
 
-def _declared(function: ArrowFunction, outputs: Fields) -> Fields:
+def _function_outputs(function: ArrowFunction, outputs: Fields) -> Fields:
     """Return the outputs under the function's own names, which the columns of the batch that it returns have."""
     return Fields.of(function.output.names, outputs.types)
 
@@ -179,7 +179,7 @@ def _value(expression: Expression, batch: pa.RecordBatch, lazily: bool = False) 
         made = pa.scalar(value, pa.null() if ddl == "void" else arrow_type(ddl))
         return made if batch.num_rows else pa.repeat(made, 0)  # for no rows nothing fails
     if lazily and len(expression.operands) > 1:
-        operands = _needed(expression, batch)
+        operands = _operands_where_needed(expression, batch)
     else:
         operands = [_value(operand, batch, lazily) for operand in expression.operands]
     operands = _exact(expression, operands)
@@ -189,7 +189,7 @@ def _value(expression: Expression, batch: pa.RecordBatch, lazily: bool = False) 
     return kernel(*(pa.repeat(operand, 1) for operand in operands), *expression.options)[0]
 
 
-def _needed(expression: Expression, batch: pa.RecordBatch) -> list[Any]:
+def _operands_where_needed(expression: Expression, batch: pa.RecordBatch) -> list[Any]:
     """Compute operands for those rows only that need them, so that `if(n = 0, 0, 6 / n)` divides by no zero."""
     needs = _NEEDED.get(expression.kind)
     first, *others = expression.operands[:: -1 if expression.kind in ("/", "%") else 1]  # a divisor comes first
@@ -205,7 +205,7 @@ _NEEDED: dict[str, Callable[[list[Any]], Any]] = {
     "&": lambda values: pc.fill_null(values[0], True),
     "|": lambda values: pc.invert(pc.fill_null(values[0], False)),
     "if_else": lambda values: pc.equal(pc.fill_null(values[0], False), len(values) == 1),
-    "coalesce": lambda values: pc.is_null(pc.coalesce(*numbers.widened(values))),
+    "coalesce": lambda values: pc.is_null(pc.coalesce(*kernels.as_common_type(values))),
     **dict.fromkeys(("greatest", "least"), lambda values: pa.repeat(True, len(values[0]))),
 }
 """Which rows need the next operand, by the values of those before; else those where the first is not null."""
@@ -221,11 +221,11 @@ def _exact(expression: Expression, operands: list[Any]) -> list[Any]:
     ):
         return operands
     literals = [len(str(abs(one.options[0]))) if one.kind == "lit" else None for one in expression.operands]
-    return [numbers.as_decimal(one, digits) for one, digits in zip(operands, literals, strict=True)]
+    return [kernels.as_decimal(one, digits) for one, digits in zip(operands, literals, strict=True)]
 
 
 def _date_part(value: Any, part: str) -> Any:
-    value = texts.without_zone(value)
+    value = kernels.without_zone(value)
     if part == "day_of_week":
         return pc.add(pc.day_of_week(value, week_start=7), 1).cast(pa.int32())
     return getattr(pc, "iso_week" if part == "week" else part)(value).cast(pa.int32())
@@ -233,11 +233,11 @@ def _date_part(value: Any, part: str) -> Any:
 
 def _date_trunc(value: Any, unit: str, zone: str | None) -> Any:
     if zone is not None:
-        return truncated(value, unit, zone)
-    return pc.floor_temporal(texts.without_zone(value), unit=unit, week_starts_monday=True).cast(value.type)
+        return truncate_to(value, unit, zone)
+    return pc.floor_temporal(kernels.without_zone(value), unit=unit, week_starts_monday=True).cast(value.type)
 
 
-def _formatted(call: str, ddl: str) -> numbers.Kernel:
+def _format_reader(call: str, ddl: str) -> kernels.Kernel:
     """Read texts in a format; without an offset in it they are in UTC."""
 
     def kernel(given: Any, *options: Any) -> Any:
@@ -247,56 +247,58 @@ def _formatted(call: str, ddl: str) -> numbers.Kernel:
     return kernel
 
 
-_KERNELS: dict[str, numbers.Kernel] = {
-    "+": numbers.arithmetic(pc.add_checked),
-    "-": numbers.arithmetic(pc.subtract_checked),
-    "*": numbers.arithmetic(pc.multiply_checked),
-    "/": numbers.quotient,
-    "%": numbers.remainder,
-    "negate": numbers.arithmetic(pc.negate_checked),
+_KERNELS: dict[str, kernels.Kernel] = {
+    "+": kernels.arithmetic(pc.add_checked),
+    "-": kernels.arithmetic(pc.subtract_checked),
+    "*": kernels.arithmetic(pc.multiply_checked),
+    "/": kernels.quotient,
+    "%": kernels.remainder,
+    "negate": kernels.arithmetic(pc.negate_checked),
     "abs": pc.abs_checked,
-    "round": numbers.rounded,
-    "floor": numbers.to_whole(pc.floor),
-    "ceil": numbers.to_whole(pc.ceil),
-    "isin": numbers.is_in,
+    "round": kernels.round_number,
+    "floor": kernels.to_whole(pc.floor),
+    "ceil": kernels.to_whole(pc.ceil),
+    "isin": kernels.is_in,
     "date_part": _date_part,
     "date_trunc": _date_trunc,
     "in_zone": lambda value, zone: in_zone(value, zone, pa.timestamp("us")),
     "from_utc_timestamp": lambda value, zone: in_zone(value, zone, value.type),
     "to_utc_timestamp": to_utc,
-    "to_date": _formatted("to_date", "date"),
-    "to_timestamp": _formatted("to_timestamp", "timestamp"),
+    "to_date": _format_reader("to_date", "date"),
+    "to_timestamp": _format_reader("to_timestamp", "timestamp"),
     "like": pc.match_like,
     "rlike": pc.match_substring_regex,
-    "regexp_extract": texts.regexp_extract,
+    "regexp_extract": kernels.regexp_extract,
     "regexp_replace": pc.replace_substring_regex,
-    "replace": texts.replace,
-    "json": texts.json_path,
+    "replace": kernels.replace,
+    "json": kernels.json_path,
     "concat": lambda *parts: pc.binary_join_element_wise(*parts, "", null_handling="emit_null"),
-    "greatest": numbers.extreme("greater"),
-    "least": numbers.extreme("less"),
-    "==": numbers.comparison("equal"),
-    "!=": numbers.comparison("not_equal"),
-    "<": numbers.comparison("less"),
-    "<=": numbers.comparison("less_equal"),
-    ">": numbers.comparison("greater"),
-    ">=": numbers.comparison("greater_equal"),
+    "greatest": kernels.extreme("greater"),
+    "least": kernels.extreme("less"),
+    "==": kernels.comparison("equal"),
+    "!=": kernels.comparison("not_equal"),
+    "<": kernels.comparison("less"),
+    "<=": kernels.comparison("less_equal"),
+    ">": kernels.comparison("greater"),
+    ">=": kernels.comparison("greater_equal"),
     "&": pc.and_kleene,
     "|": pc.or_kleene,
     "not": pc.invert,
     "is_null": pc.is_null,
     "is_not_null": pc.is_valid,
-    "cast": lambda value, ddl, *session: texts.cast(value, arrow_type(ddl), *session),
-    "upper": texts.upper,
-    "lower": texts.lower,
-    "trim": texts.trim,
-    "length": lambda text: texts.cast(pc.utf8_length(text), pa.int64()),
+    "cast": lambda value, ddl, *session: kernels.cast(value, arrow_type(ddl), *session),
+    "upper": kernels.upper,
+    "lower": kernels.lower,
+    "trim": kernels.trim,
+    "length": lambda text: kernels.cast(pc.utf8_length(text), pa.int64()),
     "contains": pc.match_substring,
     "starts_with": pc.starts_with,
     "ends_with": pc.ends_with,
-    "substring": lambda text, start, size: pc.utf8_slice_codeunits(text, start, None if size is None else start + size),
+    "substring": lambda text, start, size: pc.utf8_slice_codeunits(
+        text, min(start, sys.maxsize), None if size is None else min(start + size, sys.maxsize)
+    ),
     "field": lambda value, name: pc.struct_field(value, [name]),
     "split": pc.split_pattern,
-    "coalesce": lambda *values: pc.coalesce(*numbers.widened(values)),
-    "if_else": lambda condition, *values: pc.if_else(pc.fill_null(condition, False), *numbers.widened(values)),
+    "coalesce": lambda *values: pc.coalesce(*kernels.as_common_type(values)),
+    "if_else": lambda condition, *values: pc.if_else(pc.fill_null(condition, False), *kernels.as_common_type(values)),
 }

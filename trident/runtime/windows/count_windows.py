@@ -20,13 +20,14 @@ from trident.graph import WindowNode
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.due_keys import ID, KeyRecords, keys_together
-from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid
-from trident.runtime.windows.worker_input import (
+from trident.runtime.windows.window_rows import (
     NOTHING,
     PANE,
-    merged,
+    Complete,
+    combine_by,
     partials,
+    results,
     value_fields,
     with_column,
     with_nothing,
@@ -46,8 +47,8 @@ def update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) -
             f"{node.config.length} and {node.config.slide}. Give the window another state_name"
         )
     before = np.array(counts, np.int64)
-    held = _held(node, with_column(table, ID, ids), before, stored, run)
-    records.write(names, [lengths, slides, held.after.tolist()], None, _needed(node, held))
+    held = _merge_stored(node, with_column(table, ID, ids), before, stored, run)
+    records.write(names, [lengths, slides, held.after.tolist()], None, _rows_to_keep(node, held))
     return _results(node, held, keys, run)
 
 
@@ -79,7 +80,7 @@ class _Held:
         return rows
 
 
-def _held(node: WindowNode, table: pa.Table, before: Ints, stored: pa.Table, run: StepRun) -> _Held:
+def _merge_stored(node: WindowNode, table: pa.Table, before: Ints, stored: pa.Table, run: StepRun) -> _Held:
     """Put the stored rows and the batch's together."""
     width = Grid.of(node.config).width if node.combines else 1
     ids, owners = table.column(ID).to_numpy(), stored.column(ID).to_numpy()
@@ -91,7 +92,7 @@ def _held(node: WindowNode, table: pa.Table, before: Ints, stored: pa.Table, run
         new = partials(node, new, key, run)
     rows = pa.concat_tables([stored, new.select(stored.column_names).cast(stored.schema)])
     if node.combines:
-        rows = merged(node, rows, key, run)
+        rows = combine_by(node, rows, key, run)
     rows = rows.sort_by([(ID, "ascending"), (PANE, "ascending")])
     after = before + np.bincount(ids, minlength=len(before))
     starts = np.searchsorted(rows.column(ID).to_numpy(), np.arange(len(before) + 1))
@@ -108,7 +109,7 @@ def _ranks(ids: Ints) -> Ints:
     return ranks
 
 
-def _needed(node: WindowNode, held: _Held) -> pa.Table:
+def _rows_to_keep(node: WindowNode, held: _Held) -> pa.Table:
     """Return the rows that a later window of their key needs."""
     length, slide = _size(node)
     firsts = held.at(slice(None), (held.after // slide + 1) * slide - length)

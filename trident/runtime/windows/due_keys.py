@@ -29,7 +29,7 @@ from trident.fields import Fields
 from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.windows.kept_windows import Frontier, WindowStore, mergeable
 from trident.runtime.windows.shares import ONE, PartitionPlace
-from trident.runtime.windows.worker_input import bigint
+from trident.runtime.windows.window_rows import bigint
 from trident.state.encoding.codec import decode_found, encode_many
 from trident.state.interfaces import Key
 
@@ -68,7 +68,7 @@ class DueKeys:
         """Whether the directory must be written although nothing changed; see `WindowStore`."""
         return self._store.must_write(given)
 
-    def passed(self, now: int, clock: int = 0) -> pa.Table:
+    def take(self, now: int, clock: int = 0) -> pa.Table:
         """Take out the keys that are due up to now, some twice, and return them."""
         runs = self._store.directory.panes
         begun = [pane for pane in runs if pane % self.clocks == clock and self._opens(pane) <= now]

@@ -20,13 +20,10 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.graph import JoinWithinNode, WindowNode
-from trident.operations.metrics import count_again
-from trident.operations.timers import TimersConfig
-from trident.operations.windows import SessionWindow
+from trident.operations.windows import SessionWindow, TimersConfig
 from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.windows.count_windows import update_counts
-from trident.runtime.windows.fired_rows import Complete, late_rows, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
 from trident.runtime.windows.kept_windows import TupleRun as Chunks
@@ -34,17 +31,20 @@ from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.session_update import update_sessions
 from trident.runtime.windows.shares import Share
 from trident.runtime.windows.timer_update import update_timers
-from trident.runtime.windows.worker_input import (
+from trident.runtime.windows.window_rows import (
     AT,
     NOWHERE,
     PANE,
-    ROWS,
+    Complete,
     bigint,
+    combine_by,
     content_fields,
-    merged,
+    late_rows,
     panes_of,
     partials,
+    results,
     with_column,
+    without_late,
 )
 
 _Rows = list[pa.RecordBatch]
@@ -59,7 +59,7 @@ def update_over_time(node: WindowNode | JoinWithinNode, state: Any, share: Share
 def update_window(node: WindowNode, state: Any, share: Share) -> pa.Table:
     """Add a batch to a partition of a window's state, between `begin_commit` and `commit`; return the rows of what fired."""
     filled, lost = _with_times(node, [table for table in share.tables if table.num_rows])
-    rows = _updated(node, state, replace(share, tables=filled))
+    rows = _update_rows(node, state, replace(share, tables=filled))
     return pa.concat_tables([rows, *(late_rows(node, table) for table in lost)])
 
 
@@ -77,8 +77,8 @@ def _with_times(node: WindowNode, tables: list[pa.Table]) -> tuple[list[pa.Table
     return own, lost
 
 
-def _updated(node: WindowNode, state: Any, share: Share) -> pa.Table:
-    if node.config.counts and node.grouped:
+def _update_rows(node: WindowNode, state: Any, share: Share) -> pa.Table:
+    if node.config.counts and len(node.group):
         return update_counts(node, state, pa.concat_tables(share.tables), share.run) if share.tables else _nothing(node)
     if isinstance(node.config, SessionWindow):
         return update_sessions(node, state, share)
@@ -111,7 +111,7 @@ class _Update:
         """Fire all windows that hold rows, and forget how far they have fired; return the rows of what fired."""
         runs = self._store.directory.panes
         panes = sorted(runs)
-        before = None if self._before is None else self._grid.reached(self._before)
+        before = None if self._before is None else self._grid.complete_up_to(self._before)
         ends = self._grid.ends(panes, before, self._grid.ends_of(panes[-1])[-1]) if panes else []
         read = self._store.read(run for pane in panes for run in runs[pane])
         rows = self._results(ends, {pane: self._pane(pane, runs[pane], read) for pane in panes})
@@ -141,14 +141,14 @@ class _Update:
         elif config.event_time is not None:
             table = self._in_time(table)
         else:
-            table = self._counted(table)
+            table = self._place_by_count(table)
         if self._node.combines and (config.counts or len(self._node.late)):
             table = partials(self._node, table, key, self._run)
         elif self._node.combines and several:
-            table = merged(self._node, table, key, self._run)
+            table = combine_by(self._node, table, key, self._run)
         self._new = _by_pane(table, self._store.schema)
 
-    def _counted(self, table: pa.Table) -> pa.Table:
+    def _place_by_count(self, table: pa.Table) -> pa.Table:
         first = self._before or 0
         self._move_to(first + table.num_rows)
         return with_column(table, PANE, np.arange(first, first + table.num_rows) // self._grid.width)
@@ -163,11 +163,9 @@ class _Update:
         over = [pane for pane in np.unique(panes).tolist() if self._grid.is_over(pane, self._before)]
         if not over:
             return table
-        late = np.isin(panes, over)
-        tuples = table.column(ROWS).to_numpy()[late].sum() if ROWS in table.column_names else late.sum()
-        count_again({f"{self._node.state}/late": int(tuples)})
-        self.late = [late_rows(self._node, table.filter(pa.array(late)))]
-        return table.filter(pa.array(~late))
+        in_time, late = without_late(self._node, table, np.isin(panes, over))
+        self.late = [late_rows(self._node, late)]
+        return in_time
 
     def _move_to(self, ordinate: int) -> None:
         self._frontier = ordinate if self._frontier is None else max(self._frontier, ordinate)
@@ -196,7 +194,7 @@ class _Update:
         for pane, runs in merges.items():
             table = self._table(self._pane(pane, runs, read))
             if runs and self._node.combines:
-                table = merged(self._node, table, self._node.group, self._run)
+                table = combine_by(self._node, table, self._node.group, self._run)
             self._store.add(pane, table, runs)
         directory = self._store.directory
         for pane in [pane for pane in directory.panes if self._grid.is_over(pane, frontier)]:
@@ -207,7 +205,7 @@ class _Update:
     def _complete(self, frontier: int) -> list[int]:
         """Return the ends of the windows that fire: those that the frontier passes, and earlier ones that got late rows."""
         lateness, before = self._grid.lateness, self._before
-        reached, until = self._grid.reached, self._grid.reached(frontier)
+        reached, until = self._grid.complete_up_to, self._grid.complete_up_to(frontier)
         held = sorted({*self._store.directory.panes, *self._new})
         if before is None:
             return self._grid.ends(held, None, until)

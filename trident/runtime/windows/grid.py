@@ -52,9 +52,9 @@ class Grid:
     def pane_of(self, moments: Ints) -> Ints:
         return np.asarray(self.places(moments) // self.width, np.int64)
 
-    def reached(self, moment: int) -> int:
+    def complete_up_to(self, moment: int) -> int:
         """Return the ordinate up to which windows are complete at a moment."""
-        return moment if self.clock is None else self.clock.reached(moment)
+        return moment if self.clock is None else self.clock.earliest_from(moment)
 
     def ends_of(self, pane: int) -> range:
         """Return the ends of the windows that hold a pane, ascending; there is at least one."""
@@ -63,7 +63,7 @@ class Grid:
 
     def is_over(self, pane: int, frontier: int) -> bool:
         """Whether no window that holds the pane can fire any more, at a moment."""
-        return self.ends_of(pane)[-1] <= self.reached(frontier - self.lateness)
+        return self.ends_of(pane)[-1] <= self.complete_up_to(frontier - self.lateness)
 
     def ends(self, panes: Iterable[int], after: int | None, until: int) -> list[int]:
         """Return the ends e, `after < e <= until`, of the windows that hold one of the panes (ascending); no end twice.

@@ -28,15 +28,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import schema_of
+from trident.counts import count_again
 from trident.fields import Fields
 from trident.graph import JoinWithinNode
-from trident.operations.metrics import count_again
 from trident.operations.windows import FIRST_MS
 from trident.runtime.steps.failures import Bounds
 from trident.runtime.steps.key_columns import Ints, group_ids, nulls_apart, one_form
 from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace, Share
-from trident.runtime.windows.worker_input import side_tables
+from trident.runtime.windows.window_rows import side_tables
 from trident.state.interfaces import Key
 
 MET = "$met"
@@ -67,7 +67,7 @@ class KeptJoin:
 
     def due_keys(self, watermarks: Watermarks) -> list[pa.Table]:
         """Take out the keys whose rows of one side end before the watermark of the other one, some twice."""
-        return [self._due.passed(_before(watermarks[1 - side]), side) for side in range(2)]
+        return [self._due.take(_before(watermarks[1 - side]), side) for side in range(2)]
 
     def write(self, keys: _Keys, sides: Sequence[pa.Table], ends: Sequence[Ints], watermarks: Watermarks) -> None:
         """Store the rows of the keys that were read, in place of what was read, and all else that changed.
@@ -93,13 +93,13 @@ def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
     """Add a batch to a partition of a join's state, between `begin_commit` and `commit`; return the joined rows."""
     store = KeptJoin(node, state, share.place)
     came = side_tables(node, share.tables)
-    watermarks = _moved(node, store.watermarks, share.moment)
+    watermarks = _new_watermarks(node, store.watermarks, share.moment)
     new = [_in_time(node, table, before) for table, before in zip(came, store.watermarks, strict=True)]
     sides, keys = _brought_together(node, store, new, watermarks)
-    return _joined(node, store, sides, keys, watermarks, share.run.on_error.bounds)
+    return _join_rows(node, store, sides, keys, watermarks, share.run.on_error.bounds)
 
 
-def _moved(node: JoinWithinNode, watermarks: Watermarks, moment: Moment) -> Watermarks:
+def _new_watermarks(node: JoinWithinNode, watermarks: Watermarks, moment: Moment) -> Watermarks:
     """Return the watermarks after the batch: the latest time of each side less its delay; they never go back."""
     moved = list(watermarks)
     for at, (side, reached, before) in enumerate(zip(node.sides, moment.reached, watermarks, strict=True)):
@@ -133,7 +133,7 @@ class _Side:
     old: int
 
     @property
-    def timed(self) -> Timed:
+    def times(self) -> Timed:
         return Timed(self.rows.column(0).to_numpy(), self.rows.column(1).to_numpy())
 
 
@@ -160,7 +160,7 @@ def _brought_together(
     ]
     parts += store.due_keys(watermarks)
     whole = one_form(pa.concat_tables([part.cast(schema) for part in parts]), schema.names)
-    ids, keys = _numbered(whole)
+    ids, keys = _number_keys(whole)
     sides = []
     of_sides = np.split(ids, np.cumsum([part.num_rows for part in parts])[:-1])
     kept = store.records.read(keys.names)[1]  # for each side the place of the key, the time, `MET` and the other fields
@@ -171,7 +171,7 @@ def _brought_together(
     return sides, keys
 
 
-def _numbered(whole: pa.Table) -> tuple[Ints, _Keys]:
+def _number_keys(whole: pa.Table) -> tuple[Ints, _Keys]:
     """Number the distinct keys: those without a null first, which the state may have. A row with a null is a key of its own."""
     ids, firsts, stored = nulls_apart(whole, *group_ids(whole.columns, whole.num_rows))
     rows = whole.take(pa.array(firsts, pa.int64()))
@@ -182,7 +182,7 @@ def _numbered(whole: pa.Table) -> tuple[Ints, _Keys]:
 # ---- joining, and what stays -------------------------------------------------------------------------------------------
 
 
-def _joined(
+def _join_rows(
     node: JoinWithinNode, store: KeptJoin, sides: list[_Side], keys: _Keys, watermarks: Watermarks, bounds: Bounds
 ) -> pa.Table:
     met_pairs = _pairs(node, sides, bounds)
@@ -190,8 +190,8 @@ def _joined(
     for at, (side, in_pairs) in enumerate(zip(sides, met_pairs, strict=True)):
         met = np.asarray(side.rows.column(MET).to_numpy(), bool).copy()
         met[in_pairs] = True
-        ends = side.timed.at + (node.latest_us if at == 0 else -node.earliest_us)
-        over = side.timed.ids >= len(keys.names)
+        ends = side.times.at + (node.latest_us if at == 0 else -node.earliest_us)
+        over = side.times.ids >= len(keys.names)
         watermark = watermarks[1 - at]
         if watermark is not None:
             over |= ends < watermark
@@ -206,7 +206,7 @@ def _joined(
 
 def _pairs(node: JoinWithinNode, sides: list[_Side], bounds: Bounds) -> tuple[Ints, Ints]:
     """Return the rows that meet in this batch: a new left row and any right row, or a stored left row and a new right row."""
-    left, right = (side.timed for side in sides)
+    left, right = (side.times for side in sides)
     given = sum(side.rows.num_rows for side in sides)
     before, made = np.arange(sides[0].old), [0]
 
@@ -228,7 +228,7 @@ def _rows(node: JoinWithinNode, sides: list[_Side], keys: _Keys, left: Ints, rig
     columns: list[Any] = []
     for side, at in zip(sides, (left, right), strict=True):
         there = at >= 0
-        ids[there] = side.timed.ids[at[there]]
+        ids[there] = side.times.ids[at[there]]
         pick = pa.array(np.where(there, at, 0), pa.int64(), mask=~there)
         columns.extend(side.rows.column(number).take(pick) for number in range(3, side.rows.num_columns))
     return pa.table([*keys.rows.take(pa.array(ids)).columns, *columns], schema=schema_of(node.fields))

@@ -28,26 +28,26 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import WindowNode
-from trident.operations.metrics import count_again
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords, keys_together
-from trident.runtime.windows.fired_rows import late_rows, session_results
 from trident.runtime.windows.grid import Spans, sessions_of
 from trident.runtime.windows.shares import Share
-from trident.runtime.windows.worker_input import (
+from trident.runtime.windows.window_rows import (
     AT,
     END,
     NOTHING,
-    ROWS,
     SESSION,
     START,
     bigint,
-    merged,
+    combine_by,
+    late_rows,
     partials,
+    session_results,
     value_fields,
     with_column,
     with_nothing,
+    without_late,
 )
 
 _TIMES = Fields.of([START, AT], ["bigint"] * 2)
@@ -62,7 +62,7 @@ def update_sessions(node: WindowNode, state: Any, share: Share) -> pa.Table:
         return schema_of(node.fields).empty_table()
     records = DueRecords(due, state, "the sessions of a window", [], _TIMES.concat(value_fields(node)))
     came = _came(node, share.tables)
-    keys, names, ids = keys_together(node.group, [came, due.passed(watermark - 1)])
+    keys, names, ids = keys_together(node.group, [came, due.take(watermark - 1)])
     _, (kept,) = records.read(names)
     came = with_column(came, ID, ids[: came.num_rows])
     columns = list(kept.column_names)
@@ -71,7 +71,8 @@ def update_sessions(node: WindowNode, state: Any, share: Share) -> pa.Table:
     ends = sessions.lasts + gap
     kept = with_column(kept, SESSION, numbers[: kept.num_rows])
     came = with_column(came, SESSION, numbers[kept.num_rows :])
-    came, late = _in_time(node, came, ends, due.frontier)
+    were_over = ends < (NEVER if due.frontier is None else due.frontier)
+    came, late = without_late(node, came, were_over[came.column(SESSION).to_numpy()])
     rows = _together(node, kept, came, sessions, share.run)
     over = ends[rows.column(SESSION).to_numpy()] < watermark
     complete, open_ones = rows.filter(pa.array(over)), rows.filter(pa.array(~over))
@@ -92,17 +93,6 @@ def _came(node: WindowNode, tables: Sequence[pa.Table]) -> pa.Table:
     return with_nothing(table) if value_fields(node) is NOTHING else table
 
 
-def _in_time(node: WindowNode, came: pa.Table, ends: Ints, before: int | None) -> tuple[pa.Table, pa.Table]:
-    """Return the rows of sessions that were not over before the batch, and the others, which are counted."""
-    if before is None:
-        return came, came.slice(0, 0)
-    late = (ends < before)[came.column(SESSION).to_numpy()]
-    if late.any():
-        tuples = came.column(ROWS).to_numpy()[late].sum() if ROWS in came.column_names else late.sum()
-        count_again({f"{node.state}/late": int(tuples)})
-    return came.filter(pa.array(~late)), came.filter(pa.array(late))
-
-
 def _together(node: WindowNode, kept: pa.Table, came: pa.Table, sessions: Spans, run: StepRun) -> pa.Table:
     """Return all rows by session: one for each partial result, or tuples in the order of their times."""
     if not node.combines:
@@ -113,7 +103,7 @@ def _together(node: WindowNode, kept: pa.Table, came: pa.Table, sessions: Spans,
         came = partials(node, came, bigint(SESSION), run)
     kept = kept.select([SESSION, *node.member.outputs.names])
     rows = pa.concat_tables([kept, came.select(kept.column_names).cast(kept.schema)])
-    rows = merged(node, rows, bigint(SESSION), run).sort_by(SESSION)
+    rows = combine_by(node, rows, bigint(SESSION), run).sort_by(SESSION)
     numbers = rows.column(SESSION).to_numpy()
     for name, ofs in zip((ID, START, AT), sessions, strict=True):
         rows = with_column(rows, name, ofs[numbers])

@@ -27,7 +27,7 @@ from trident.operations.windows import FIRST_MS, EventTime
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.key_columns import places_of
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.worker_input import AT, MARKS, NOWHERE, panes_of
+from trident.runtime.windows.window_rows import AT, MARKS, NOWHERE, panes_of
 from trident.state.interfaces import Key
 
 OverTime = WindowNode | JoinWithinNode

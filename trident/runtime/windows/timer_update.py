@@ -29,7 +29,7 @@ from trident.errors import CorruptValueError, describe
 from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.naming import shown
-from trident.operations.timers import Timers, TimersConfig, time_of
+from trident.operations.windows import Timers, TimersConfig, time_of
 from trident.runtime.steps.failures import AtStep, Failure, StepFailed, calls_user_code, failure_of
 from trident.runtime.steps.key_columns import Ints, keys_of
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate
@@ -56,7 +56,7 @@ def update_timers(node: WindowNode, state: Any, share: Share) -> pa.Table:
     if now is not None and (tables or _must_run(node, due, now, moment)):
         records = DueRecords(due, state, "the timers of a process", [None, []])
         came = pa.concat_tables(tables) if tables else None
-        concerned = [due.passed(now), *([] if came is None else [came])]
+        concerned = [due.take(now), *([] if came is None else [came])]
         keys, names, ids = keys_together(node.group, concerned)
         (values, times), _ = records.read(names)
         kept = [Kept(value, set(of_key)) for value, of_key in zip(values, times, strict=True)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -92,8 +92,7 @@ class NumberForm:
     def fields(self, side: Side) -> list[Column]:
         return [side[:, at].view(_NUMBERS[type_][1]) for at, type_ in enumerate(self.types)]
 
-    def listed(self, side: Side, flags: Flags) -> list[Any]:
-        """Return the values as Python objects."""
+    def to_values(self, side: Side, flags: Flags) -> list[Any]:
         columns: list[list[Any]] = [column.tolist() for column in self.fields(side)]
         for column, places in zip(columns, self._nones(flags), strict=False):
             for place in np.flatnonzero(places).tolist():
@@ -172,7 +171,6 @@ class NumberColumns(OpaqueTable):
 
     @staticmethod
     def absent(form: NumberForm | None, count: int) -> NumberColumns:
-        """Return so many absent keys."""
         known = form or INTS
         return NumberColumns(np.zeros((count, 2 + 2 * known.width), np.int64), np.zeros(count, known.flag_type), form)
 
@@ -209,11 +207,7 @@ class NumberColumns(OpaqueTable):
     def __len__(self) -> int:
         return len(self.flags)
 
-    @overload
-    def __getitem__(self, at: int) -> OpaqueValue | None: ...
-    @overload
-    def __getitem__(self, at: slice) -> NumberColumns: ...
-    def __getitem__(self, at: int | slice) -> OpaqueValue | NumberColumns | None:
+    def __getitem__(self, at: Any) -> Any:
         some = at if isinstance(at, slice) else [at]
         found = NumberColumns(self.numbers[some], self.flags[some], self.form, self.span)
         return found if isinstance(at, slice) else found.values()[0]
@@ -222,10 +216,9 @@ class NumberColumns(OpaqueTable):
         return iter(self.values())
 
     def values(self) -> list[OpaqueValue | None]:
-        """Return the values one by one."""
         form = self.form or INTS
         heads = [self.numbers[:, at].tolist() for at in (TXID, ATTEMPT)]
-        sides = [form.listed(*self.side(at)) for at in (PREV, CURR)]
+        sides = [form.to_values(*self.side(at)) for at in (PREV, CURR)]
         values: list[OpaqueValue | None] = list(
             map(tuple.__new__, repeat(OpaqueValue), zip(*heads, *sides, strict=True))
         )
@@ -240,7 +233,7 @@ class NumberColumns(OpaqueTable):
 
     @property
     def curr(self) -> Any:
-        """The values of what `combined` returned: an array of NumPy, or of Arrow if they are structs."""
+        """The values of what `combine_with` returned: an array of NumPy, or of Arrow if they are structs."""
         form = self.form or INTS
         return self.column(CURR) if form.names else form.fields(self.side(CURR)[0])[0]
 
@@ -262,12 +255,12 @@ class NumberColumns(OpaqueTable):
         return np.where(stand[:, np.newaxis], curr, prev), np.where(stand, has_curr, has_prev)
 
     def values_before(self, txid: int, winners: Winners) -> list[Any]:
-        return (self.form or INTS).listed(*self.before(txid, winners))
+        return (self.form or INTS).to_values(*self.before(txid, winners))
 
     def latest(self) -> list[Any]:
-        return (self.form or INTS).listed(*self.side(CURR))
+        return (self.form or INTS).to_values(*self.side(CURR))
 
-    def combined(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> NumberColumns | None:
+    def combine_with(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> NumberColumns | None:
         """Return what the commit `txid` writes: the values before it, and these combined with `values`.
 
         Parameters

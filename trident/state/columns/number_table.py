@@ -12,7 +12,7 @@ import pyarrow as pa
 from trident.state.columns.number_columns import NumberColumns, NumberForm, Span
 from trident.state.columns.text_index import Rows, TextIndex
 from trident.state.interfaces import Key
-from trident.state.table import KeyColumns, listed
+from trident.state.table import KeyColumns, as_list
 from trident.state.values import OpaqueValue
 
 _SPACE = 1024
@@ -47,9 +47,8 @@ class NumberTable:
         return dict(zip(self.keys(), self._columns(rows), strict=True))
 
     def get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
-        """Return a value per key, None for an absent one."""
         names = self._names(keys)
-        return self._found(names, self._rows_of(names)).values()
+        return self._found_columns(names, self._rows_of(names)).values()
 
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> bool:
         """Write a value per key, of a key that comes twice the last; False, and nothing is changed, if one does not fit."""
@@ -72,7 +71,6 @@ class NumberTable:
         self._note(columns.span)
 
     def delete(self, keys: Sequence[Key]) -> None:
-        """Delete keys; absent ones are ignored."""
         for name in self._names(keys):
             row = self._rows.pop(name, None)
             if row is not None:
@@ -83,27 +81,27 @@ class NumberTable:
         """Return the values of keys; None if keys that are given field by field have another number of fields."""
         if not isinstance(keys, KeyColumns):
             names = self._names(keys)
-            return self._found(names, self._rows_of(names))
+            return self._found_columns(names, self._rows_of(names))
         if len(keys.parts) != self.width:
             return None
         names = keys.names
         rows = self._texts.rows_of(names)
         if rows is None:
-            names = listed(names)
+            names = as_list(names)
             rows = self._rows_of(names)
-        return self._found(names, rows)
+        return self._found_columns(names, rows)
 
     def put_found(self, new: NumberColumns) -> None:
         """Write values that were combined with the result of `find`; nothing was put since."""
         assert self._takes(new), "a combine gives no other type"
         names, rows, are_new = new.place
         if are_new:
-            self._write(listed(names), rows, new)
+            self._write(as_list(names), rows, new)
             return
         self._numbers[rows], self._flags[rows] = new.numbers, new.flags
         self._note(new.span)
 
-    def _found(self, names: Sequence[Any] | pa.Array, rows: Rows) -> NumberColumns:
+    def _found_columns(self, names: Sequence[Any] | pa.Array, rows: Rows) -> NumberColumns:
         found, are_new = self._columns(rows), bool(len(rows)) and rows.min() < 0
         if are_new:
             there = rows >= 0
@@ -143,13 +141,13 @@ class NumberTable:
         if len(new):
             self._reserve(len(new))
             added = names if len(new) == len(names) else [names[at] for at in new.tolist()]
-            rows, their = rows.copy(), self._added(added)
+            rows, their = rows.copy(), self._add_rows(added)
             rows[new] = their
             self._texts.add(added, their)
         self._numbers[rows], self._flags[rows] = columns.numbers, columns.flags
         self._note(columns.span)
 
-    def _added(self, names: Sequence[Any]) -> Rows:
+    def _add_rows(self, names: Sequence[Any]) -> Rows:
         """Give names that are not there their rows; return the row of each."""
         before, reused = len(self._rows), [self._free.pop() for _ in range(min(len(self._free), len(names)))]
         first = before + len(reused)  # where it matters, no row before it is free
@@ -162,7 +160,6 @@ class NumberTable:
         return found
 
     def _reserve(self, more: int) -> None:
-        """Make room for so many more keys."""
         space, wanted = len(self._flags), len(self._rows) + more
         if wanted > space:
             grown = max(2 * space, wanted) - space
@@ -192,7 +189,6 @@ class KeptValues:
         return list(self.entries) if self.columns is None else self.columns.keys()
 
     def get(self, keys: Sequence[Key]) -> list[Any]:
-        """Return a value per key, None for an absent one."""
         return list(map(self.entries.get, keys)) if self.columns is None else self.columns.get(keys)
 
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
@@ -208,7 +204,6 @@ class KeptValues:
         self.entries.update(zip(keys, values, strict=True))
 
     def delete(self, keys: Sequence[Key]) -> None:
-        """Delete keys; absent ones are ignored."""
         if self.columns is not None:
             self.columns.delete(keys)
             return

@@ -102,17 +102,17 @@ class _Texts(NamedTuple):
         block_at = np.ndarray(size + 1, "<u8", padded, strides=(1,))
         starts, lengths = ends[:-1] - ends[0], ends[1:] - ends[:-1]
         first = block_at[starts] & _KEPT.take(np.minimum(lengths, _BYTES))
-        hashes, blocks = _mixed(lengths.astype(np.uint64), first), [first]
+        hashes, blocks = _mix(lengths.astype(np.uint64), first), [first]
         for begin in range(_BYTES, min(int(lengths.max(initial=0)), _LONGEST), _BYTES):
             longer = np.flatnonzero(lengths > begin)  # a hash must not depend on how long other texts are
             kept = np.minimum(lengths[longer] - begin, _BYTES)
             blocks.append(block := np.zeros(len(texts), np.uint64))
             block[longer] = block_at[starts[longer] + begin] & _KEPT.take(kept)
-            hashes[longer] = _mixed(hashes[longer], block[longer])
+            hashes[longer] = _mix(hashes[longer], block[longer])
         return _Texts(hashes, lengths, blocks)
 
 
-def _mixed(hashes: _Numbers, block: _Numbers) -> _Numbers:
+def _mix(hashes: _Numbers, block: _Numbers) -> _Numbers:
     mixed = (hashes ^ block) * _ODD
     return mixed ^ mixed >> np.uint64(29)
 
@@ -162,7 +162,6 @@ class _TextTable:
             self._lengths[row] = -1
 
     def _reserve(self, rows: int, blocks: int) -> None:
-        """Make room for rows, and for texts of so many blocks."""
         space = len(self._hashes)
         if rows > space:
             more = max(space, rows - space)

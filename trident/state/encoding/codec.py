@@ -60,7 +60,7 @@ def decode(data: bytes) -> Any:
     decoder = _VERSIONS.get(data[0]) if data else None
     if decoder is None:
         raise CorruptValueError(
-            f"decode {_shown(data)}: a stored value starts with byte {VERSION}; these bytes were written by another "
+            f"decode {_quote(data)}: a stored value starts with byte {VERSION}; these bytes were written by another "
             "program, another serializer or a newer version. Use the serializer they were written with, or another "
             "key prefix"
         )
@@ -68,7 +68,7 @@ def decode(data: bytes) -> Any:
         return decoder(memoryview(data)[1:])
     except _DAMAGE as error:
         raise CorruptValueError(
-            f"decode {_shown(data)}: damaged or cut off ({str(error) or type(error).__name__}); restore the store, or "
+            f"decode {_quote(data)}: damaged or cut off ({str(error) or type(error).__name__}); restore the store, or "
             "remove the key"
         ) from error
 
@@ -124,7 +124,6 @@ def decode_many(data: Sequence[bytes]) -> list[Any]:
 
 
 def decode_found(data: Sequence[bytes | None], absent: Any) -> list[Any]:
-    """Decode each value; `absent` where there is none."""
     found = iter(decode_many([one for one in data if one is not None]))
     return [absent if one is None else next(found) for one in data]
 
@@ -174,7 +173,7 @@ def _decode_key(data: bytes) -> Key:
     parts = decode(data)
     if type(parts) is not list:
         raise CorruptValueError(
-            f"decode {_shown(data)} as a key: it is a {type_name(parts)}, not the list of the parts; another program "
+            f"decode {_quote(data)} as a key: it is a {type_name(parts)}, not the list of the parts; another program "
             "wrote under this key prefix"
         )
     return tuple(parts)
@@ -230,6 +229,6 @@ _DAMAGE: tuple[type[Exception], ...] = (
 )
 
 
-def _shown(data: bytes) -> str:
+def _quote(data: bytes) -> str:
     head = bytes(data[:16])
     return f"{head!r}" if len(data) <= len(head) else f"{head!r}… ({len(data)} bytes)"

@@ -85,7 +85,10 @@ def typed_keys(keys: Sequence[Key]) -> Sequence[Key]:
 
 
 def _typed_key(key: Key) -> Key:
-    form = canonical_key(key)
+    try:
+        form = canonical_key(key)
+    except OverflowError as error:
+        raise CorruptValueError(f"key {key!r}: {error} in UTC, the one form of a moment") from error
     for part in form:
         _refuse_unknown(key, part)
     return form if _DISTINCT_TYPES.issuperset(map(type, form)) else _TypedKey(form)
@@ -159,14 +162,14 @@ def declared_keys(keys: Sequence[Key], fields: Fields, state: str) -> Sequence[K
     """
     if _are_in_one_form(keys, fields):
         return keys
-    return [_declared(key, fields, state) for key in keys]
+    return [_declared_key(key, fields, state) for key in keys]
 
 
 def declared_prefix(prefix: Sequence[Any], fields: Fields, state: str) -> Key | None:
     """Return the first fields of a key in their one form; None and errors as `declared_keys`."""
     count = len(prefix)
     first = Fields.of(fields.names[:count], fields.types[:count]) if 0 < count <= len(fields) else fields
-    return _declared(tuple(prefix), first, state)
+    return _declared_key(tuple(prefix), first, state)
 
 
 def keys_of_list(keys: Sequence[Any], state: str) -> list[Key]:
@@ -202,16 +205,16 @@ def _are_in_one_form(keys: Sequence[Key], fields: Fields) -> bool:
     return True
 
 
-def _declared(key: Key, fields: Fields, state: str) -> Key | None:
+def _declared_key(key: Key, fields: Fields, state: str) -> Key | None:
     if len(key) != len(fields):
         raise WrongKeyError(
-            f"key {key!r} of state {state!r} has {_counted(len(key))}; expected {_counted(len(fields))}, ({', '.join(fields)})"
+            f"key {key!r} of state {state!r} has {_count(len(key))}; expected {_count(len(fields))}, ({', '.join(fields)})"
         )
     parts = []
     for name, type_, value in zip(fields.names, fields.types, key, strict=True):
         try:
             parts.append(None if value is None else canonical(declared_form(type_)(value)))
-        except TypeError as error:
+        except (TypeError, OverflowError) as error:  # in UTC it may be beyond the years that there are
             hint = f"; {error}" if str(error) else ""
             raise WrongKeyError(
                 f"key {key!r} of state {state!r}: expected a value of type {type_} for {name!r}, got {value!r}, a "
@@ -220,5 +223,5 @@ def _declared(key: Key, fields: Fields, state: str) -> Key | None:
     return None if NO_VALUE in parts else tuple(parts)
 
 
-def _counted(count: int) -> str:
+def _count(count: int) -> str:
     return f"{count} part{'' if count == 1 else 's'}"

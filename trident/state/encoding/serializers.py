@@ -9,9 +9,9 @@ name      classes                  for
 `json`    `JSONOpaqueSerializer`…  other programs that read the store
 ========  =======================  ==================================================================================
 
-What JSON loses: a tuple comes back as a list, a key of a dict as text; a Decimal, a time, bytes or a set is refused,
-and so are NaN and the infinities, which JSON does not have. int and float stay different, and an int keeps all of its
-digits here (other programs may read it as a double).
+What JSON loses: a tuple comes back as a list; a Decimal, a time, bytes, a set or a dict with a key that is not text is
+refused, and so are NaN and the infinities, which JSON does not have. int and float stay different, and an int keeps all
+of its digits here (other programs may read it as a double).
 
 What is written, as a list in either of them:
 
@@ -19,7 +19,7 @@ What is written, as a list in either of them:
 opaque                  `[txid, attempt, prev, curr]`
 transactional           `[txid, value]`
 non-transactional       the bare value
-sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`, or its first five or three
+sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`
 ======================  ===================================================
 """
 
@@ -85,9 +85,7 @@ _INT = frozenset({int})  # not bool
 
 def fields_of(obj: Any, kind: StateType) -> Any:
     """Return what is encoded: the list of the fields, or the bare value."""
-    if isinstance(obj, Sentinel):
-        return obj.fields
-    if isinstance(obj, (OpaqueValue, TransactionalValue)):
+    if isinstance(obj, _WITH_FIELDS):
         return list(obj)
     if kind in STORED_FORMS:
         raise _misfit(obj, STORED_FORMS[kind].stored.__name__)
@@ -174,6 +172,7 @@ class _JSONSerializer:
         """Write a stored value or a sentinel as UTF-8 JSON."""
         fields = fields_of(obj, self.kind)
         try:
+            _check_names(fields)
             return _ENCODER.encode(fields).encode("utf-8")
         except (ValueError, TypeError, RecursionError) as error:
             raise CorruptValueError(
@@ -208,6 +207,18 @@ class JSONNonTransactionalSerializer(_JSONSerializer):
     """The bare value."""
 
     kind = StateType.NON_TRANSACTIONAL
+
+
+def _check_names(fields: Any) -> None:
+    """Refuse a dict with a key that is not text: read back it would be, and 1 and "1" would be one key."""
+    if isinstance(fields, dict):
+        for key, part in fields.items():
+            if not isinstance(key, str):
+                raise TypeError(f"JSON has no dict with the key {key!r}, only with text")
+            _check_names(part)
+    elif isinstance(fields, (list, tuple)):
+        for part in fields:
+            _check_names(part)
 
 
 def _plain(obj: object) -> object:
@@ -297,19 +308,18 @@ class StoredValues:
         return _each("read", keys, stored, self._serializer.deserialize, self._deserialize_many)
 
     def keeps_attempts(self) -> bool:
-        """Whether the serializer gives an opaque value back with its attempt."""
         return keeps_attempts(self._serializer)
 
     def _decoded_columns(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> OpaqueColumns:
-        there = [at for at, data in enumerate(stored) if data is not None] if None in stored else None
-        columns = _columns(stored if there is None else [stored[at] for at in there], STORED_FORMS[StateType.OPAQUE])  # type: ignore[arg-type, misc]
+        given: Sequence[Any] = stored
+        there: Sequence[int] = range(len(stored))
+        if None in stored:
+            there = [at for at, data in enumerate(stored) if data is not None]
+            given = [stored[at] for at in there]
+        columns = _columns(given, STORED_FORMS[StateType.OPAQUE])
         if columns is None:  # a few values, or some that are not as usual
             return OpaqueColumns.of(self.decode(keys, stored))
-        if there is None:
-            return OpaqueColumns(*columns)
-        found = OpaqueColumns.absent(len(stored))
-        found.put(there, columns)
-        return found
+        return OpaqueColumns.spread(len(stored), there, columns)
 
 
 def _each(

@@ -11,12 +11,9 @@ task, plus one. So a tree without its beginning (lost, or not here yet) has noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from trident.storm.execution.collectors import TaskCounts
-from trident.storm.execution.executor import Executor, Setting
-from trident.storm.execution.messages import Delivery, Outcomes, Tracking
-from trident.storm.storm_topology import ExecutorPlace
+from trident.storm.execution.messages import Outcomes, Tracking
 
 _EDGES = (1 << 64) - 1
 _FAILED = 1 << 64
@@ -25,13 +22,7 @@ _GENERATIONS = 3
 
 
 class Acker:
-    """One task of the system component `__acker`.
-
-    Parameters
-    ----------
-    send
-        Takes the task of a spout and what became of its trees.
-    """
+    """One task of the system component `__acker`. `send` takes the task of a spout and what became of its trees."""
 
     def __init__(self, send: Callable[[int, Outcomes], None]) -> None:
         self._send = send
@@ -39,7 +30,6 @@ class Acker:
         self._older: list[dict[int, int]] = [{} for _ in range(_GENERATIONS - 1)]
 
     def __len__(self) -> int:
-        """How many trees it tracks."""
         return len(self._young) + sum(map(len, self._older))
 
     def handle(self, tracking: Tracking) -> None:
@@ -123,31 +113,3 @@ def _of(outcomes: dict[int, Outcomes], task: int) -> Outcomes:
     if answers is None:
         outcomes[task] = answers = Outcomes()
     return answers
-
-
-class AckerExecutor(Executor):
-    """One thread of ackers."""
-
-    def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
-        super().__init__(place, setting)
-        self.ackers: dict[int, Acker] = {}
-        self._handled = self.counts.setdefault(place.tasks[0], TaskCounts[str]())[""]
-        self._next_rotation = setting.clock() + setting.conf.message_timeout_s
-
-    def open(self) -> None:
-        """Begin with no trees: the trees of an acker that died time out at their spouts."""
-        self.ackers = {task: Acker(self._setting.mail.send) for task in self.place.tasks}
-        self.instances = dict(self.ackers)
-
-    def step(self, deliveries: Sequence[Delivery]) -> float:
-        began = self._setting.clock()
-        for task, tracking in deliveries:
-            self.ackers[task].handle(tracking)  # type: ignore[arg-type]
-        now = self._setting.clock()
-        self._handled.executed += len(deliveries)
-        self._handled.execute_s += now - began
-        if now >= self._next_rotation:
-            self._next_rotation = now + self._setting.conf.message_timeout_s
-            for acker in self.ackers.values():
-                acker.rotate()
-        return self._next_rotation - now

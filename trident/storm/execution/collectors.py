@@ -100,7 +100,6 @@ class Pending:
         return self.count
 
     def put(self, root: int, message_id: Any, stream: str) -> None:
-        """Keep a message until its tree is complete."""
         self._young[root] = message_id, stream, self._clock()
         self.count += 1
 
@@ -111,7 +110,6 @@ class Pending:
         return message
 
     def extend(self, root: int) -> None:
-        """Give a message the whole timeout again."""
         message = self.take(root)
         if message is not None:
             self._young[root] = message
@@ -149,7 +147,6 @@ class _Collector:
         self._edge = random.getrandbits
 
     def close(self) -> None:
-        """Refuse emits from now on."""
         self._open = False
         self._fast_streams = {}
 
@@ -184,11 +181,9 @@ class SpoutCollector(_Collector):
 
     @property
     def pending(self) -> int:
-        """How many tracked tuples of this task are neither acknowledged nor failed."""
         return len(self._pending)
 
     def emit(self, values: Sequence[Any], message_id: Any = None, stream_id: str = DEFAULT_STREAM) -> Sequence[int]:
-        """Emit a tuple; return the ids of the tasks that get it."""
         stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
         values = stream.accept(values)
         tasks = stream.tasks(values)
@@ -233,13 +228,12 @@ class BoltCollector(_Collector):
     def emit(
         self, values: Sequence[Any], anchors: Tuple | Iterable[Tuple] = (), stream_id: str = DEFAULT_STREAM
     ) -> Sequence[int]:
-        """Emit a tuple; return the ids of the tasks that get it."""
         # What `emit_direct` does in calls is written out here for what is by far the most frequent: one anchor, in one tree.
         stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
         if type(values) is not tuple or len(values) != 1 or type(values[0]) not in stream.one_value:
             values = stream.accept(values)
         if type(anchors) is not Tuple or type(anchors.root) is dict:
-            checked = self._checked(anchors)
+            checked = self._check_anchors(anchors)
             tasks = stream.tasks(values)
             self._emit(stream, tasks, values, checked)
             return tasks
@@ -269,7 +263,7 @@ class BoltCollector(_Collector):
     ) -> None:
         stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
         values = stream.accept(values)
-        anchors = self._checked(anchors)
+        anchors = self._check_anchors(anchors)
         self._emit(stream, stream.direct_task(task), values, anchors)
 
     def ack(self, tuple: Tuple) -> None:
@@ -289,7 +283,6 @@ class BoltCollector(_Collector):
                 acks[each] = acks.get(each, 0) ^ edge ^ tuple.edge
 
     def fail(self, tuple: Tuple) -> None:
-        """Fail every tree that the tuple belongs to."""
         if not self._holds(tuple):
             self._refuse("fail", tuple)
         tuple.holder.failed += 1
@@ -298,7 +291,6 @@ class BoltCollector(_Collector):
             self.outbox.fail(list(tuple.roots))
 
     def reset_timeout(self, tuple: Tuple) -> None:
-        """Give the trees that the tuple belongs to the whole message timeout again."""
         if not self._holds(tuple):
             self._refuse("reset_timeout", tuple)
         if tuple.root is not None:
@@ -309,7 +301,7 @@ class BoltCollector(_Collector):
         for task in tasks:
             put(task, sent_tuple(values, origin, self._join(anchors)))
 
-    def _checked(self, anchors: Tuple | Iterable[Tuple]) -> Sequence[Tuple]:
+    def _check_anchors(self, anchors: Tuple | Iterable[Tuple]) -> Sequence[Tuple]:
         """Return the anchors; refuse all if one is no tuple, or is not this task's to anchor to."""
         if isinstance(anchors, Tuple):
             anchors = (anchors,)
@@ -362,7 +354,6 @@ class BasicCollector:
         self.reset_timeout = collector.reset_timeout
 
     def emit(self, values: Sequence[Any], stream_id: str = DEFAULT_STREAM) -> Sequence[int]:
-        """Emit a tuple; return the ids of the tasks that get it."""
         return self._collector.emit(values, self.anchor, stream_id)
 
     def emit_direct(self, task: int, values: Sequence[Any], stream_id: str = DEFAULT_STREAM) -> None:

@@ -16,14 +16,9 @@ from trident.storm.storm_tuples import SentTuple
 class Tracking:
     """What happened to tuple trees, for one acker.
 
-    Attributes
-    ----------
-    begun
-        root, xor of the edges to the copies, task of the spout; and so on for each new tree, in one flat list.
-    acked
-        root, xor of the edges that left and entered the tree; and so on.
-    failed, extended
-        Roots whose trees failed; roots whose timeout begins again.
+    `begun`: root, xor of the edges to the copies, task of the spout; and so on for each new tree, in one flat list.
+    `acked`: root, xor of the edges that left and entered the tree; and so on.
+    `failed`, `extended`: roots whose trees failed; roots whose timeout begins again.
     """
 
     begun: list[int] = field(default_factory=list)
@@ -93,7 +88,6 @@ class Inbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
         return not self._box.messages
 
     @property
@@ -101,7 +95,6 @@ class Inbox:
         return self._open.is_set()
 
     def wait_until_open(self, wait_s: float) -> bool:
-        """Wait until there is room; whether there is."""
         return self._open.wait(wait_s)
 
 
@@ -140,7 +133,6 @@ class Outbox:
         self._send(task, self.tuples.pop(task))
 
     def begin(self, root: int, edges: int, spout_task: int) -> None:
-        """Tell of a new tree."""
         self._of(root).begun += (root, edges, spout_task)
 
     def fail(self, roots: Sequence[int]) -> None:
@@ -148,7 +140,6 @@ class Outbox:
             self._of(root).failed.append(root)
 
     def extend(self, roots: Sequence[int]) -> None:
-        """Ask for the whole timeout again for these trees."""
         for root in roots:
             self._of(root).extended.append(root)
 

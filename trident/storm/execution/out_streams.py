@@ -53,7 +53,6 @@ class OutStream:
 
     @property
     def transferred(self) -> int:
-        """How many copies were sent."""
         return self.emitted + self.further
 
     def accept(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -67,7 +66,7 @@ class OutStream:
         if len(values) != self.width:
             raise TopologyError(
                 f"{self}: emitted {len(values)} values for its {self.width} fields {list(self.origin.fields)}: "
-                f"{_shown(values)}"
+                f"{_value_text(values)}"
             )
         if self.width == 1:  # the most frequent width by far
             if type(values[0]) not in self._accepted[0]:
@@ -80,7 +79,6 @@ class OutStream:
         return self._in_one_form(values) if self._forms else values
 
     def tasks(self, values: tuple[Any, ...]) -> Sequence[int]:
-        """Return the tasks that get a copy."""
         only = self.only
         chosen = only(values) if only else [task for choose in self._choosers for task in choose(values)]
         self.emitted += 1
@@ -108,7 +106,7 @@ class OutStream:
     def _as_tuple(self, values: Sequence[Any]) -> tuple[Any, ...]:
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise TopologyError(
-                f"{self}: emitted {_shown(values)}, a {type(values).__name__}; emit a list with one value for each field, "
+                f"{self}: emitted {_value_text(values)}, a {type(values).__name__}; emit a list with one value for each field, "
                 f"of {list(self.origin.fields)}"
             )
         return tuple(values)
@@ -126,7 +124,7 @@ class OutStream:
         for name, type_, value in zip(self.origin.fields.names, self.origin.fields.types, values, strict=True):
             for where, wrong in _misfits(type_, value, ""):
                 place = f" at {name}{where}" if where else ""
-                said = f"{_shown(wrong)}, a {type(wrong).__name__}{place}, which is not such a value"
+                said = f"{_value_text(wrong)}, a {type(wrong).__name__}{place}, which is not such a value"
                 raise TopologyError(f"{self}: field {name!r} is declared as {type_} but got {said}")
             try:
                 encode(value)
@@ -190,17 +188,49 @@ def _parts(head: str, inner: str, value: Any) -> Iterator[tuple[str, Any, str]]:
 @lru_cache(maxsize=1024)
 def _form(type_: str | None) -> Form | None:
     """Return what gives a value of its type's classes the one form, `NO_VALUE` if the type has it not; None for any value."""
+    head, _, rest = (type_ or "").partition("<")
+    if rest:
+        return _form_of_parts(head, rest[:-1])
     declared = declared_form(type_)
     if type_ == "float":  # not cut to 32 bits here, where no column holds it
         return lambda value: NO_VALUE if declared(value) is NO_VALUE else canonical(float(value))
     if type_ == "timestamp_ntz":
         return lambda value: NO_VALUE if value.tzinfo is not None else canonical(value)
     if type_ == "timestamp":
-        return canonical
+        return _in_utc
     return declared if class_of(type_) in (int, float, Decimal) else None
 
 
-def _shown(value: object) -> str:
+def _in_utc(value: Any) -> Any:
+    try:
+        return canonical(value)
+    except OverflowError:  # before the year 1 there, or behind the year 9999
+        return NO_VALUE
+
+
+def _form_of_parts(head: str, inner: str) -> Form:
+    """Return what gives each part of an array, map or struct its one form; the parts are of their types."""
+    if head == "array":
+        one = _form_or_null(inner)
+        return lambda value: list(map(one, value))
+    if head == "map":
+        key, item = (_form_or_null(each.strip()) for each in split_commas(inner))
+
+        def form(value: dict[Any, Any]) -> dict[Any, Any]:
+            formed = {key(each): item(of) for each, of in value.items()}
+            return formed if len(formed) == len(value) else value  # two keys that are NaN stay two
+
+        return form
+    parts = {name: _form_or_null(of) for name, of in struct_fields(f"struct<{inner}>")}
+    return lambda value: {name: form(value[name]) for name, form in parts.items()}
+
+
+def _form_or_null(type_: str) -> Form:
+    form = _form(type_)
+    return lambda value: value if value is None or form is None else form(value)
+
+
+def _value_text(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
 
@@ -256,23 +286,45 @@ def _by_hash(positions: Sequence[int], fields: Fields, tasks: Sequence[int]) -> 
         (only,) = choices
         return lambda values: only
 
-    def hashed(key: Sequence[Any]) -> tuple[int]:
-        return choices[crc32(encode(canonical_key(tuple(key)))) % count]
+    def choose_by_hash(key: Sequence[Any]) -> tuple[int]:
+        return choices[crc32(_routing_bytes(key)) % count]
 
     if len(positions) > 1:
-        return lambda values: hashed([values[at] for at in positions])
+        return lambda values: choose_by_hash([values[at] for at in positions])
     (position,) = positions
     if class_of(fields.types[position]) in (str, bytes, int):
-        remembered = _Remembered(hashed)
+        remembered = _Remembered(choose_by_hash)
         return lambda values: remembered[values[position]]
-    of_class = {each: _Remembered(hashed) for each in (str, int, bytes)}
+    of_class = {each: _Remembered(choose_by_hash) for each in (str, int, bytes)}
 
     def of_any(values: Sequence[Any]) -> tuple[int]:
         value = values[position]
         known = of_class.get(type(value))
-        return hashed([value]) if known is None else known[value]
+        return choose_by_hash([value]) if known is None else known[value]
 
     return of_any
+
+
+def _routing_bytes(key: Sequence[Any]) -> bytes:
+    """Return the bytes that choose the task of a key: the same for keys that are equal, whatever the order of a dict."""
+    try:
+        if not _PLAIN.issuperset(map(type, key)):
+            key = list(map(_in_order, key))
+        return encode(canonical_key(tuple(key)))
+    except OverflowError as error:
+        raise TopologyError(f"grouping by {_value_text(key)}: {error} in UTC, the one form of a moment") from error
+
+
+def _in_order(part: Any) -> Any:
+    if isinstance(part, list):
+        return list(map(_in_order, part))
+    if isinstance(part, tuple):
+        return tuple(map(_in_order, part))
+    if isinstance(part, set):
+        return set(map(canonical, part))
+    if isinstance(part, dict):
+        return sorted(([_in_order(key), _in_order(of)] for key, of in part.items()), key=lambda pair: encode(pair[0]))
+    return canonical(part)
 
 
 class _Remembered(dict[Any, tuple[int]]):
@@ -293,7 +345,7 @@ def _lesser_of_two(positions: Sequence[int], tasks: Sequence[int]) -> Chooser:
     sent, count = dict.fromkeys(tasks, 0), len(tasks)
 
     def choose(values: Sequence[Any]) -> tuple[int]:
-        data = encode(canonical_key(tuple([values[at] for at in positions])))
+        data = _routing_bytes([values[at] for at in positions])
         first = crc32(data) % count
         second = (first + 1 + crc32(data[::-1]) % (count - 1)) % count if count > 1 else first  # never the same one
         chosen = min(tasks[first], tasks[second], key=sent.__getitem__)

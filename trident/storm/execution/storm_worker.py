@@ -19,12 +19,10 @@ from types import FrameType
 from typing import NamedTuple, TypedDict
 
 from trident.observe.at_work import place_of
-from trident.storm.execution.acker import AckerExecutor
-from trident.storm.execution.bolt_executor import BoltExecutor
-from trident.storm.execution.executor import Executor, Setting
+from trident.storm.execution.executors import Executor, make_executor
+from trident.storm.execution.launch import Setting
 from trident.storm.execution.messages import Inbox
-from trident.storm.execution.spout_executor import SpoutExecutor
-from trident.storm.storm_topology import ACKER, ExecutorPlace
+from trident.storm.storm_topology import ExecutorPlace
 
 logger = logging.getLogger("trident.storm")
 
@@ -46,14 +44,6 @@ class PresentCall(NamedTuple):
     where: str
 
 
-def make_executor(place: ExecutorPlace, setting: Setting) -> Executor:
-    """Return the executor of a place: of an acker, a spout or a bolt."""
-    if place.component == ACKER:
-        return AckerExecutor(place, setting)
-    kind = SpoutExecutor if place.component in setting.topology.spouts else BoltExecutor
-    return kind(place, setting)
-
-
 def inboxes_of(places: Iterable[ExecutorPlace], capacity: int) -> dict[int, Inbox]:
     inboxes: dict[int, Inbox] = {}
     for each in places:
@@ -64,18 +54,19 @@ def inboxes_of(places: Iterable[ExecutorPlace], capacity: int) -> dict[int, Inbo
 class Worker:
     """Starts, watches and ends the executors of one worker.
 
-    Parameters
-    ----------
-    inboxes
-        The queue of each executor's tasks; all tasks of one executor share one.
-    died
-        Told once, by the thread of the executor that raised; the whole worker must end then, as in Storm.
+    `inboxes`: the queue of each executor's tasks; all tasks of one executor share one.
+    `died`: told once, by the thread of the executor that raised; the whole worker must end then, as in Storm.
+    `port`: where other workers send to; 0 for one of the topology's own process.
     """
 
     def __init__(
-        self, number: int, setting: Setting, inboxes: Mapping[int, Inbox], died: Callable[[BaseException], None]
+        self,
+        number: int,
+        setting: Setting,
+        inboxes: Mapping[int, Inbox],
+        died: Callable[[BaseException], None],
+        port: int = 0,
     ) -> None:
-        self.number = number
         self.executors = [make_executor(place, setting) for place in setting.layout.in_worker(number)]
         self._inboxes = inboxes
         self._died = died
@@ -91,6 +82,7 @@ class Worker:
             for each in self.executors
         ]
         self._opened = threading.Semaphore(0)
+        self.snapshots = WorkerSnapshots(number, self.executors, self.at_work, port)
 
     def start(self) -> None:
         """Start all threads; return when every task is open, or the worker has died."""
@@ -103,13 +95,11 @@ class Worker:
                 pass
 
     def set_active(self, active: bool) -> None:
-        """Let spouts be asked for tuples, or not."""
         for each in self.executors:
             each.active = active
 
     @property
     def pending(self) -> int:
-        """How many tracked messages of its spouts are not answered."""
         return sum(each.pending for each in self.executors)
 
     @property
@@ -236,20 +226,12 @@ class CountKey(NamedTuple):
 class WorkerSnapshot(TypedDict):
     """The totals of one worker.
 
-    Attributes
-    ----------
-    start
-        Another one for each start of the worker: its totals begin at 0 again.
-    number
-        Grows with each snapshot of a start.
-    totals
-        Lists of a `CountKey` and its value.
-    pending
-        How many tracked messages of its spouts are not answered.
-    port
-        Where other workers send to; 0 for one of the topology's own process.
-    calls
-        What executors have been at for a second or more, each as a `PresentCall`.
+    `start`: another one for each start of the worker: its totals begin at 0 again.
+    `number`: grows with each snapshot of a start.
+    `totals`: lists of a `CountKey` and its value.
+    `pending`: how many tracked messages of its spouts are not answered.
+    `port`: as of `Worker`.
+    `calls`: what executors have been at for a second or more, each as a `PresentCall`.
     """
 
     worker: int
@@ -265,17 +247,7 @@ class WorkerSnapshot(TypedDict):
 
 
 class WorkerSnapshots:
-    """Takes snapshots of one worker, from any thread, while its executors run.
-
-    Parameters
-    ----------
-    executors
-        Those of one start of the worker; a new start needs a new object.
-    at_work
-        Returns what executors have been at for a second or more.
-    port
-        Where other workers send to.
-    """
+    """Takes snapshots of one start of a worker, from any thread, while its executors run."""
 
     def __init__(
         self,
@@ -284,8 +256,7 @@ class WorkerSnapshots:
         at_work: Callable[[], Sequence[PresentCall]] = tuple,
         port: int = 0,
     ) -> None:
-        self._port = port
-        self._worker, self._executors, self._at_work = worker, tuple(executors), at_work
+        self._worker, self._executors, self._at_work, self._port = worker, executors, at_work, port
         self._start, self._number = _random.getrandbits(62), 0
         self._host, self._began = socket.gethostname(), monotonic()
 

@@ -77,12 +77,10 @@ class LinkedMail:
             self._peer_of[task].send(self._encoder.encode(task, body))
 
     def is_open(self, task: int) -> bool:
-        """Whether the queue in front of a task has room."""
         inbox = self.inboxes.get(task)
         return self._peer_of[task].takes(task) if inbox is None else inbox.is_open
 
     def wait_until_open(self, task: int) -> None:
-        """Return when it has, or when the worker ends."""
         inbox = self.inboxes.get(task)
         if inbox is None:
             takes = self._peer_of[task].takes
@@ -366,7 +364,6 @@ class Decoder:
 
 
 def encode_marks(full: bool, tasks: Sequence[int]) -> bytes:
-    """Return the frame that says that the queues of tasks are full, or that they have room again."""
     return _HEAD.pack(_FULL if full else _FREE, 0) + _words(tasks)
 
 

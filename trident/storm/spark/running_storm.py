@@ -1,26 +1,36 @@
-"""`RunningStormTopology`: a topology of spouts and bolts that runs on Spark."""
+"""`RunningStormTopology`: a topology of spouts and bolts that runs on Spark.
+
+`Supervisor` watches its workers: which are there, what they report, and when they have died too often.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
+import cloudpickle
+
 from trident.errors import ConfigError, EnvironmentProblem, TopologyError, describe
+from trident.observe.events import ReportedError
 from trident.spark.environment import is_spark_on, master_of
 from trident.spark.session import spark_session, stop_session
 from trident.spark.shipping import ship_code
 from trident.spark.spark_resources import Slots
-from trident.storm.execution.executor import Launch
-from trident.storm.spark.supervisor import Supervisor
+from trident.spark.worker_group import WorkerGroup, WorkerPlace
+from trident.storm.execution.launch import Launch
+from trident.storm.execution.storm_worker import WorkerSnapshot
+from trident.storm.spark.worker_task import CODEC, WorkerOrders, run_worker
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology, TaskLayout, lay_out
-from trident.storm.topology_handle import StormHandle
+from trident.storm.topology_handle import DeathWatch, StormHandle, WorkerLostError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("trident.storm")
@@ -44,7 +54,7 @@ class RunningStormTopology(StormHandle):
         self._slots = Slots(self._context, conf.name)
         try:
             self._slots.take(conf.workers)
-            self._monitor = self._monitored()
+            self._monitor = self._make_monitor()
             try:
                 self._supervisor = self._supervise()
             except BaseException:
@@ -109,7 +119,7 @@ class RunningStormTopology(StormHandle):
         with self._changing:
             if self._ended.is_set():
                 raise TopologyError(f"topology {self.name!r} has ended")
-            launch = rebalanced(self._launch, workers, executors or {})
+            launch = rebalanced_launch(self._launch, workers, executors or {})
             self._slots.take(launch.layout.workers)
             was_active = self._active
             self.deactivate()
@@ -169,13 +179,13 @@ class RunningStormTopology(StormHandle):
 
     def _check_starting(self, waited: float) -> None:
         """Raise the reason for which workers have not started, if it is known, or it has taken too long."""
-        if self._slots.found < self.conf.workers and not self._slots.grow:
+        if self._slots.total < self.conf.workers and not self._slots.grow:
             raise self._slots.too_few(self.conf.workers)
         if waited > self.conf.start_timeout_s:
             raise EnvironmentProblem.of_now(
                 f"topology {self.name!r}: not all workers are up after start_timeout_s={self.conf.start_timeout_s:g} "
                 f"({', '.join(each['state'] for each in self.workers)}). One that is 'starting' waits for one of Spark's "
-                f"{self._slots.found} slots; one that is 'opening' waits for open() or prepare() of its spouts and bolts"
+                f"{self._slots.total} slots; one that is 'opening' waits for open() or prepare() of its spouts and bolts"
             )
 
     def _over(self, error: BaseException | None) -> None:
@@ -192,7 +202,7 @@ class RunningStormTopology(StormHandle):
             stop_session(self._spark)
 
 
-def rebalanced(launch: Launch, workers: int | None, executors: Mapping[str, int]) -> Launch:
+def rebalanced_launch(launch: Launch, workers: int | None, executors: Mapping[str, int]) -> Launch:
     """Return what the workers run after a rebalance; components that are not named keep their number of executors.
 
     Raises `TopologyError`: no such component, or a number of executors that its tasks do not allow.
@@ -224,9 +234,175 @@ def _check(layout: TaskLayout, executors: Mapping[str, int]) -> None:
 
 def open_spark(conf: StormConfig) -> SparkSession:
     """Return the active session, or start Spark, with as many slots as workers if it is a local one; ship our code."""
-    master = conf.master
+    master = conf.master or conf.spark_conf.get("spark.master")
     if not is_spark_on() and master_of(master) == "local[*]":
         master = f"local[{conf.workers}]"  # a worker takes a slot, however many cores there are
     spark = spark_session(f"storm-{conf.name}", master, dict(conf.spark_conf))
     ship_code(spark.sparkContext)
     return spark
+
+
+@dataclass(eq=False)
+class BoltPlace(WorkerPlace):
+    """One worker of bolts.
+
+    `beat`: what its process has reported last; empty until it has.
+    `blocked`: the components with a call that has not returned for a message timeout, and for how many seconds.
+    `trace`: of the error that its process says it dies of.
+    """
+
+    trace: str = ""
+    beat: Mapping[str, Any] = field(default_factory=dict)
+    blocked: list[tuple[str, float]] = field(default_factory=list)
+
+    def forget(self) -> None:
+        super().forget()
+        self.beat, self.blocked = {}, []
+
+    def as_status(self, ended: bool) -> dict[str, Any]:
+        """Return what `RunningStormTopology.workers` shows."""
+        up = "running" if self.beat.get("ready") else "opening"
+        return {
+            "worker": self.number,
+            "state": "ended" if ended else up if self.beat else "starting",
+            "host": self.host,
+            "pid": self.pid,
+            "incarnation": self.starts,
+            "pending": self.beat.get("pending", 0),
+            "blocked": dict(self.blocked),
+            "links": dict(self.beat.get("links", {})),
+        }
+
+
+class Supervisor(WorkerGroup[BoltPlace]):
+    """The driver's side of a topology, from one rebalance to the next.
+
+    `watch`, `errors`: the deaths and reported errors of the whole life of the topology.
+    `counted`: takes the workers' statistics.
+    `over`: called once with what ended the topology: None if it was asked to end. Not after `close`.
+    """
+
+    return_s = longest_pause_s = 0.0
+
+    def __init__(
+        self,
+        context: SparkContext,
+        launch: Launch,
+        watch: DeathWatch,
+        errors: deque[ReportedError],
+        counted: Callable[[WorkerSnapshot], None],
+        over: Callable[[BaseException | None], None],
+    ) -> None:
+        conf, self._layout = launch.conf, launch.layout
+        self._conf, self._watch, self._errors, self._counted, self._over = conf, watch, errors, counted, over
+        self._orders = WorkerOrders(0, {}, False)
+        places, silence_s = [BoltPlace(number) for number in range(launch.layout.workers)], conf.worker_timeout_s
+        super().__init__(
+            context, conf.name, places, run_worker, cloudpickle.dumps(launch), "", silence_s, silence_s, CODEC
+        )
+        self.open()
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every worker is up, with all its tasks open."""
+        with self.changed:
+            return not self.closed and all(each.beat.get("ready") for each in self.places)
+
+    @property
+    def all_at_rest(self) -> bool:
+        """Whether every worker has heard of the last orders, and has nothing pending."""
+        with self.changed:
+            version = self._orders.version
+            return self.all_ready and all(
+                each.beat["version"] >= version and each.beat["at_rest"] for each in self.places
+            )
+
+    def order(self, active: bool | None = None) -> None:
+        """Send all workers where the others are, and whether spouts are asked for tuples; None: as before."""
+        with self.changed:
+            places = {each.number: (each.beat["address"], each.run) for each in self.places if each.beat}
+            is_active = self._orders.active if active is None else active
+            self._orders = WorkerOrders(self._orders.version + 1, places, is_active)
+            for place in self.places:
+                self.tell(place, self._orders)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Have all workers end; return at once."""
+        with self.changed:
+            if self.closed:
+                return
+            self.closed = True
+        self.end_soon(error)
+
+    def end_soon(self, error: BaseException | None) -> None:
+        """End the workers of a closed group, in a thread of its own; then the topology is over."""
+        threading.Thread(target=self._end, args=(error,), name=f"storm-{self.topology}-end").start()
+
+    def _end(self, error: BaseException | None) -> None:
+        try:
+            self.end_all()
+        finally:
+            self._over(error)
+
+    def guard(self, do: Callable[..., None], *given: Any) -> None:
+        """End the topology with an error of this very code, rather than leave it without supervision."""
+        try:
+            do(*given)
+        except Exception as error:
+            logger.exception("topology %s: the driver's own code failed", self.topology)
+            self.end(error)
+
+    # ---- what a group asks ------------------------------------------------------------------------------------------
+
+    def word(self) -> WorkerOrders:
+        return self._orders
+
+    def heed(self, place: BoltPlace, news: Mapping[str, Any]) -> None:
+        for error in news.get("errors", ()):
+            self._report(ReportedError(**error))
+        match news["kind"]:
+            case "beat":
+                self._take_beat(place, news)
+            case "died":
+                place.trace = news["text"]
+                self.lose(place, news["error"], EnvironmentProblem(news["error"]) if news["final"] else None)
+                place.expected_by = monotonic()
+            case "ended":
+                for each in news["blocked"]:
+                    logger.warning(
+                        "topology %s: worker %d ended, but a call of its code does not return: %s",
+                        self.topology, place.number, each,
+                    )  # fmt: skip
+
+    def on_loss(self, place: BoltPlace, run: str, cause: str, problem: EnvironmentProblem | None) -> None:
+        """End the topology if a worker has died too often, or another try cannot help."""
+        if self.closed:
+            return
+        death = problem or WorkerLostError(cause)
+        if place.trace:
+            death.add_note(place.trace)
+            place.trace = ""
+        error = problem or self._watch.too_many(place.number, death)
+        if error is None:
+            self.order()
+        else:
+            self.end(error)
+
+    def _take_beat(self, place: BoltPlace, beat: Mapping[str, Any]) -> None:
+        is_new, place.beat = not place.beat, beat
+        if is_new:
+            self.order()
+        snapshot: WorkerSnapshot = beat["snapshot"]
+        component_of, limit_s = self._layout.component_of, self._conf.message_timeout_s
+        place.blocked = [
+            (component_of[tasks[0]], call_s) for tasks, call_s, _, _ in snapshot["calls"] if call_s > limit_s
+        ]
+        self._counted(snapshot)
+
+    def _report(self, error: ReportedError) -> None:
+        self._errors.append(error)
+        last = error.text.strip().rpartition("\n")[2]
+        logger.error(
+            "topology %s: component %s (task %d) on %s reports: %s",
+            self.topology, error.component, error.task, error.host, last,
+        )  # fmt: skip

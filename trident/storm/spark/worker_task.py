@@ -23,8 +23,8 @@ from trident.spark.job_errors import cannot_import
 from trident.spark.mailbox import Codec
 from trident.spark.worker_group import LOOK_S, GroupWorker, Leave, Letter, WorkerTicket
 from trident.state.encoding.extensions import pack, unpack
-from trident.storm.execution.executor import Launch, TaskError
-from trident.storm.execution.storm_worker import Worker, WorkerSnapshots, lines_of
+from trident.storm.execution.launch import Launch, TaskError
+from trident.storm.execution.storm_worker import Worker, lines_of
 from trident.storm.spark.linked_mail import LinkedMail
 
 logger = logging.getLogger("trident.storm")
@@ -51,12 +51,12 @@ class WorkerOrders(NamedTuple):
 _KINDS: Mapping[str, Callable[..., Any]] = {each.__name__: each for each in (Leave, Letter, WorkerOrders)}
 
 
-def _unpacked(data: bytes) -> Any:
+def _unpack_message(data: bytes) -> Any:
     kind, *fields = unpack(data)
     return _KINDS[kind](*fields)
 
 
-CODEC: Codec = (lambda message: pack([type(message).__name__, *message]), _unpacked)
+CODEC: Codec = (lambda message: pack([type(message).__name__, *message]), _unpack_message)
 """How a driver and its workers write to each other: nothing is unpickled that came over a link."""
 
 
@@ -113,10 +113,8 @@ class BoltWorker(GroupWorker):
         capacity = launch.conf.receive_buffer_size
         mail = LinkedMail(ticket.place, launch.topology, launch.layout, ticket.keys, capacity, self.host)
         self._mail = mail
-        self._worker = Worker(ticket.place, launch.setting(mail, self._report), mail.inboxes, self._died)
-        self._snapshots = WorkerSnapshots(
-            ticket.place, self._worker.executors, self._worker.at_work, int(mail.address.rpartition(":")[2])
-        )
+        port = int(mail.address.rpartition(":")[2])
+        self._worker = Worker(ticket.place, launch.setting(mail, self._report), mail.inboxes, self._on_death, port)
         self._opened = True
 
     def heed(self, orders: WorkerOrders) -> bool:
@@ -126,7 +124,7 @@ class BoltWorker(GroupWorker):
             try:
                 self._mail.set_peers({worker: (address, run) for worker, (address, run) in orders.places.items()})
             except Exception as error:  # noqa: BLE001  reported to the driver; it would lack peers for ever
-                self._died(error)
+                self._on_death(error)
                 return True
             self._worker.set_active(orders.active)
             self.next_beat = 0.0  # the driver waits for the version that this worker has reached
@@ -148,7 +146,7 @@ class BoltWorker(GroupWorker):
             "ready": self._ready,
             "pending": worker.pending,
             "at_rest": self._ready and worker.at_rest,
-            "snapshot": self._snapshots.take(),
+            "snapshot": worker.snapshots.take(),
             "links": {"dropped": mail.dropped, "corrupt": mail.corrupt, "astray": mail.unknown},
             "errors": self._take_errors(),
         }
@@ -166,7 +164,7 @@ class BoltWorker(GroupWorker):
         logger.error("topology %s: component %s (task %d) reports %s", self.ticket.topology, component, task, error)
         self._errors.append(ReportedError.of(component, task, error))
 
-    def _died(self, error: BaseException) -> None:
+    def _on_death(self, error: BaseException) -> None:
         if isinstance(error, TaskError):
             self._errors.append(ReportedError.of(error.component, error.task, error))
         self._death = error

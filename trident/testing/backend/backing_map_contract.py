@@ -25,9 +25,8 @@ from trident.testing.backend.contract import (
     values_of,
 )
 from trident.testing.backend.contract_sharing import MapSharing
-from trident.testing.backend.store_under_test import Writer, stored, value_of
-from trident.testing.checks.contract import broken, expect, expect_error, promise
-from trident.testing.checks.promises import Promise
+from trident.testing.backend.store_under_test import Writer, form_to_store, value_of
+from trident.testing.checks.contract import Promise, broken, expect, expect_error, promise
 
 MANY = 10_000
 USUAL_SIZES = (4, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 250, 256, 500, 512, 1000, 1024, 2000, 2048)
@@ -50,14 +49,14 @@ class BackingMapContract(MapSharing):
     @promise(Promise.ORDER)
     def test_answers_come_in_the_order_asked(self) -> None:
         """Keys are asked in another order than they were written in."""
-        writer, pairs = self.written(300)
+        writer, pairs = self.commit_rows(300)
         self.random("order").shuffle(pairs)
         self.expect_rows(pairs, "read 300 keys in another order", writer)
 
     @promise(Promise.ORDER)
     def test_absent_keys_have_their_place_among_the_answers(self) -> None:
         """A server may answer with the keys that it has; the map puts None for the others."""
-        writer, pairs = self.written(200)
+        writer, pairs = self.commit_rows(200)
         asked: list[tuple[Key, Any]] = []
         for pair, (absent, _) in zip(pairs, rows(200, 1000), strict=True):
             asked += [pair, (absent, None)]
@@ -92,7 +91,7 @@ class BackingMapContract(MapSharing):
         if self.store.kind is StateType.NON_TRANSACTIONAL:
             return  # the bare value None reads as an absent key, by the interface
         writer, key = self.store.writer(), ("none",)
-        wanted = stored(self.store.kind, None, 1, 0)
+        wanted = form_to_store(self.store.kind, None, 1, 0)
         if isinstance(wanted, OpaqueValue):
             wanted = wanted._replace(prev=5)
         writer.begin(1)
@@ -119,7 +118,7 @@ class BackingMapContract(MapSharing):
     @promise(Promise.BULK)
     def test_every_key_of_a_large_put_is_written(self) -> None:
         """Ten thousand keys in one put and one read, then again in another order."""
-        _, pairs = self.written(MANY)
+        _, pairs = self.commit_rows(MANY)
         self.random("large").shuffle(pairs)
         self.expect_rows(pairs, f"read a put of {MANY} keys")
 
@@ -152,7 +151,7 @@ class BackingMapContract(MapSharing):
     @promise(Promise.BULK)
     def test_a_put_of_no_keys_changes_nothing(self) -> None:
         """A batch may have no key of a partition."""
-        writer, pairs = self.written(3)
+        writer, pairs = self.commit_rows(3)
         writer.commit([], 2)
         self.expect_rows(pairs, "read after a put of no keys", writer)
 
@@ -163,7 +162,7 @@ class BackingMapContract(MapSharing):
         writer.commit([other], 1)
         for txid, value in enumerate(["a longer text", "x", 5, 5, -1, None, 5, "", [1, 2], {"a": 1}, 0, 5], 2):
             writer.commit([(key, value)], txid)
-            wanted = [stored(self.store.kind, value, txid), stored(self.store.kind, *other[1:], 1)]
+            wanted = [form_to_store(self.store.kind, value, txid), form_to_store(self.store.kind, *other[1:], 1)]
             for each in (writer, self.reader()):
                 expect(list(each.backing.multi_get([key, other[0]])), wanted, f"read after {value!r} was put")
 
@@ -173,7 +172,7 @@ class BackingMapContract(MapSharing):
         writers, key = [self.store.writer(), self.store.writer()], ("taken in turn",)
         for txid, value in enumerate([1, 2, 1, 2, 2, 1], 1):
             writers[txid % 2].commit([(key, value)], txid, txid)
-            wanted = [stored(self.store.kind, value, txid, txid)]
+            wanted = [form_to_store(self.store.kind, value, txid, txid)]
             expect(list(self.reader().backing.multi_get([key])), wanted, f"read after writer {txid % 2} put {value}")
 
     @promise(Promise.ERRORS)
@@ -204,9 +203,9 @@ class BackingMapContract(MapSharing):
     @promise(Promise.ERRORS, "outage")
     def test_a_store_that_does_not_answer_raises(self) -> None:
         """Neither a read that says "absent" nor a put that says "done"."""
-        writer, pairs = self.written(3)
+        writer, pairs = self.commit_rows(3)
         writer.begin(2)
-        with self.given("outage")():
+        with self.user_attribute("outage")():
             with expect_error(StateError, what="read while the store does not answer"):
                 writer.read(keys_of(pairs))
             with expect_error(StateError, what="put while the store does not answer"):

@@ -95,12 +95,11 @@ class StoreContract(Contract):
     @cached_property
     def store(self) -> Store:
         """The store of this check, opened at first use."""
-        factory = self.given("factory", 3, ", or let a fixture set it")
+        factory = self.user_attribute("factory", 3, ", or let a fixture set it")
         return Store(factory, self.kind, self.limits, self.suite_run)
 
     @property
     def claims(self) -> Limits:
-        """What the store claims."""
         return self.store.limits
 
     @property
@@ -116,7 +115,7 @@ class StoreContract(Contract):
     def run_schedule(self, number: int) -> None:
         Schedule(self.store, f"{self.seed}/{self.store.kind.value}/{number}", self.store.partitions or 2).run()
 
-    def unclaimed(self, claim: str) -> str:
+    def why_unclaimed(self, claim: str) -> str:
         found = getattr(self.claims, claim) if hasattr(self.claims, claim) else getattr(self, claim)
         if found in (False, None, "no"):
             return f"{claim} is not claimed"
@@ -139,18 +138,17 @@ def values_of(pairs: Sequence[tuple[Key, Any]]) -> list[Any]:
 class MapContract(StoreContract):
     """Base of the contracts of backing maps."""
 
-    def unclaimed(self, claim: str) -> str:
-        reason = super().unclaimed(claim)
+    def why_unclaimed(self, claim: str) -> str:
+        reason = super().why_unclaimed(claim)
         if not reason and claim in METHODS and not all(map(self.store.map().offers, METHODS[claim])):
             found = getattr(self.claims, claim)
             broken(f"Limits({claim}={found!r}), but the map has no {' and '.join(METHODS[claim])}")
         return reason
 
     def reader(self, state: str = "state") -> Writer:
-        """Open an instance that only reads."""
         return Writer(self.store.map(state, reads=True), self.store.kind)
 
-    def written(self, number: int) -> tuple[Writer, list[tuple[Key, int]]]:
+    def commit_rows(self, number: int) -> tuple[Writer, list[tuple[Key, int]]]:
         """Commit so many rows as batch 1; return what committed them, and the rows."""
         writer, pairs = self.store.writer(), rows(number)
         writer.commit(pairs, 1)
@@ -173,7 +171,6 @@ class StateContract(StoreContract):
 
     @cached_property
     def log(self) -> Log:
-        """The log of this check."""
         return Log()
 
     @contextmanager
@@ -192,7 +189,6 @@ class StateContract(StoreContract):
             update(state, *calls)
 
     def remove(self, state: Any, *keys: Key, recorded: bool = True) -> None:
-        """Run a batch that removes keys."""
         with self.batch(state, recorded):
             state.multi_remove(list(keys))
             expect(list(state.multi_get(list(keys))), [None] * len(keys), "read in the batch that removed the keys")

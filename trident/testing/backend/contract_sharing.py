@@ -9,8 +9,7 @@ from trident.state.interfaces import Key
 from trident.state.sentinel import SENTINEL_KEY
 from trident.testing.backend.contract import KEYS, MapContract, keys_of, rows, values_of
 from trident.testing.backend.store_under_test import METHODS, Store, Writer
-from trident.testing.checks.contract import answer_in_another_process, broken, expect, promise
-from trident.testing.checks.promises import Promise
+from trident.testing.checks.contract import Promise, answer_in_another_process, broken, expect, promise
 
 # Pairs of (topology, state) that lie close: one is the beginning of the other, or matches it as a pattern. No two have
 # the same `StateConf.prefix`.
@@ -68,7 +67,7 @@ class MapSharing(MapContract):
     @promise(Promise.DURABLE, "durable")
     def test_another_process_reads_what_was_written(self) -> None:
         """It gets the factory as the workers of a cluster get it: pickled."""
-        _, pairs = self.written(50)
+        _, pairs = self.commit_rows(50)
         given = self.store.factory, self.store.kind, self.claims
         what = "the factory cannot be opened in another process"
         found = answer_in_another_process(what, _read, given, self.store.topology, keys_of(pairs))
@@ -95,7 +94,7 @@ class MapSharing(MapContract):
     @promise(Promise.ATOMIC, "isolated")
     def test_no_other_instance_sees_puts_before_the_commit_ends(self) -> None:
         """A reader sees the commit before, then all of this one."""
-        writer, pairs = self.written(20)
+        writer, pairs = self.commit_rows(20)
         changed = [(key, value + 1000) for key, value in pairs]
         writer.begin(2)
         for half in (changed[:10], changed[10:]):
@@ -107,7 +106,7 @@ class MapSharing(MapContract):
     @promise(Promise.ATOMIC, "atomic_commit")
     def test_puts_of_a_commit_that_never_ended_are_never_seen(self) -> None:
         """The next writer finds what was there before."""
-        writer, pairs = self.written(20)
+        writer, pairs = self.commit_rows(20)
         writer.begin(2)
         writer.put([(key, -1) for key in keys_of(pairs)], 2)
         other = self.store.writer()
@@ -121,7 +120,7 @@ class MapSharing(MapContract):
     @promise(Promise.REMOVAL, "removes")
     def test_deleted_keys_are_gone_and_no_others(self) -> None:
         """Absent ones and none at all are no error; a key may come back."""
-        writer, pairs = self.written(self.claims.chunk + 10)
+        writer, pairs = self.commit_rows(self.claims.chunk + 10)
         gone = keys_of(pairs)[: self.claims.chunk + 1]
         writer.delete([*gone, ("never written",)], 2)
         writer.delete([], 3)
@@ -136,18 +135,18 @@ class MapSharing(MapContract):
         writer = self.store.writer()
         if self.claims.shared:
             self._writer(("", "state2")).commit([(("of another state",), 1)], 1)
-        expect(self._listed(writer), [], "keys of an empty state")
+        expect(self._listed_keys(writer), [], "keys of an empty state")
         most = self.claims.max_key_bytes
         keys = [*(KEYS if most is None else KEYS[:20]), *keys_of(rows(2 * self.claims.chunk + 1))]
         for txid in (1, 2):
             writer.commit([(key, txid) for key in keys], txid)
         for each in (writer, self.reader()):
-            expect(self._listed(each), sorted(map(repr, keys)), "keys that are listed")
+            expect(self._listed_keys(each), sorted(map(repr, keys)), "keys that are listed")
 
     @promise(Promise.LISTING, "lists")
     def test_keys_that_stay_are_listed_once_while_others_come(self) -> None:
         """A commit between two pages neither hides nor repeats a key."""
-        writer, pairs = self.written(2 * self.claims.chunk + 1)
+        writer, pairs = self.commit_rows(2 * self.claims.chunk + 1)
         reader = self.store.map(reads=True)
         found: list[Key] = []
         for number, page in enumerate(reader.key_pages()):
@@ -192,7 +191,7 @@ class MapSharing(MapContract):
         return self.store.writer(name[1], topology=name[0])
 
     @staticmethod
-    def _listed(writer: Writer) -> list[str]:
+    def _listed_keys(writer: Writer) -> list[str]:
         keys = [key for page in writer.backing.key_pages() for key in page]
         return sorted(repr(key) for key in keys if key[0] != SENTINEL_KEY)
 

@@ -8,8 +8,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 from trident.errors import BackendError
 from trident.state.backing_map import BackingMap
+from trident.state.forwarding import MapWrapper, passed_on
 from trident.state.interfaces import IBackingMap
-from trident.state.wrappers.forwarding import MapWrapper, passed_on
 
 P = ParamSpec("P")
 R = TypeVar("R")

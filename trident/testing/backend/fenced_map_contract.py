@@ -22,8 +22,7 @@ from trident.state.sentinel import fenced
 from trident.state.txid import Sentinel
 from trident.testing.backend.contract import MapContract, keys_of, rows, values_of
 from trident.testing.backend.store_under_test import Writer, sentinel_of
-from trident.testing.checks.contract import broken, expect, expect_error, promise
-from trident.testing.checks.promises import Promise
+from trident.testing.checks.contract import Promise, broken, expect, expect_error, promise
 
 _POINTS = 8
 _ABSENT = rows(3, 10**6)
@@ -44,7 +43,7 @@ class FencedMapContract(MapContract):
         """It distinguishes two states that share a place."""
         self.store.writer().commit(rows(1), 1)
         self._lay("contract/counts", sealed=True)
-        found = self._laid()
+        found = self._read_sentinel()
         expect(found and found.place, "contract/counts", "the place in the sentinel, read by another instance")
 
     @promise(Promise.SENTINEL)
@@ -54,11 +53,11 @@ class FencedMapContract(MapContract):
             return
         self.store.writer().commit(rows(1), 1)
         mover = self._lay("contract/counts", sealed=False)
-        found = self._laid()
+        found = self._read_sentinel()
         if found is not None and found == sentinel_of(2) and found.sealed:
             broken("a sentinel that was laid with sealed=False is read with sealed=True: keep all six fields")
         fenced(mover.backing, 0).move_sentinel(sentinel_of(2)._replace(place="contract/counts"))
-        found = self._laid()
+        found = self._read_sentinel()
         expect(found and (*found[:2], found.sealed), (*sentinel_of(2)[:2], True), "the sentinel after its seal")
 
     @promise(Promise.SENTINEL, "fences")
@@ -68,7 +67,7 @@ class FencedMapContract(MapContract):
         late = self._read()
         self.store.writer().commit(rows(1), 2)
         self._refuse(late, "move a sentinel from batch 1 to 2 where another writer moved it meanwhile", 5)
-        expect(self._laid(), sentinel_of(2), "the sentinel after a move that was refused")
+        expect(self._read_sentinel(), sentinel_of(2), "the sentinel after a move that was refused")
 
     @promise(Promise.SENTINEL, "fences")
     def test_of_two_runs_of_one_commit_the_second_is_refused(self) -> None:
@@ -77,7 +76,7 @@ class FencedMapContract(MapContract):
         first, second = self._read(), self._read()
         self._move(first, run="first")
         self._refuse(second, "move a sentinel to batch 2 where another run of batch 2 moved it meanwhile", run="second")
-        found = self._laid()
+        found = self._read_sentinel()
         expect(found and found[:3], sentinel_of(2)[:3], "the sentinel after a second run")
 
     @promise(Promise.SENTINEL, "resets", "fences")
@@ -87,7 +86,7 @@ class FencedMapContract(MapContract):
         late = self._read()
         self.store.map().reset()
         self._refuse(late, "move a sentinel from batch 1 to 2 in a store that was emptied meanwhile")
-        expect(self._laid(), None, "the sentinel of a store that was emptied")
+        expect(self._read_sentinel(), None, "the sentinel of a store that was emptied")
 
     @promise(Promise.SENTINEL, "fences")
     def test_a_first_sentinel_is_laid_by_one_writer_only(self) -> None:
@@ -273,7 +272,7 @@ class FencedMapContract(MapContract):
         late.read_sentinel()
         return late
 
-    def _laid(self) -> Sentinel | None:
+    def _read_sentinel(self) -> Sentinel | None:
         return fenced(self.store.map(), 0).read_sentinel()
 
     def _move(self, late: BackingMap, attempt: int = 0, run: str = "") -> None:
@@ -362,7 +361,7 @@ def points_inside(call: Callable[[], object]) -> list[Point]:
         if name:
             places.setdefault(name, []).append(next(calls))
 
-    _profiled(call, note)
+    _call_profiled(call, note)
     rare = {name: at for name, at in places.items() if len(at) <= 64} or places
     spread = sorted(rare, key=lambda name: rare[name][0] - rare[name][-1])
     # Of the calls of one name, the middle one first.
@@ -387,7 +386,7 @@ def run_with(event: Callable[[], None], call: Callable[[], object], point: Point
                 in_place = bool(wait(started, grace_s).done)
 
         try:
-            _profiled(call, note)
+            _call_profiled(call, note)
         finally:
             (started or [thread.submit(event)])[0].result()
     return in_place
@@ -399,7 +398,7 @@ def _name(frame: FrameType, event: str, arg: Any) -> str:
     return f"{frame.f_code.co_name} calls {getattr(arg, '__name__', '')}" if event == "c_call" else ""
 
 
-def _profiled(call: Callable[[], object], note: Callable[[FrameType, str, Any], None]) -> None:
+def _call_profiled(call: Callable[[], object], note: Callable[[FrameType, str, Any], None]) -> None:
     before = sys.getprofile()
     sys.setprofile(note)
     try:

@@ -15,11 +15,11 @@ from itertools import count
 from typing import Any
 
 from trident.errors import BackendError, FencedError, StaleTransactionError
+from trident.state.cached import CachedMap
+from trident.state.forwarding import MicroBatchIBackingMap
 from trident.state.interfaces import IBackingMap, Key, StateType
 from trident.state.maps import OpaqueMap, map_for
 from trident.state.txid import Txid
-from trident.state.wrappers.cached import CachedMap
-from trident.state.wrappers.forwarding import MicroBatchIBackingMap
 from trident.testing.backend.faulty_map import Faults, FaultyMap
 from trident.testing.backend.simulated_log import Append, Log
 from trident.testing.backend.store_under_test import Store
@@ -70,8 +70,8 @@ class Schedule:
     def run(self) -> None:
         """Live it; raise `Violation` with the story if it ends wrong."""
         try:
-            self._processes = [self._opened(), self._opened()]
-            self._reader = self._opened(reads=True)
+            self._processes = [self._open_partitions(), self._open_partitions()]
+            self._reader = self._open_partitions(reads=True)
             for _ in range(BATCHES):
                 self._run_batch()
         except Violation as error:
@@ -150,7 +150,7 @@ class Schedule:
         for at, process in enumerate(self._processes):
             # A process that crashed may continue with its memory, or start again without it; one that sleeps is replaced.
             if any(id(state) in asleep for state in process) or self.chance.random() < 0.25:
-                self._processes[at] = self._opened()
+                self._processes[at] = self._open_partitions()
                 self.story.append("new process")
 
     def _wake_sleepers(self, part: int | None = None) -> None:
@@ -172,7 +172,7 @@ class Schedule:
 
     def _check(self, when: str) -> None:
         if self.chance.random() < 0.1:
-            self._reader = self._opened(reads=True)
+            self._reader = self._open_partitions(reads=True)
         for part in range(self.partitions):
             keys = [key for key in _KEYS if _KEYS.index(key) % self.partitions == part]
             reader = self._reader[part]
@@ -180,13 +180,13 @@ class Schedule:
             found = reader.multi_get_at(keys, self.log.snapshot()) if exact else list(reader.multi_get(keys))
             expect(found, [self.model.get(key) for key in keys], f"read {keys} {when} of batch {self.log.committed}")
 
-    def _opened(self, reads: bool = False) -> list[Any]:
+    def _open_partitions(self, reads: bool = False) -> list[Any]:
         """Open the partitions, as a process that writes does or as a reader."""
         maps = [self.store.map("state", part, self.partitions, reads=reads) for part in range(self.partitions)]
-        opened = maps if reads else map(self._wrapped, maps)
+        opened = maps if reads else map(self._wrap_map, maps)
         return [map_for(self.store.kind, backing, "state", part) for part, backing in enumerate(opened)]
 
-    def _wrapped(self, backing: IBackingMap[Any]) -> IBackingMap[Any]:
+    def _wrap_map(self, backing: IBackingMap[Any]) -> IBackingMap[Any]:
         faulty: IBackingMap[Any] = FaultyMap(backing, self.faults)
         if self._chunks:
             faulty = MicroBatchIBackingMap(faulty, 2, 1)

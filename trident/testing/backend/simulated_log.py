@@ -43,7 +43,6 @@ class Log:
             self._expected[partition] = Sentinel(INCARNATION, self.committed, self.attempt)
 
     def snapshot(self) -> Snapshot:
-        """Return what readers get."""
         return Snapshot(self.committed, self.winners)
 
 

@@ -11,8 +11,7 @@ from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.testing.backend.contract import StateContract, update
 from trident.testing.backend.simulated_log import Add, Append, Log
 from trident.testing.backend.store_under_test import INCARNATION
-from trident.testing.checks.contract import expect, expect_error, promise
-from trident.testing.checks.promises import Promise
+from trident.testing.checks.contract import Promise, expect, expect_error, promise
 
 
 class MapStateContract(StateContract):

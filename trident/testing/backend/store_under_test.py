@@ -18,13 +18,13 @@ from uuid import uuid4
 from trident.errors import ConfigError
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.serializers import CodecSerializer
+from trident.state.forwarding import SerializedMap
 from trident.state.interfaces import Key, StateConf, StateSpec, StateType, is_factory, kind_of, state_of
 from trident.state.map_state import MapStateFactory, SnapshottableMap, committed_map
 from trident.state.maps import map_for
 from trident.state.sentinel import ReservedKeySentinel, fenced
 from trident.state.txid import Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
-from trident.state.wrappers.forwarding import SerializedMap
 from trident.testing.checks.suite import OutOfTime
 
 INCARNATION = "contract-log"
@@ -146,13 +146,13 @@ class SuiteRun:
             return
         written, put = self._written.setdefault(conf.prefix, set()), backing.multi_put
 
-        def noted(keys: Iterable[Key], values: Any) -> None:
+        def put_and_note(keys: Iterable[Key], values: Any) -> None:
             keys = list(keys)
             written.update(keys)
             put(keys, values)
 
         with suppress(AttributeError):  # a class with __slots__: what it leaves is not known
-            backing.multi_put = noted  # type: ignore[method-assign]
+            backing.multi_put = put_and_note  # type: ignore[method-assign]
 
     def empty(self, conf: StateConf, backing: BackingMap) -> None:
         keys = list(self._written.pop(conf.prefix, ()))
@@ -246,7 +246,6 @@ class Store:
     def writer(
         self, state: str = "state", partition: int = 0, partitions: int = 1, *, topology: str | None = None
     ) -> Writer:
-        """Open a map and return what commits to it."""
         return Writer(self.map(state, partition, partitions, topology=topology), self.kind, partition)
 
     def close(self) -> None:
@@ -305,20 +304,18 @@ class Writer:
 
     def put(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
         pairs = list(rows)
-        values = [stored(self.kind, value, txid, attempt) for _, value in pairs]
+        values = [form_to_store(self.kind, value, txid, attempt) for _, value in pairs]
         self.backing.multi_put([key for key, _ in pairs], values)
 
     def end(self, txid: int, attempt: int = 0) -> None:
         self.backing.end(commit_of(txid, attempt))
 
     def commit(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
-        """Run a whole commit of one put."""
         self.begin(txid, attempt)
         self.put(rows, txid, attempt)
         self.end(txid, attempt)
 
     def delete(self, keys: Sequence[Key], txid: int, attempt: int = 0) -> None:
-        """Run a whole commit of one deletion."""
         self.begin(txid, attempt)
         self.backing.multi_delete(keys)
         self.end(txid, attempt)
@@ -328,7 +325,7 @@ class Writer:
         return [value_of(found) for found in self.backing.multi_get(keys)]
 
 
-def stored(kind: StateType, value: Any, txid: int, attempt: int = 0) -> Any:
+def form_to_store(kind: StateType, value: Any, txid: int, attempt: int = 0) -> Any:
     if kind is StateType.OPAQUE:
         return OpaqueValue(txid, _EPOCH + attempt, None, value)
     return TransactionalValue(txid, value) if kind is StateType.TRANSACTIONAL else value

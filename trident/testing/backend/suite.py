@@ -12,7 +12,7 @@ from trident.testing.backend.contract import StoreContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract
 from trident.testing.backend.state_contracts import MapStateContract, SnapshottableContract
 from trident.testing.backend.store_under_test import RUN_PREFIX, Limits, Store, SuiteRun
-from trident.testing.checks.promises import Promise, Promised
+from trident.testing.checks.contract import Promise, Promised
 from trident.testing.checks.suite import Findings, SuiteRunner
 
 MAP_CONTRACTS: tuple[type[StoreContract], ...] = (BackingMapContract, FencedMapContract)

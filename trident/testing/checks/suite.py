@@ -13,8 +13,7 @@ from typing import ClassVar, TextIO
 from unittest import SkipTest
 
 from trident.errors import describe
-from trident.testing.checks.contract import Contract, Violation
-from trident.testing.checks.promises import BUILDS_ON, SCHEDULED, Promised
+from trident.testing.checks.contract import BUILDS_ON, SCHEDULED, Contract, Promised, Violation
 
 _FEWEST_SCHEDULES = 6
 _LINE_WIDTH = 100
@@ -125,7 +124,6 @@ class Findings:
         return late or "everything that is claimed holds"
 
     def _afterwards(self) -> list[str]:
-        """Return the lines below the verdict."""
         return []
 
 
@@ -171,7 +169,6 @@ class CheckProgress:
         self._out.flush()
 
     def end(self) -> None:
-        """Take the line away."""
         if self._out is not None and self._live:
             self._out.write(f"\r{'':<{_LINE_WIDTH}}\r")
             self._out.flush()
@@ -245,7 +242,6 @@ class SuiteRunner:
                 self.note(promise, kind, "random schedules", status if promise is claimed else Status.NOT_CLAIMED)
 
     def note(self, promise: Promised, kind: str, where: str, status: Status, detail: str = "") -> None:
-        """Add a finding to the report."""
         self._report.findings.append(Finding(promise, kind, where, status, detail))
 
     def end(self) -> None:

@@ -95,9 +95,9 @@ class OutsideValues:
             given = (node.updater,) if isinstance(node, PersistNode) else ()
             aggregator = node.aggregation.aggregator if isinstance(node, PersistNode) and node.aggregation else None
             for operation in (*node.operations, *given, aggregator):
-                self._add(_reached(operation, _DEEPEST), compared=True)
+                self._add(_reachable_values(operation, _DEEPEST), compared=True)
         for state in graph.states:
-            self._add(_reached(state.spec.factory, _DEEPEST), compared=False)
+            self._add(_reachable_values(state.spec.factory, _DEEPEST), compared=False)
 
     def _add(self, found: Iterable[tuple[str, Any]], compared: bool) -> None:
         for name, value in found:
@@ -105,7 +105,6 @@ class OutsideValues:
                 self._found[id(value)] = (name, value, deepcopy(value), compared)
 
     def restore(self) -> None:
-        """Let all of them be what they were at first."""
         for _, value, first, _ in self._found.values():
             if value != first:
                 value.clear()
@@ -114,16 +113,16 @@ class OutsideValues:
                 else:
                     value.update(deepcopy(first))
 
-    def changed(self) -> dict[str, Any]:
+    def changed_values(self) -> dict[str, Any]:
         """Return what operations have changed, by name; the order in a list does not count."""
         return {
-            name: _unordered(value)
+            name: _without_order(value)
             for name, value, first, compared in self._found.values()
             if compared and value != first
         }
 
 
-def _unordered(value: Any) -> Any:
+def _without_order(value: Any) -> Any:
     if not _is_plain(value):
         return f"{len(value)} entries"  # of objects that may be equal to nothing but themselves
     return sorted(deepcopy(value), key=repr) if isinstance(value, (list, deque)) else deepcopy(value)
@@ -138,21 +137,21 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, bytes, Decimal, UUID, date, time, timedelta))
 
 
-def _reached(value: Any, depth: int, name: str = "") -> Iterator[tuple[str, Any]]:
+def _reachable_values(value: Any, depth: int, name: str = "") -> Iterator[tuple[str, Any]]:
     """Iterate over the containers that an object reaches, with names for messages."""
     if type(value) in _KINDS:
         yield name, value
     elif depth == 0:
         return
     elif isinstance(value, MethodType):
-        yield from _reached(value.__self__, depth, name)
+        yield from _reachable_values(value.__self__, depth, name)
     elif isinstance(value, FunctionType):
         yield from _of_function(value, depth)
     elif isinstance(value, type):
         yield from _of_class(value, depth)
     elif isinstance(value, (Operation, MapStateFactory)) or _is_of_user(type(value).__module__):
         for attribute, one in (vars(value) if has(value, "__dict__") else {}).items():
-            yield from _reached(one, depth - 1, f"{type(value).__name__}.{attribute}")
+            yield from _reachable_values(one, depth - 1, f"{type(value).__name__}.{attribute}")
         yield from _of_class(type(value), depth)
 
 
@@ -179,11 +178,11 @@ def _of_function(function: FunctionType, depth: int) -> Iterator[tuple[str, Any]
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     for name, cell in cells:
         try:
-            yield from _reached(cell.cell_contents, depth - 1, name)
+            yield from _reachable_values(cell.cell_contents, depth - 1, name)
         except ValueError:  # not filled yet
             continue
     for name in function.__code__.co_names:
         if name in function.__globals__ and not name.startswith("__"):
-            yield from _reached(function.__globals__[name], depth - 1, name)
+            yield from _reachable_values(function.__globals__[name], depth - 1, name)
     for number, default in enumerate(function.__defaults__ or ()):
-        yield from _reached(default, depth - 1, f"default {number} of {function.__name__}")
+        yield from _reachable_values(default, depth - 1, f"default {number} of {function.__name__}")

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from trident.config import Config
-from trident.coordination.memory_log import MemoryLog
+from trident.coordination.log_interface import MemoryLog
 from trident.errors import ConfigError
 from trident.fields import Fields
 from trident.graph import Graph, Node, PersistNode, SpoutNode, StateNode
@@ -22,15 +22,14 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import serializer_for
+from trident.state.forwarding import MapWrapper, SerializedMap
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
 from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Sentinel
-from trident.state.wrappers.forwarding import MapWrapper, SerializedMap
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
-from trident.testing.topology.stand_ins import GivenSpout, over_maps
-from trident.testing.topology.watched_batches import HandClock, Unheard, WatchedLog
+from trident.testing.topology.stand_ins import GivenSpout, HandClock, Unheard, WatchedLog, over_maps
 
 
 class Died(BaseException):
@@ -171,14 +170,13 @@ class SimulatedStore:
         backing.facts = MapFacts(shares_keys=True)
         return backing
 
-    def copied(self) -> SimulatedStore:
+    def copy(self) -> SimulatedStore:
         copy = SimulatedStore()
         copy.keys = self.keys
         copy.set_to(self)
         return copy
 
     def set_to(self, other: SimulatedStore) -> None:
-        """Store what another one does."""
         self._first.values.entries = dict(other._first.entries)
         for partition in {*self._data, *other._data}:
             self._data[partition].sentinel = other._data[partition].sentinel
@@ -278,7 +276,7 @@ class SimulatedDriver:
         graph = replace(
             world.graph, nodes=tuple(_of_driver(node, seam) for node in world.graph.nodes), states=tuple(states)
         )
-        reopened = lambda states: world.log.reopened(True)  # noqa: E731
+        reopened = lambda states: world.log.reopen(True)  # noqa: E731
         self.opened = opened = OpenedTopology(graph, make_plan(graph), world.config, reopened, seam.reach, False)
         opened.log = WatchedLog(opened.log, seam.reach)
         world.opened.append(opened)

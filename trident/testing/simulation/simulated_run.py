@@ -86,7 +86,6 @@ class SimulatedRun:
 
     @property
     def txid(self) -> int:
-        """The last committed batch."""
         return self.log.state.txid
 
     @property
@@ -152,7 +151,7 @@ class SimulatedRun:
             self.cuts[stream, txid] = definition["until"] - definition["from"]
         if any(fault.kind == "set_back" for fault in self._left):
             for state, kept in self._earlier.items():
-                kept.append(self.stores[state].copied())
+                kept.append(self.stores[state].copy())
 
     # ---- drivers ------------------------------------------------------------------------------------------------------
 
@@ -235,7 +234,7 @@ class SimulatedRun:
             self.note(f"nothing is set back: state {fault.state!r} was not written since, or has several partitions")
             return
         self.happened["set_back"] += 1
-        self._lost = fault.state, store.copied()
+        self._lost = fault.state, store.copy()
         store.set_to(earlier)
 
     def _put_right(self, error: BaseException | None = None) -> None:
@@ -250,7 +249,7 @@ class SimulatedRun:
     def _loses(self, state: str, earlier: SimulatedStore) -> bool:
         """Whether a store that is set back loses a committed batch, and one that the simulation keeps."""
         log = self.log.state
-        expected = {partition: log.expected(state, partition) for partition in log.touched.get(state, ())}
+        expected = {partition: log.expected_sentinel(state, partition) for partition in log.touched.get(state, ())}
         stored = self.stores[state].sentinels  # empty if the simulation does not keep the store
         pairs = [(one, earlier.sentinels.get(at)) for at, one in expected.items() if one is not None and at in stored]
         return any(one.txid and (found is None or found[1:3] < one[1:3]) for one, found in pairs)

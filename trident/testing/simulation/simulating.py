@@ -181,7 +181,7 @@ class JudgedRuns:
         if self._config.state_recovery != "refuse":
             self._kinds = [kind for kind in kinds if kind != "set_back"]
         graph = self._graph()
-        self._given = _listed(graph, rows)
+        self._given = _rows_by_stream(graph, rows)
         fields = {node.id: node.fields for node in graph.spouts()}
         self._rows = {
             stream: typed_rows(f"simulate, stream {stream!r}", fields[stream], given)
@@ -224,7 +224,6 @@ class JudgedRuns:
         return SimulationReport(len(seeds), batches, attempts, dict(met), took, self._notes(), shown)
 
     def _notes(self) -> tuple[str, ...]:
-        """Return what could not be simulated."""
         if not self._unfenced or "pause" not in self._kinds:
             return ()
         names = ", ".join(map(repr, self._unfenced))
@@ -245,7 +244,7 @@ class JudgedRuns:
         run.run()
         self._unfenced = run.unfenced
         found: dict[str, Contents] = {f"state {name!r}": contents for name, contents in run.contents.items()}
-        for name, value in outside.changed().items():
+        for name, value in outside.changed_values().items():
             if name not in self._ignore:
                 found[f"outside of states, {name}"] = {(): value}
         self._outside.restore()
@@ -281,11 +280,11 @@ class JudgedRuns:
         most = max((table.num_rows for table in self._rows.values()), default=0)
         plan = drawn_plan(seed, self._states, most, self._kinds)
         try:
-            return self._checked(plan, self._all_rows, self._wanted)
+            return self._check_plan(plan, self._all_rows, self._wanted)
         except Wrong as error:
-            raise self._failed(plan, error) from None
+            raise self._failure_of(plan, error) from None
 
-    def _checked(self, plan: FaultPlan, rows: Rows, wanted: Mapping[str, Contents] | None = None) -> SimulatedRun:
+    def _check_plan(self, plan: FaultPlan, rows: Rows, wanted: Mapping[str, Contents] | None = None) -> SimulatedRun:
         run, found = self._run(plan, rows)
         if wanted is None or self._same_batches:
             wanted = self._without_faults(rows, run.cuts if self._same_batches else None)
@@ -295,12 +294,12 @@ class JudgedRuns:
 
     # ---- a failure ----------------------------------------------------------------------------------------------------
 
-    def _failed(self, plan: FaultPlan, error: Wrong) -> SimulationFailed:
+    def _failure_of(self, plan: FaultPlan, error: Wrong) -> SimulationFailed:
         last = [error]
 
         def fails(smaller: FaultPlan, rows: Rows) -> bool:
             try:
-                self._checked(smaller, rows)
+                self._check_plan(smaller, rows)
             except Wrong as found:
                 last[0] = found
                 return True
@@ -347,7 +346,7 @@ def _later() -> Iterator[None]:
         yield
 
 
-def _listed(graph: Graph, rows: GivenRows) -> dict[str, Sequence[Any]]:
+def _rows_by_stream(graph: Graph, rows: GivenRows) -> dict[str, Sequence[Any]]:
     """Return the rows by stream; streams that are given none have none."""
     streams = [node.id for node in graph.spouts()]
     if not isinstance(rows, Mapping):

@@ -9,9 +9,8 @@ from unittest import SkipTest
 from trident.coordination.framing import decode, encode
 from trident.errors import SpoutError
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.contract import answer_in_another_process, broken, expect, promise
-from trident.testing.checks.promises import SpoutPromise
-from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
+from trident.testing.checks.contract import SpoutPromise, answer_in_another_process, broken, expect, promise
+from trident.testing.spout.source_under_test import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
 
 _MANY_BATCHES = 24
 _AHEAD = 3
@@ -139,7 +138,7 @@ class DefinitionChecks(SpoutChecks):
         def take(last: FilledBatch | None, wait: bool) -> FilledBatch | None:
             life = filled.live()
             if (batch := filled.read_next(life, last, wait)) is not None:
-                life.succeeded(batch)
+                life.succeed(batch)
                 filled.crash(life)
             return batch
 
@@ -177,7 +176,7 @@ class DefinitionChecks(SpoutChecks):
             filled.expect_same(
                 life.read(second), second.rows, f"batch {second.txid}, read after partition {lost} was back"
             )
-            life.succeeded(second)
+            life.succeed(second)
             batches.append(second)
         want = len(filled.rows()) - len(rows_of(batches))
         batches += filled.drain(life, batches[-1], want=want)
@@ -185,9 +184,8 @@ class DefinitionChecks(SpoutChecks):
 
     @staticmethod
     def _commit(life: Life, batch: FilledBatch, attempt: int = 0) -> FilledBatch:
-        """Read a batch that was defined, and commit it."""
         batch = batch._replace(rows=life.read(batch, attempt=attempt), is_read=True)
-        life.succeeded(batch)
+        life.succeed(batch)
         return batch
 
     def _read_uncommitted(self, life: Life) -> list[FilledBatch]:
@@ -225,7 +223,7 @@ class DefinitionChecks(SpoutChecks):
                 return batches, batch
             else:
                 batches.append(batch)
-                life.succeeded(batch)
+                life.succeed(batch)
         raise SkipTest("the rows of the partition are spread over too many batches")
 
     def _expect_whole_or_error(self, life: Life, batch: FilledBatch) -> None:
@@ -250,13 +248,13 @@ class DefinitionChecks(SpoutChecks):
                 broken(
                     f"partition {lost} is lost, and {len(left)} rows of the others do not come, the first is {left[0]!r}"
                 )
-            batch = self._attempted(life, [*done, *batches][-1])
+            batch = self._try_next(life, [*done, *batches][-1])
             if batch is not None:
                 batches.append(batch)
-                life.succeeded(batch)
+                life.succeed(batch)
         return batches
 
-    def _attempted(self, life: Life, last: FilledBatch) -> FilledBatch | None:
+    def _try_next(self, life: Life, last: FilledBatch) -> FilledBatch | None:
         try:
             return self.filled.read_next(life, last, wait=False)
         except SpoutError:

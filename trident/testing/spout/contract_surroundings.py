@@ -18,9 +18,8 @@ import cloudpickle
 from trident.errors import SpoutError, describe
 from trident.spout.interfaces import ITridentSpout, TransactionAttempt
 from trident.spout.partitioned import PartitionedSpout
-from trident.testing.checks.contract import Violation, broken, expect_error, promise
-from trident.testing.checks.promises import SpoutPromise
-from trident.testing.spout.filled_source import FilledBatch, FilledSource, Life, SpoutChecks, rows_of
+from trident.testing.checks.contract import SpoutPromise, Violation, broken, expect_error, promise
+from trident.testing.spout.source_under_test import FilledBatch, FilledSource, Life, SpoutChecks, rows_of
 
 _CYCLES = 3
 _FACTOR = 1000  # between the reported size and the size of the rows: a compressed source is small
@@ -37,7 +36,7 @@ class SurroundingChecks(SpoutChecks):
         filled.fill(filled.backlog)
         spout = filled.source.spout()
         self.needs(isinstance(spout, (PartitionedSpout, ITridentSpout)), "the spout is an object of the driver")
-        before = _held()
+        before = _held_resources()
         spouts = [filled.source.spout() for _ in range(_CYCLES)]
         for each in spouts:
             each.get_output_fields()
@@ -105,7 +104,7 @@ class SurroundingChecks(SpoutChecks):
         filled = self.filled
         filled.fill(filled.backlog)
         self._open_and_close()  # what is opened once for a process is open now
-        before = _held()
+        before = _held_resources()
         for _ in range(_CYCLES):
             self._open_and_close()
         until = time.monotonic() + filled.source.patience_s
@@ -128,7 +127,7 @@ class SurroundingChecks(SpoutChecks):
             with expect_error(SpoutError, what="opening the coordinator while the source is away", must=False):
                 filled.live()
         filled.expect_same(life.read(batch, attempt=2), rows, "batch 1, read after the source was back")
-        life.succeeded(batch)
+        life.succeed(batch)
         rest = filled.drain(life, batch, want=len(filled.rows()) - len(rows))
         filled.expect_all(rows_of([batch, *rest]), "the source was away and came back")
 
@@ -170,7 +169,7 @@ class SurroundingChecks(SpoutChecks):
 _OPEN = Path("/dev/fd")
 
 
-def _held() -> dict[str, dict[int, str]]:
+def _held_resources() -> dict[str, dict[int, str]]:
     """Return what this process holds: the names of Python's threads, and what open files and connections lead to."""
     gc.collect()
     files = dict[int, str]()
@@ -185,7 +184,7 @@ def _held() -> dict[str, dict[int, str]]:
 def _grown_since(before: dict[str, dict[int, str]]) -> str:
     """Say what is held more than before, if it is one for each cycle at least; what comes and goes by chance is less."""
     said = []
-    for name, now in _held().items():
+    for name, now in _held_resources().items():
         new = [each for at, each in now.items() if before[name].get(at) != each]
         if (more := len(now) - len(before[name])) >= _CYCLES:
             said.append(f"{more} more {name}s are there, such as {new[0] if new else '?'}")

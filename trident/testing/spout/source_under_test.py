@@ -1,13 +1,32 @@
-"""What you give to have a spout checked: a source that can be filled."""
+"""What you give to have a spout checked, a source that can be filled; and the source of one check.
+
+That is what was filled in, the drivers that read it, and whether all of it came out.
+"""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cached_property
+from itertools import count
+from typing import Any, ClassVar, NamedTuple
+from unittest import SkipTest
 
+import cloudpickle
+import pyarrow as pa
+
+from trident.arrow import cast_table, schema_of
+from trident.config import Config
+from trident.coordination.framing import decode, encode
+from trident.errors import ConfigError
+from trident.planner.guarantees import spout_type_of
 from trident.roles import Role
+from trident.runtime.spouts.batch_spouts import as_trident_spout
+from trident.spout.interfaces import BadRow, Definition, PartitionRead, SpoutType, TransactionAttempt, coordinator_of
+from trident.testing.checks.contract import Contract, Violation, broken
 
 Row = tuple[Any, ...]
 
@@ -86,3 +105,331 @@ class SpoutSource(Role, ABC):
     def offers(self, method: str) -> bool:
         """Whether the source has a method of its own: in its class, or set on this very source (None: it has not)."""
         return vars(self)[method] is not None if method in vars(self) else super().offers(method)
+
+
+# ---- the source of one check ----------------------------------------------------------------------------------------------
+
+_CLAIMS: dict[str, tuple[Callable[[SpoutSource], bool], str]] = {
+    "limit": (lambda source: source.limit is not None, "the source declares no limit"),
+    "grows": (lambda source: source.grows, "an open coordinator does not find what is added"),
+    "adds_partitions": (lambda source: source.adds_partitions, "no partition can be added"),
+    "at_least_once": (lambda source: source.at_least_once, "the source says nothing of failures"),
+}
+"""When a source claims what a check is about, if no method of that name does; and what is said if it does not."""
+
+_KINDS = {
+    "identical replays": (SpoutType.TRANSACTIONAL,),
+    "replays": (SpoutType.TRANSACTIONAL, SpoutType.OPAQUE),
+    "no replays": (SpoutType.NON_TRANSACTIONAL,),
+}
+"""Which kinds of spouts claim something of replays."""
+
+_ATTEMPT = 1 << 20
+
+
+class FilledBatch(NamedTuple):
+    """A batch that was defined, with its rows if it was read."""
+
+    txid: int
+    definition: Definition
+    rows: Sequence[Row] = ()
+    is_read: bool = False
+
+
+class Life:
+    """One life of a driver that reads a spout, without a log, states or Spark: its coordinator, and its emitter in a worker.
+
+    What is no plain data, or cannot be pickled, is passed on as it is: only the checks of just that complain of it.
+    """
+
+    def __init__(self, spout: Any) -> None:
+        settings = Config().as_mapping()
+        self.spout = as_trident_spout(spout)
+        self.fields = self.spout.get_output_fields()
+        self.coordinator = coordinator_of(self.spout.get_coordinator(settings))
+        self.emitter = through_pickle(self.spout.get_emitter(settings))
+        self._is_completed_by_reading = self.coordinator.offers("complete")
+        self._first: dict[tuple[int, str], list[pa.Table]] = {}
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a definition can be read again; one that reading has completed is read again only if a replay is the same."""
+        return not self._is_completed_by_reading or self.spout.spout_type is SpoutType.TRANSACTIONAL
+
+    def define(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Have a batch defined; both definitions go through the log."""
+        return through_log(self.define_here(txid, through_log(previous)))
+
+    def define_here(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Have a batch defined; where reading completes the definition, it is read."""
+        definition = self.coordinator.initialize_transaction(txid, previous)
+        if definition is None or self.coordinator.traits(definition).is_complete:
+            return definition
+        tables, read = list[pa.Table](), dict[str, PartitionRead]()
+        for one in self._emit(txid, definition, 1, 0):
+            if isinstance(one, PartitionRead):
+                read[one.partition] = one
+            else:
+                tables.append(one)
+        complete = self.coordinator.complete(definition, read)
+        self._first[txid, repr(through_log(complete))] = tables
+        return complete
+
+    def tables(self, batch: FilledBatch, parallelism: int = 1, attempt: int = 0) -> Iterator[pa.Table]:
+        """Read a batch as the workers do; what was read to complete the definition is not read again."""
+        key = batch.txid, repr(batch.definition)
+        first = self._first.pop(key, None) if self.rereads else self._first.get(key)
+        found = self._emit(batch.txid, batch.definition, parallelism, attempt) if first is None else first
+        yield from (one for one in found if not isinstance(one, PartitionRead))
+
+    def read(self, batch: FilledBatch, parallelism: int = 1, attempt: int = 0) -> list[Row]:
+        """Return the rows of a batch; columns under wrong names are taken for those that they should be."""
+        schema, rows = schema_of(self.fields), list[Row]()
+        for table in self.tables(batch, parallelism, attempt):
+            if table.schema.names != schema.names and table.num_columns >= len(schema):
+                table = table.select(range(len(schema))).rename_columns(schema.names)
+            rows += rows_of_table(table if table.schema.types == schema.types else cast_table(table, self.fields))
+        return rows
+
+    def commit(self, batch: FilledBatch, attempt: int = 0) -> None:
+        self.coordinator.commit(TransactionAttempt(batch.txid, _ATTEMPT + attempt), through_log(batch.definition))
+
+    def succeed(self, batch: FilledBatch, attempt: int = 0) -> None:
+        self.commit(batch, attempt)
+        self.coordinator.success(batch.txid, through_log(batch.definition))
+
+    def _emit(
+        self, txid: int, definition: Definition, parallelism: int, attempt: int
+    ) -> Iterator[pa.Table | PartitionRead]:
+        tried = TransactionAttempt(txid, _ATTEMPT + attempt)
+        for part in self.coordinator.parts(tried, through_log(definition), parallelism):
+            for data in self.emitter.emit(through_pickle(part)):
+                if isinstance(data, BadRow):
+                    raise data.error
+                yield pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+
+
+def rows_of_table(table: pa.Table) -> list[Row]:
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def through_log(definition: Definition | None) -> Definition | None:
+    try:
+        return decode(encode(definition))
+    except ValueError:
+        return definition
+
+
+def through_pickle(value: Any) -> Any:
+    try:
+        return cloudpickle.loads(cloudpickle.dumps(value))
+    except Exception:  # noqa: BLE001 - a user's object may raise anything
+        return value
+
+
+def read_whole(spout: Any, batches: Sequence[FilledBatch]) -> list[list[Row]]:
+    """Return the rows of batches as a driver reads them that has defined none of them."""
+    return list(map(Life(spout).read, batches))
+
+
+class Compared(NamedTuple):
+    """What is wrong with rows that were read.
+
+    `missing`, `foreign`, `repeated`: rows of the source that did not come, rows that the source never had, rows that came too
+    often.
+    """
+
+    missing: list[Row]
+    foreign: list[Row]
+    repeated: list[Row]
+
+
+class FilledSource:
+    """A source, the rows that it holds by its own statement, and the drivers that read it."""
+
+    def __init__(self, source: SpoutSource) -> None:
+        self.source = source
+        self.stated: dict[int, list[Row]] = {}
+        self._numbers, self._open = count(1), list[Life]()
+
+    # ---- the source -------------------------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> int:
+        """How many rows make several batches."""
+        return 43 if self.source.limit is None else 4 * self.source.limit + 3
+
+    def fill(self, rows: int, *partitions: int) -> None:
+        """Add so many rows, spread over the partitions (all that the source began with, if none is named)."""
+        chosen = partitions or tuple(range(self.source.partitions))
+        for at, partition in enumerate(chosen):
+            share = rows * (at + 1) // len(chosen) - rows * at // len(chosen)
+            if share:
+                numbers = [next(self._numbers) for _ in range(share)]
+                added = [tuple(row) for row in self.source.fill(numbers, partition)]
+                if len(added) != share:
+                    raise ValueError(
+                        f"fill was given {share} numbers and returned {len(added)} rows; one each is expected"
+                    )
+                self.stated.setdefault(partition, []).extend(added)
+
+    def rows(self, *partitions: int) -> list[Row]:
+        """Return all rows that the source holds, or the rows of some partitions."""
+        return [row for at, rows in self.stated.items() if not partitions or at in partitions for row in rows]
+
+    # ---- its readers ------------------------------------------------------------------------------------------------
+
+    def live(self) -> Life:
+        life = Life(self.source.spout())
+        self._open.append(life)
+        return life
+
+    def end(self, life: Life) -> None:
+        self._open.remove(life)
+        with suppress(Exception):  # its verdict stands without it; there is a check of its own for closing
+            life.coordinator.close()
+
+    def crash(self, life: Life) -> None:
+        """Leave a driver as a crash leaves it, if the source allows; it is closed after the check."""
+        if not self.source.crashes:
+            self.end(life)
+
+    def close(self) -> None:
+        for life in list(self._open):
+            self.end(life)
+        self.source.close()
+
+    # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def define_next(self, life: Life, last: FilledBatch | None = None, wait: bool = True) -> FilledBatch | None:
+        """Have the batch after another one defined; where there is nothing, wait a while if `wait`."""
+        txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
+        until = time.monotonic() + self.source.patience_s
+        if wait:
+            life.coordinator.look_now()
+        while (definition := life.define(txid, previous)) is None and wait and time.monotonic() < until:
+            time.sleep(0.01)  # as the loop waits before it asks again
+        return None if definition is None else FilledBatch(txid, definition)
+
+    def read_next(self, life: Life, last: FilledBatch | None = None, wait: bool = True) -> FilledBatch | None:
+        batch = self.define_next(life, last, wait)
+        return batch and batch._replace(rows=life.read(batch), is_read=True)
+
+    def drain(
+        self,
+        life: Life,
+        previous: FilledBatch | None = None,
+        want: int | None = None,
+        each: Callable[[FilledBatch], object] = lambda batch: None,
+        after: Callable[[FilledBatch], object] = lambda batch: None,
+    ) -> list[FilledBatch]:
+        """Read and commit batch after batch; `each` is called before the commit of each, `after` after it."""
+
+        def take(last: FilledBatch | None, wait: bool) -> FilledBatch | None:
+            if (batch := self.read_next(life, last, wait)) is not None:
+                each(batch)
+                life.succeed(batch)
+                after(batch)
+            return batch
+
+        return self.take_all(take, previous, want)
+
+    def take_all(
+        self,
+        take: Callable[[FilledBatch | None, bool], FilledBatch | None],
+        previous: FilledBatch | None = None,
+        want: int | None = None,
+    ) -> list[FilledBatch]:
+        """Take batch after batch, until `want` rows were read (all, if not given) and there is nothing more.
+
+        `take` is given the batch before, and whether to wait for one. Gives up where all are empty, or more and more comes.
+        """
+        wanted = len(self.rows()) if want is None else want
+        batches, last, read, empty = list[FilledBatch](), previous, 0, 0
+        while empty < 10 and read <= 2 * wanted + 100:  # as the loop takes the end of the sources
+            if (last := take(last, read < wanted)) is None:
+                break
+            batches.append(last)
+            read, empty = read + len(last.rows), 0 if last.rows else empty + 1
+        return batches
+
+    # ---- comparing --------------------------------------------------------------------------------------------------
+
+    def compare(self, rows: Sequence[Row], stated: Sequence[Row] | None = None) -> Compared:
+        wanted = {repr(row): row for row in (self.rows() if stated is None else stated)}
+        found = [self.source.row_of(row) for row in rows]
+        counts, by_name = Counter(map(repr, found)), {repr(row): row for row in found}
+        return Compared(
+            [row for name, row in wanted.items() if name not in counts],
+            [row for name, row in by_name.items() if name not in wanted],
+            [row for name, row in by_name.items() if counts[name] > 1],
+        )
+
+    def expect_all(self, rows: Sequence[Row], what: str, stated: Sequence[Row] | None = None) -> None:
+        wrong = {name: some for name, some in self.compare(rows, stated)._asdict().items() if some}
+        if wrong:
+            problems = "; ".join(f"{len(some)} {name}, the first is {some[0]!r}" for name, some in wrong.items())
+            broken(
+                f"{what}: {len(rows)} rows were read, {len(self.rows() if stated is None else stated)} are expected: {problems}"
+            )
+
+    def expect_same(self, found: Sequence[Row], wanted: Sequence[Row], what: str) -> None:
+        """The same rows, in any order."""
+        counts, expected = Counter(map(repr, found)), Counter(map(repr, wanted))
+        if counts != expected:
+            gone, new = list((expected - counts).elements()), list((counts - expected).elements())
+            said = [
+                f"{len(some)} {name}, the first is {some[0]}" for name, some in (("gone", gone), ("new", new)) if some
+            ]
+            raise Violation(f"{what}: {len(found)} rows, {len(wanted)} when it was read first: {'; '.join(said)}")
+
+
+def rows_of(batches: Sequence[FilledBatch]) -> list[Row]:
+    return [row for batch in batches for row in batch.rows]
+
+
+class SpoutChecks(Contract):
+    """Base of the contract.
+
+    `source`: the class of your `SpoutSource`, or a function without arguments that returns one; also as a method, or set by a
+    fixture. It is called for each check.
+    `seed`: the seed of the random choices.
+    """
+
+    subject = "filled"
+    source: Any = None
+    skips: ClassVar[bool] = True
+
+    @cached_property
+    def filled(self) -> FilledSource:
+        """The source of this check, empty at first use."""
+        source = self.user_attribute("source", hint=" to your subclass of SpoutSource, or let a fixture set it")()
+        if not isinstance(source, SpoutSource):
+            raise ConfigError(
+                f"{type(self).__name__}.source() returned a {type(source).__name__}, expected a SpoutSource"
+            )
+        return FilledSource(source)
+
+    def begin(self) -> tuple[FilledSource, Life]:
+        """Fill the source with several batches, and begin the life of a driver."""
+        self.filled.fill(self.filled.backlog)
+        return self.filled, self.filled.live()
+
+    @property
+    def kind(self) -> SpoutType:
+        return spout_type_of(self.filled.source.spout())
+
+    @staticmethod
+    def needs(claimed: bool, what: str) -> None:
+        """Skip the check of what is not claimed: `SkipTest`, which pytest knows."""
+        if not claimed:
+            raise SkipTest(what)
+
+    def why_unclaimed(self, claim: str) -> str:
+        if claim in _KINDS:
+            return "" if self.kind in _KINDS[claim] else f"the spout is {self.kind.value}"
+        source = self.filled.source
+        if claim not in _CLAIMS:
+            return "" if source.offers(claim) else f"the source has no {claim}()"
+        is_claimed, reason = _CLAIMS[claim]
+        return "" if is_claimed(source) else reason

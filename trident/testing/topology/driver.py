@@ -11,8 +11,8 @@ from typing import Any
 
 from trident.config import Config
 from trident.coordination.log_address import open_log
+from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import TransactionLog
 from trident.drpc.batching import Answer, OwnLog, RequestExecutor, unknown_function
 from trident.errors import ConfigError, ReplayDiffersError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
@@ -32,16 +32,17 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.stream import Stream, TridentState
 from trident.testing.backend.faulty_map import InjectedFault
-from trident.testing.topology.stand_ins import FedSpout, with_states_in_memory
-from trident.testing.topology.watched_batches import (
+from trident.testing.topology.stand_ins import (
     BatchResult,
     Captures,
     FailurePoints,
+    FedSpout,
     HandClock,
     Row,
     Unheard,
     WatchedLog,
     WatchedRunner,
+    with_states_in_memory,
 )
 from trident.topology import TridentTopology
 
@@ -183,9 +184,9 @@ class TopologyTestDriver(Closes):
                 return self._taken_over(fault)
             if self._progress.batches > done:
                 self._late = self._progress.failures > failed  # a later batch, which is in flight too, may have failed
-                return self._committed()
+                return self._committed_result()
             if self._progress.failures > failed:
-                return self._failed()
+                return self._failed_result()
         return None
 
     def run(self) -> list[BatchResult]:
@@ -313,7 +314,7 @@ class TopologyTestDriver(Closes):
             for partition in (one for name in in_memory for one in states[name] if one.offers("reset")):
                 partition.reset()
         if self._config.log_dir is None:
-            return self._memory_log.reopened(takeover=True)
+            return self._memory_log.reopen(takeover=True)
         return open_log(self._config.log_dir, self._name, self._config.takeover, Retention.of(self._config.history))
 
     def _observe(self, point: str, attempt: TransactionAttempt) -> None:
@@ -327,7 +328,7 @@ class TopologyTestDriver(Closes):
         elif point == "recorded":
             self._captures.commit(attempt)
 
-    def _committed(self) -> BatchResult:
+    def _committed_result(self) -> BatchResult:
         entry = self._progress.events()[-1].as_dict()
         txid = int(entry["batchId"])
         given = self._captures.committed[txid]
@@ -336,7 +337,7 @@ class TopologyTestDriver(Closes):
             txid, entry["attempt"], True, None, None, entry["numInputRows"], entry["stateKeysUpdated"], values
         )
 
-    def _failed(self) -> BatchResult:
+    def _failed_result(self) -> BatchResult:
         self._late = True
         failure, attempt = self._progress.last_failure, self._progress.last_attempt
         assert failure is not None

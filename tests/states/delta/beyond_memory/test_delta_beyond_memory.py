@@ -17,9 +17,10 @@ from states.delta.beyond_memory.merging import Merging, OpenedBase
 from states.delta.state_table import StateTable
 from states.delta.state_tables import PublishedTable
 from tests.harness.crashing_stores import tuples_at
+from tests.harness.store_commits import commit_by
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update
 from trident.errors import BackendError, FencedError, StateError
-from trident.state import Snapshot, StateType
+from trident.state import Snapshot, StateConf, StateType
 
 WORDS = [f"w{number}" for number in range(60)]
 OPTIONS: dict[str, Any] = {
@@ -55,6 +56,19 @@ def told(state: Any, at: Snapshot | None = None) -> dict[str, int]:
     keys = [(word,) for word in WORDS]
     found = state.multi_get(keys) if at is None else state.multi_get_at(keys, at)
     return {word: value for word, value in zip(WORDS, found, strict=True) if value is not None}
+
+
+@pytest.mark.parametrize("field", ["_trident_hash", "_Trident_Attempt"])
+def test_a_field_may_be_called_like_a_column_of_the_files(tmp_path: Path, field: str) -> None:
+    conf = StateConf("words", "counts", ((field, "string"),), "bigint", value_field=field.lower())
+    state, log = state_at(tmp_path, conf, **OPTIONS), Log()
+    for number in (1, 2, 3):
+        commit(state, log, number, 1, dict.fromkeys(WORDS, 1))
+    state.close()
+    assert is_large(tmp_path)
+    for told_by in (state_at(tmp_path, conf), state_at(tmp_path, conf).at(3)):
+        assert dict(told_by.get_tuples()) == dict.fromkeys(WORDS, 3)
+    assert DeltaTable(tmp_path).to_pyarrow_table().column_names == [f"key_{field}", f"{field.lower()}_"]
 
 
 def filled(path: Path, log: Log, batches: int = 8, **options: Any) -> tuple[Any, Counter[str]]:
@@ -264,10 +278,7 @@ def test_a_compaction_before_the_first_merge_of_a_writer_forgets_no_deletion(tmp
     commit(large_at(tmp_path, kind), log, 9, 0, batch, record=False)
     gone = [word for word in sorted(model) if word not in batch][:10]
     state = large_at(tmp_path, kind, compact_after_commits=2)
-    txid = log.txid(9, 1)
-    state.begin_commit(txid)
-    state._backing.multi_delete([(word,) for word in gone])
-    state.commit(txid)
+    commit_by(state, log, 9, state._backing.multi_delete, [(word,) for word in gone], attempt=1, record=False)
     assert "trident.compaction" in DeltaTable(changes(tmp_path)).history(1)[0]
     wanted = {word: count for word, count in (model + Counter(batch)).items() if word not in gone}
     assert told(large_at(tmp_path, kind)) == wanted

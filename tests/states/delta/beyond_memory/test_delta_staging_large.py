@@ -79,13 +79,13 @@ class Wider(FormerTypes):
     def __init__(self, *until: int) -> None:
         self.types = tuple((attempt, "int", {"count": "count"}) for attempt in until)
 
-    def converted(self, values: list[Any], former: str, names: Any) -> list[Any]:
+    def convert(self, values: list[Any], former: str, names: Any) -> list[Any]:
         return values
 
-    def declared(self, values: list[Any]) -> list[Any]:
+    def narrow(self, values: list[Any]) -> list[Any]:
         return values
 
-    def stored(self, values: Any, attempt: int) -> Any:
+    def widen(self, values: Any, attempt: int) -> Any:
         return values
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from states.delta.beyond_memory.key_hashes import comparable, hashes_of, pairs, same_keys
+from states.delta.beyond_memory.sorted_rows import comparable, hashes_of, pairs, same_keys
 
 
 def hashes(*columns: pa.Array | pa.ChunkedArray) -> list[int]:

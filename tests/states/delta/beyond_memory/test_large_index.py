@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, QueryBuilder, Schema
+from deltalake.transaction import AddAction
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from states.delta.beyond_memory.bucketed_base import ATTEMPT, BucketedBase, BucketLimits
@@ -48,7 +52,7 @@ def merged(index: LargeIndex, layout: DeltaLayout, frozen: SortedRows, shown: in
             pa.table(columns, names=names), changes.deleted | value.is_null().to_numpy(), names[:-2]
         )
 
-    index.merged(index.base.merge(frozen, in_base), shown)
+    index.adopt_base(index.base.merge(frozen, in_base), shown)
 
 
 def value_of(kind: StateType, txid: int, number: Any) -> Any:
@@ -111,7 +115,7 @@ def test_columns_give_the_numbers_of_rows(tmp_path: Path, width: int) -> None:
     for number in (1, 2, 3):
         found = index.find(KeyColumns(parts))
         assert found is not None
-        new = found.combined(np.array([1, 10, 100, 1000]), "sum", Txid(number, 5))
+        new = found.combine_with(np.array([1, 10, 100, 1000]), "sum", Txid(number, 5))
         assert new is not None
         index.put(new)
         if number == 1:
@@ -147,3 +151,44 @@ def test_changes_since_the_base_are_loaded_at_a_start(
     second = layout.table({("a", 1): (2, 1, 1, 2), ("b", 1): layout.deleted}, 2, None)
     index.load(pa.concat_tables([first, second]))
     assert index.get([("a", 1), ("b", 1), ("c", 1)]) == [(2, 1, 1, 2), None, (1, 1, None, 1)]
+
+
+# ---- an ordinary table: readers see its columns, and not the hash ----------------------------------------------------
+
+SCHEMA = pa.schema([("word", pa.string()), ("count", pa.int64())])
+
+
+def table_in(path: Path, rows: int) -> DeltaTable:
+    system = SubTreeFileSystem(str(path), LocalFileSystem())
+    base = BucketedBase([], SCHEMA, ["word"], system, BucketLimits(50))
+    words = pa.table({"word": [f"w{n}" for n in range(rows)], "count": range(rows)}, schema=SCHEMA)
+    table = DeltaTable.create(str(path), Schema.from_arrow(SCHEMA))
+    files = base.merge(SortedRows.of(words, ["word"])).files
+    now = int(time.time() * 1000)
+    adds: list[Any] = [
+        AddAction(file.path, file.size, {}, now, True, json.dumps({"numRecords": file.rows})) for file in files
+    ]
+    table.create_write_transaction(adds, "append", Schema.from_arrow(SCHEMA))
+    return DeltaTable(str(path))
+
+
+def test_readers_of_the_table_see_its_columns(tmp_path: Path) -> None:
+    table, expected = table_in(tmp_path, 200), [{"word": f"w{n}", "count": n} for n in range(200)]
+    read = table.to_pyarrow_table()
+    assert read.schema.names == ["word", "count"]
+    assert sorted(read.to_pylist(), key=lambda row: row["count"]) == expected
+    assert list(table.to_pandas().columns) == ["word", "count"]
+    sql = "select * from t where word = 'w7' union all select 'sum', sum(count) from t"
+    found = pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
+    assert sorted(found.to_pylist(), key=lambda row: row["count"]) == [
+        {"word": "w7", "count": 7},
+        {"word": "sum", "count": 199 * 100},
+    ]
+
+
+@pytest.mark.long
+def test_the_hash_is_no_trouble_to_a_program_that_compacts_the_table(tmp_path: Path) -> None:
+    table = table_in(tmp_path, 200)
+    table.optimize.compact()
+    assert len(table.file_uris()) == 1
+    assert sorted(table.to_pyarrow_table()["count"].to_pylist()) == list(range(200))

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from states.delta.beyond_memory import bucketed_base, key_hashes, sorted_rows
+from states.delta.beyond_memory import bucketed_base, sorted_rows
 from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketFile, BucketLimits
-from states.delta.beyond_memory.key_hashes import Bucket
 from states.delta.beyond_memory.large_index import LargeIndex
-from states.delta.beyond_memory.sorted_rows import SortedRows, WantedKeys
+from states.delta.beyond_memory.sorted_rows import Bucket, SortedRows, WantedKeys
 from states.delta.layout import DeltaLayout
 from trident.errors import StateError
 from trident.state import StateConf, StateType
@@ -69,7 +68,7 @@ def listed(base: BucketedBase) -> Model:
 @pytest.fixture
 def few_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many keys share a hash."""
-    hashes_of: Callable[..., Any] = key_hashes.hashes_of
+    hashes_of: Callable[..., Any] = sorted_rows.hashes_of
     monkeypatch.setattr(sorted_rows, "hashes_of", lambda forms: hashes_of(forms) & ~((1 << 60) - 1))
 
 
@@ -94,7 +93,7 @@ def run_schedule(path: Path, seed: int) -> None:
             base = values.base.merge(frozen[0])
             assert listed(base) == frozen[1]
             assert all(file.rows <= LIMITS.rows or file.bucket.depth > 2 for file in base.files)
-            values.merged(base_in(path, [BucketFile.of(*file[:3]) or file for file in base.files]), 0)
+            values.adopt_base(base_in(path, [BucketFile.of(*file[:3]) or file for file in base.files]), 0)
             frozen = None
         elif what == "thaw" and frozen is not None:
             values.thaw()
@@ -202,5 +201,5 @@ def test_memory_is_counted_and_given_back_after_a_merge(tmp_path: Path) -> None:
     assert values.nbytes > 100 * (8 + 8 + 4)
     frozen = values.freeze()
     assert values.changes == 100
-    values.merged(values.base.merge(frozen), 0)
+    values.adopt_base(values.base.merge(frozen), 0)
     assert (values.changes, values.nbytes) == (0, 0)

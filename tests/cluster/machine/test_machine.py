@@ -1,0 +1,230 @@
+"""The folder of a supervisor, and logs in parts; the processes of drivers: their end is noticed, and ends what they started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.harness.commands import until
+from trident.cluster.machine.driver_slot import (
+    RUN_VARIABLE,
+    DriverProcess,
+    DriverSlot,
+    adopt,
+    start_driver,
+)
+from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
+from trident.cluster.state.cluster_records import DriverDeath
+from trident.cluster_errors import ClusterError
+
+
+def test_a_supervisor_keeps_its_id(tmp_path: Path) -> None:
+    first = MachineFolder(tmp_path)
+    first.close()
+    first.close()
+    second = MachineFolder(tmp_path)
+    assert second.id == first.id
+    second.close()
+
+
+def test_two_supervisors_cannot_share_a_folder(tmp_path: Path) -> None:
+    first = MachineFolder(tmp_path)
+    with pytest.raises(ClusterError, match="another supervisor runs in"):
+        MachineFolder(tmp_path)
+    first.close()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClusterError, match=r"cannot use the folder .*file"):
+        MachineFolder(tmp_path / "file")
+
+
+def test_logs_of_topologies_that_are_long_gone_are_removed(tmp_path: Path) -> None:
+    folder = MachineFolder(tmp_path)
+    week = time.time() - 8 * 86400
+    for name in ("gone-1-5", "here-1-5", "new-1-5"):
+        folder.log_file(name).write_text("line")
+        os.utime(folder.log_file(name), (week, week))
+    os.utime(folder.log_file("new-1-5"))
+    folder.remove_old_logs(["here-1-5"])
+    assert [folder.log_file(name).exists() for name in ("gone-1-5", "here-1-5", "new-1-5")] == [False, True, True]
+    folder.close()
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=20), st.integers(4, 40))
+def test_a_log_that_is_followed_is_read_whole_and_once(lines: list[str], limit: int) -> None:
+    written = "".join(f"{line}\n" for line in lines)
+    read, offset = "", 0
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(written.encode())
+        file.flush()
+        while (part := read_log(Path(file.name), offset, limit))["next"] != offset:
+            read, offset = read + str(part["text"]), int(str(part["next"]))
+    assert read == written
+
+
+def test_the_end_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("".join(f"line {number} ö\n" for number in range(100)), encoding="utf-8")
+    part = read_log(file, None, limit=30)
+    assert part["text"] == "line 98 ö\nline 99 ö\n"
+    assert read_log(file, int(str(part["next"])))["text"] == ""
+
+
+def test_a_log_that_was_begun_again_is_read_from_its_begin(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("new\n" * 20)
+    assert read_log(file, 5000, limit=40) == {"text": "new\n" * 10, "offset": 0, "next": 40, "lineEnd": 40}
+
+
+def test_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert read_log(tmp_path / "none", 7) == {"text": "", "offset": 0, "next": 0, "lineEnd": 0}
+
+
+def order(folder: Path) -> DriverOrder:
+    return DriverOrder(
+        str(folder), "t-1-5", "node", 6700, "host", 7.0, 1, "hash", str(folder), str(folder / "log"),
+        str(folder / "end"), "a-run-of-tests",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[DriverProcess]:
+    """A process that has started two others: one in its session, one in a session of its own."""
+    program = (
+        "import subprocess, sys\n"
+        "rest = [sys.executable, '-c', 'import sys; sys.stdin.read()']\n"
+        "near = subprocess.Popen(rest, stdin=subprocess.PIPE)\n"
+        "far = subprocess.Popen(rest, stdin=subprocess.PIPE, start_new_session=True)\n"
+        "print(near.pid, far.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    environment = {**os.environ, RUN_VARIABLE: "a-run-of-tests"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        env=environment,
+    )  # fmt: skip
+    assert child.stdout is not None
+    others = [int(each) for each in child.stdout.readline().split()]
+    process = psutil.Process(child.pid)
+    made = DriverProcess(replace(order(tmp_path), pid=child.pid, created_secs=process.create_time()), process, child)
+    made.others = others  # type: ignore[attr-defined]
+    yield made
+    for each in [child.pid, *others]:
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+    child.communicate()
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProcess) -> None:
+    assert not parent.has_ended()
+    os.kill(parent.pid, signal.SIGKILL)
+    until(parent.has_ended, "its end is noticed")
+    assert parent.how == "it was ended by SIGKILL"
+    others: list[int] = parent.others  # type: ignore[attr-defined]
+    until(lambda: all(map(gone, others)), "what it had started is gone")
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (f"no answer from redis://ann:hush@host/0\n{'y' * 1990}\n", "y" * 1990),
+        (f"{'x' * 1000} redis://ann:hush@host/0 {'y' * 1991}\n", "@host/0 " + "y" * 1991),
+        (None, ""),
+    ],
+)
+def test_what_a_driver_has_said_last_is_told_in_whole_lines_where_it_can_and_without_half_a_password(
+    tmp_path: Path, parent: DriverProcess, printed: str | None, said: str
+) -> None:
+    folder, deaths = MachineFolder(tmp_path / "machine"), list[tuple[str, DriverDeath]]()
+    unused: Any = None
+    slot = DriverSlot(6700, folder, "", "host", unused, unused, deaths)
+    slot.driver = parent
+    file = folder.output_file("t-1-5")
+    file.mkdir() if printed is None else file.write_text(printed)
+
+    def has_ended() -> bool:
+        slot.look(0.0, 0.0)
+        return not slot.is_busy
+
+    os.kill(parent.pid, signal.SIGKILL)
+    until(has_ended, "its end is noticed")
+    (reason,) = (death.reason for _, death in deaths)
+    assert reason.removeprefix("it was ended by SIGKILL").removeprefix("; it said last: ").lstrip("*") == said
+    folder.close()
+
+
+def test_a_stopped_driver_is_killed_with_all_that_it_started(parent: DriverProcess) -> None:
+    os.kill(parent.pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(parent.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
+    parent.end()  # it cannot hear that
+    assert not parent.has_ended()
+    parent.kill()
+    until(parent.has_ended, "its end is noticed")
+    others: list[int] = parent.others  # type: ignore[attr-defined]
+    until(lambda: all(map(gone, others)), "what it had started is gone")
+
+
+def test_a_driver_is_adopted_by_its_file_and_only_while_it_is_the_same_process(
+    tmp_path: Path, parent: DriverProcess
+) -> None:
+    file = tmp_path / "6700.json"
+    parent.order.write(file)
+    adopted = adopt(file)
+    assert adopted is not None
+    assert (adopted.pid, adopted.adopted) == (parent.pid, True)
+    replace(parent.order, created_secs=parent.order.created_secs - 5).write(file)
+    assert adopt(file) is None
+    parent.order.write(file)
+    os.kill(parent.pid, signal.SIGKILL)
+    until(adopted.has_ended, "the end of an adopted driver is noticed")
+    assert adopt(file) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"other": 1}'])
+def test_a_file_that_is_no_order_is_of_no_driver(tmp_path: Path, text: str) -> None:
+    (tmp_path / "6700.json").write_text(text)
+    assert adopt(tmp_path / "6700.json") is None
+    assert adopt(tmp_path / "none.json") is None
+
+
+def test_a_driver_that_cannot_read_its_order_ends_and_says_why(tmp_path: Path) -> None:
+    made = start_driver(
+        replace(order(tmp_path), cluster="nonsense://x"), tmp_path / "6700.json", tmp_path / "out", dict(os.environ)
+    )
+    until(made.has_ended, "it ends")
+    assert made.how == "it ended with exit code 1"
+    end = DriverEnd.read(tmp_path / "end")
+    assert end is not None
+    assert (end.told, end.ran_secs) == (False, 0.0)
+    assert "nonsense://x" in end.reason
+
+
+def test_an_order_names_its_process_once_it_is_started(tmp_path: Path) -> None:
+    made = start_driver(order(tmp_path), tmp_path / "6700.json", tmp_path / "out", dict(os.environ))
+    written = DriverOrder.read(tmp_path / "6700.json")
+    assert written is not None
+    assert written.pid == made.pid
+    until(made.has_ended, "a driver of a topology that is not in the cluster ends")
+    end = DriverEnd.read(tmp_path / "end")
+    assert end is not None
+    assert (end.told, end.reason) == (True, "moved")

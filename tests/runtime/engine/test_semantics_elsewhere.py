@@ -1,0 +1,52 @@
+"""A server of Spark Connect and resident workers as further engines: the semantic suite and the random topologies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.servers import Server
+from tests.runtime.random_topologies import check, with_states
+from tests.runtime.test_random_topologies import in_executors
+from tests.runtime.test_semantics import *  # noqa: F403
+from trident.runtime.start import engine_choice, placements
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def resident(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take resident workers where Spark is asked for."""
+    opened = engine_choice._spark_runner
+    monkeypatch.setattr(
+        engine_choice,
+        "_spark_runner",
+        lambda program, config, memory_mb: opened(program, replace(config, workers="resident"), memory_mb),
+    )
+
+
+@pytest.fixture(params=["connect", "resident"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Take another engine where Spark is asked for."""
+    session = request.getfixturevalue(request.param)
+    if request.param == "connect":
+        for module in (engine_choice, placements):
+            monkeypatch.setattr(module, "server_of", lambda master, conf: "")
+        monkeypatch.setattr(engine_choice, "connect_session", lambda server, conf: (session, False))
+    return "spark"
+
+
+@pytest.mark.parametrize("first", [0, 16])
+def test_random_topologies_give_what_plain_python_gives(first: int, engine: str) -> None:
+    assert sum(case.compare() for case in check(range(first, first + 16), engine)) > 150
+
+
+@pytest.mark.parametrize(("first", "pending"), [(0, 1), (100, 3)])
+@pytest.mark.usefixtures("resident")
+def test_random_topologies_give_the_same_in_executors(
+    first: int, pending: int, redis_server: Server, tmp_path: Path
+) -> None:
+    assert in_executors(with_states(first, 3), redis_server, tmp_path, pending) >= 3

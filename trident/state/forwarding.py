@@ -1,0 +1,138 @@
+"""Maps around a map: `MapWrapper`, the base; `MicroBatchIBackingMap` bounds requests; `SerializedMap` has bytes below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from inspect import isfunction
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from trident.state.backing_map import BackingMap, backing_map
+from trident.state.encoding.serializers import Serializer, StoredValues
+from trident.state.interfaces import IBackingMap, Key
+from trident.state.table import OpaqueTable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def passed_on(declared: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """Return a method of a wrapper that calls the same method of `inner`, as a role declares it."""
+    name = declared.__name__
+
+    def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = getattr(self.inner, name)(*args, **kwargs)
+        return result
+
+    method.__name__, method.__doc__ = name, declared.__doc__
+    return method
+
+
+def passes_on(role: type, *but: str) -> Callable[[type[T]], type[T]]:
+    """Return what lets a wrapper call the methods of `inner` for all of a role's that it does not write, but for some."""
+
+    def complete(wrapper: type[T]) -> type[T]:
+        for name, declared in vars(role).items():
+            if isfunction(declared) and not name.startswith("_") and name not in {*but, *vars(wrapper)}:
+                setattr(wrapper, name, passed_on(declared))
+        return wrapper
+
+    return complete
+
+
+@passes_on(BackingMap, "multi_get_opaque")
+class MapWrapper(BackingMap):
+    """Base of the maps around a map: takes part in commits, keeps a sentinel, can be emptied … exactly if that one can.
+
+    A subclass writes what it does otherwise.
+
+    Attributes
+    ----------
+    inner
+        The map that it is around.
+    facts
+        The inner map's, except that what is read may be cached here, and by rows.
+    """
+
+    def __init__(self, inner: IBackingMap[Any]) -> None:
+        self.inner = backing_map(inner)
+        self.facts = replace(self.inner.facts, gives_copies=False, keeps_columns=False)
+        self.kept_changes = self.inner.kept_changes
+
+    multi_get = passed_on(BackingMap.multi_get)
+    multi_put = passed_on(BackingMap.multi_put)
+
+    def offers(self, method: str) -> bool:
+        return self.inner.offers(method)
+
+
+class MicroBatchIBackingMap(MapWrapper):
+    """Splits reads and writes of a map into chunks, in order.
+
+    An error in a chunk leaves the chunks before it written, which the value rules undo at the replay.
+
+    Parameters
+    ----------
+    delegate
+        The map that gets the chunks.
+    max_multi_get, max_multi_put
+        The largest number of keys in one read or write; 0 does not split.
+    """
+
+    def __init__(self, delegate: IBackingMap[Any], max_multi_get: int = 0, max_multi_put: int = 0) -> None:
+        if max_multi_get < 0 or max_multi_put < 0:
+            raise ValueError(
+                f"chunk sizes are {max_multi_get} (get) and {max_multi_put} (put); give the largest number of keys in "
+                "one request, or 0 for no limit"
+            )
+        super().__init__(delegate)
+        self.delegate, self.max_multi_get, self.max_multi_put = delegate, max_multi_get, max_multi_put
+
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
+        size = self.max_multi_get
+        if not size or len(keys) <= size:
+            return self.delegate.multi_get(keys)
+        values: list[Any] = []
+        for start in range(0, len(keys), size):
+            values.extend(self.delegate.multi_get(keys[start : start + size]))
+        return values
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        size = self.max_multi_put or len(keys)
+        if len(keys) != len(values):
+            raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
+        if len(keys) <= size:
+            self.delegate.multi_put(keys, values)
+            return
+        for start in range(0, len(keys), size):
+            self.delegate.multi_put(keys[start : start + size], values[start : start + size])
+
+
+class SerializedMap(MapWrapper):
+    """An `IBackingMap` of objects over one of bytes.
+
+    It takes part in commits, keeps a sentinel, can be emptied and closed exactly if the map of bytes can.
+    """
+
+    def __init__(self, backing: IBackingMap[bytes], serializer: Serializer) -> None:
+        super().__init__(backing)
+        self.backing, self.serializer = backing, serializer
+        self._values = StoredValues(serializer)
+        self.facts = replace(self.facts, gives_copies=True)  # what is read was decoded for this very call
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
+        return self._values.decode(keys, self.backing.multi_get(keys))
+
+    def keeps_attempts(self) -> bool:
+        return self._values.keeps_attempts()
+
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
+        """Read and deserialize as columns, if the serializer can."""
+        decode = self._values.decode_opaque
+        return None if decode is None else decode(keys, self.backing.multi_get(keys))
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Serialize and write; nothing is written if a value cannot be serialized: `CorruptValueError` has its key."""
+        self.backing.multi_put(keys, self._values.encode(keys, values))
