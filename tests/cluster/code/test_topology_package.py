@@ -167,7 +167,7 @@ def test_requirements_that_name_files_of_this_machine_are_refused(folder: Path, 
 
 @pytest.mark.long
 def test_requirements_are_part_of_the_package(folder: Path) -> None:
-    write_files(folder, {"needed.txt": "# for the words\nrequests>=2\n\n  wheel\n"})
+    write_files(folder, {"needed.txt": "# for the words\n#see/docs\nrequests>=2\n\n  wheel\n"})
     made = make_package("counts.py:topology", requirements=folder / "needed.txt")
     assert made.manifest.requirements == "requests>=2\nwheel\n"
     assert made.sha256 != make_package("counts.py:topology").sha256

@@ -151,14 +151,14 @@ def _requirements(file: Path) -> str:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadPackage(f"--requirements {file}: cannot be read: {error}") from error
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
     for line in lines:
         if _is_local(line):
             raise BadPackage(
                 f"{file}: {line!r} refers to this machine, but supervisors install the requirements on theirs. Name "
                 "packages with versions, or a wheel with a URL"
             )
-    return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _is_local(line: str) -> bool:
