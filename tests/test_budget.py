@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (74_811, 340),
+    "trident": (74_803, 340),
     "states": (12_999, 65),
     "spouts": (10_606, 49),
-    "tests": (121_321, 686),
+    "tests": (121_305, 686),
     "examples": (760, 8),
     "docs": (7_237, 41),
 }

@@ -321,27 +321,6 @@ def test_what_a_library_leaves_below_a_null_is_no_other_row() -> None:
     assert kept.rows == [("a", 1), ("a", None), ("a", 3)]
 
 
-ONE_NULL = pa.array([False, True, False])
-
-
-@pytest.mark.parametrize(
-    ("read", "again"),
-    [
-        (pa.array([1, 2]), pa.array([1, 2, 3])[:2]),
-        (pa.array(["b"]), pa.array(["a", "b", "c"])[1:2]),
-        (pa.array([True, True]), pa.array([True] * 9)[:2]),
-        (pa.array([[True], None]), pa.array([[True], None, [True] * 9])[:2]),
-        tuple(pa.StructArray.from_arrays([pa.array([1, n, 3])], ["f"], mask=ONE_NULL) for n in (2, 7)),
-        tuple(pa.array([[{"f": n} for n in (1, 2)], [{"f": 3}]][:n])[:1] for n in (1, 2)),
-        tuple(pa.array([[("k", True)], [("k", True)] * 9][:n], pa.map_(pa.string(), pa.bool_()))[:1] for n in (1, 2)),
-    ],
-    ids=lambda rows: str(rows.type),
-)
-def test_a_checksum_is_of_the_rows_and_not_of_what_lies_beside_them(read: pa.Array, again: pa.Array) -> None:
-    assert read.equals(again)
-    assert checksum([pa.table([read], ["v"])]) == checksum([pa.table([again], ["v"])])
-
-
 def _struct(below: int) -> pa.Array:
     return pa.StructArray.from_arrays([pa.array([1, below])], ["n"], mask=pa.array([False, True]))
 
@@ -349,19 +328,24 @@ def _struct(below: int) -> pa.Array:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (pa.array([1, 2]), pa.array([1, 2, 3]).slice(0, 2)),
-        (pa.array(["a", "b"]), pa.array(["x", "a", "b", "c"]).slice(1, 2)),
-        (pa.array([True, False]), pa.array([True, False, True]).slice(0, 2)),
-        (pa.array([1, None]), pa.array([0, 1, None, 3]).slice(1, 2)),
+        (pa.array([1, 2]), pa.array([1, 2, 3])[:2]),
+        (pa.array(["a", "b"]), pa.array(["x", "a", "b", "c"])[1:3]),
+        (pa.array([True, False]), pa.array([True, False, True])[:2]),
+        (pa.array([True, True]), pa.array([True] * 9)[:2]),
+        (pa.array([1, None]), pa.array([0, 1, None, 3])[1:3]),
+        (pa.array([[True], None]), pa.array([[True], None, [True] * 9])[:2]),
         (_struct(2), _struct(3)),
         (pa.array([[{"n": 1}, None]]), pa.ListArray.from_arrays([0, 2], _struct(3))),
+        tuple(pa.array([[{"f": n} for n in (1, 2)], [{"f": 3}]][:n])[:1] for n in (1, 2)),
+        tuple(pa.array([[("k", True)], [("k", True)] * 9][:n], pa.map_(pa.string(), pa.bool_()))[:1] for n in (1, 2)),
         (
             pa.array([[("a", 1)]], pa.map_("string", "int64")),
             pa.array([[], [("a", 1)]], pa.map_("string", "int64"))[1:],
         ),
     ],
+    ids=lambda rows: str(rows.type),
 )
-def test_a_slice_of_more_rows_is_no_other_row(one: pa.Array, other: pa.Array) -> None:
+def test_a_checksum_is_of_the_rows_and_not_of_what_lies_beside_them(one: pa.Array, other: pa.Array) -> None:
     assert one.equals(other)
     assert checksum([pa.table({"v": one})]) == checksum([pa.table({"v": other})])
     assert checksum([pa.table({"v": one})]) != checksum([pa.table({"v": one.take(pa.array([0] * (len(one) + 1)))})])

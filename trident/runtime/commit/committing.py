@@ -28,12 +28,7 @@ from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.planner import Plan
 from trident.planner.plan import place
-from trident.runtime.commit.committer import (
-    Committer,
-    PartitionCommit,
-    answers_of,
-    operations_of_commits,
-)
+from trident.runtime.commit.committer import Committer, PartitionCommit, answers_of, operations_of_commits
 from trident.runtime.commit.committer import Reach as Reach
 from trident.runtime.commit.entries import Entries, inputs_of, marks_of, merging_columns
 from trident.runtime.engine.routing import RowFrame

@@ -152,8 +152,6 @@ class _Comparison:
             raise WrongKeyError(
                 f"verify the keys {given} of state {self._node.name!r}: it is a single value; name no key"
             )
-        if not len(fields):
-            return list(typed_keys(given))
         return [key for key in declared_keys(given, fields, self._node.name) if key is not None]
 
     def _all(self, reader: StateReader, share: float) -> Chunks:
@@ -315,7 +313,7 @@ def _watched_key(graph: Graph, writer: PersistNode, key: Any) -> tuple[Key, Sequ
         names = ", ".join(node.key_fields.names) or "chosen by its updater"
         raise WrongKeyError(f"explain state {node.name!r}: it is a map; name the key ({names}) of the value")
     given = keys_of_list([key], node.name)
-    (wanted,) = declared_keys(given, node.key_fields, node.name) if len(node.key_fields) else typed_keys(given)
+    (wanted,) = declared_keys(given, node.key_fields, node.name)
     if wanted is None:
         raise WrongKeyError(f"explain key {key!r} of state {node.name!r}: no key can be this one ({node.key_fields})")
     return wanted, () if aggregation is None else aggregation.group.names

@@ -25,7 +25,7 @@ from trident.planner.meaning import Meaning
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.start.moving import Moved, Progress, StatePlace, opened_place
 from trident.runtime.start.recovery import NewMeaning
-from trident.state.encoding.equal_keys import declared_keys, keys_of_list, typed_keys
+from trident.state.encoding.equal_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
 from trident.state.sentinel import compare_stores
 from trident.state.txid import RETRY_BITS
@@ -83,11 +83,7 @@ def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config)
     given = keys_of_list(keys, name)
     if not len(node.key_fields) and not node.free_keys:
         raise UnsupportedOperation(f"forget keys of state {name!r}: it holds a single value, and no keys")
-    wanted = (
-        [key for key in declared_keys(given, node.key_fields, name) if key is not None]
-        if node.key_fields
-        else typed_keys(given)
-    )
+    wanted = [key for key in declared_keys(given, node.key_fields, name) if key is not None]
     if len(wanted) < len(given):
         raise WrongKeyError(
             f"forget {list(given)} of state {name!r}: not all of them can be its keys ({node.key_fields})"

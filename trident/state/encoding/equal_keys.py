@@ -158,8 +158,11 @@ def declared_form(type_: str | None) -> Form:
 def declared_keys(keys: Sequence[Key], fields: Fields, state: str) -> Sequence[Key | None]:
     """Return keys that are asked for in their one form, None for one that no key of the state equals.
 
+    `fields`: of the key; none if an updater chooses the keys: then they are of the types that are given.
     Raises `WrongKeyError`: a key has too many parts or too few, or a part is no value of its field's type.
     """
+    if not fields.names:
+        return typed_keys(keys)
     if _are_in_one_form(keys, fields):
         return keys
     return [_declared_key(key, fields, state) for key in keys]
