@@ -10,7 +10,7 @@ import datetime as dt
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact
 from functools import cached_property, lru_cache, partial
@@ -102,6 +102,8 @@ def number_of(value: Any) -> int | float | Decimal:
     number = value if isinstance(value, int | float | Decimal) else plain_number(value)
     if number is None or isinstance(number, bool):
         raise TypeError
+    if isinstance(number, Decimal) and number.is_snan():  # every comparison with one raises
+        raise TypeError("a signaling NaN is no value; give Decimal('NaN'), or None")
     return number
 
 
@@ -163,7 +165,18 @@ def _decimal_of(precision: int, scale: int) -> Form:
 def _string(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
+    if not is_text([value]):
+        raise TypeError("it has a lone surrogate, which UTF-8 cannot hold")
     return str.__str__(value)
+
+
+def is_text(values: Iterable[str]) -> bool:
+    """Whether texts have no lone surrogate."""
+    try:
+        "".join(values).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _binary(value: Any) -> bytes:

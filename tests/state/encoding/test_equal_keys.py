@@ -113,6 +113,20 @@ def test_a_key_without_an_encoding_is_named(bad: object) -> None:
         encode_keys([("a", 1), ("k", bad)])
 
 
+@pytest.mark.parametrize("type_", ["double", "float", "bigint", "tinyint", "decimal(10,2)"])
+def test_a_signaling_nan_is_refused_as_a_key(type_: str) -> None:
+    with pytest.raises(WrongKeyError, match="signaling NaN is no value"):
+        declared_keys([(Decimal("sNaN"),)], Fields(f"n: {type_}"), "state")
+
+
+def test_a_text_that_no_store_can_hold_is_refused_as_a_key() -> None:
+    keys = [("\ud83d\ude00", 1), ("a", 2)]
+    with pytest.raises(WrongKeyError, match="it has a lone surrogate"):
+        declared_keys(keys, Fields("word: string, n: int"), "state")
+    good = [("\U0001f600", 1), (None, 2)]
+    assert declared_keys(good, Fields("word: string, n: int"), "state") is good
+
+
 @pytest.mark.parametrize("year", [1, 9999])
 def test_a_moment_that_python_does_not_have_in_utc_is_refused_by_name(year: int) -> None:
     ends = {1: dt.datetime.min, 9999: dt.datetime.max}

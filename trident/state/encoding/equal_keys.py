@@ -31,7 +31,7 @@ from trident.fields import Fields
 from trident.state.encoding.extensions import type_name
 from trident.state.interfaces import Key
 from trident.tuples import TridentTuple
-from trident.types import NO_VALUE, TYPES, Form, plain_number, simple_type
+from trident.types import NO_VALUE, TYPES, Form, is_text, plain_number, simple_type
 
 _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)  # normalizing must not round
 _DECIMAL_NAN = Decimal("NaN")
@@ -203,7 +203,9 @@ def _are_in_one_form(keys: Sequence[Key], fields: Fields) -> bool:
             limit = _LIMITS[type_]
             if classes != {int} or min(column) < -limit or max(column) >= limit:
                 return False
-        elif not classes <= {_CLASSES.get(type_ or ""), type(None)}:
+        elif not classes <= {_CLASSES.get(type_ or ""), type(None)} or (
+            str in classes and not is_text(filter(None, column))
+        ):
             return False
     return True
 
