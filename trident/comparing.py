@@ -36,6 +36,10 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     """
     if isinstance(one, float) and isinstance(other, float):
         return _is_close_float(one, other, close, close if in_all is None else in_all)
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):  # whose == is no bool
+        return is_close(
+            *(each.tolist() if isinstance(each, np.ndarray) else each for each in (one, other)), close, in_all
+        )
     if isinstance(one, Mapping) or isinstance(other, Mapping):
         return _are_close_maps(_as_map(one), _as_map(other), close, in_all)
     if isinstance(one, _PARTS) and isinstance(other, _PARTS):
@@ -43,19 +47,27 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     return bool(one == other)
 
 
-def _as_map(value: Any) -> Mapping[Any, Any] | None:
-    """Return a map, which may be given as pairs, with one key that is NaN; None if the value is something else."""
+def _as_map(value: Any) -> Mapping[Any, list[Any]] | None:
+    """Return a map, which may be given as pairs, with all values of a key; None if the value is something else.
+
+    A dict may have several keys that are NaN, and pairs may have any key twice.
+    """
     if not isinstance(value, (Mapping, *_PARTS)):
         return None
+    made: dict[Any, list[Any]] = {}
     try:
-        pairs = value.items() if isinstance(value, Mapping) else value
-        return {math.nan if key != key else key: each for key, each in pairs}
-    except (TypeError, ValueError):
+        for key, each in value.items() if isinstance(value, Mapping) else value:
+            made.setdefault(math.nan if key != key else key, []).append(each)
+    except (ArithmeticError, TypeError, ValueError):
         return None
+    for values in made.values():
+        if len(values) > 1:
+            values.sort(key=_order)
+    return made
 
 
 def _are_close_maps(
-    one: Mapping[Any, Any] | None, other: Mapping[Any, Any] | None, close: float, in_all: float | None
+    one: Mapping[Any, list[Any]] | None, other: Mapping[Any, list[Any]] | None, close: float, in_all: float | None
 ) -> bool:
     if one is None or other is None or one.keys() != other.keys():
         return False
