@@ -70,8 +70,10 @@ class PlainShape(NamedTuple):
         return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)] if True in nulls else made
 
     def columns(self, structs: Sequence[Any]) -> list[list[Any]]:
-        """Return the columns of structs; raises `CorruptValueError` for one that lacks a field."""
+        """Return the columns of structs; raises `CorruptValueError` for one that lacks a field, or has one more."""
         try:
+            if not {len(self.values)}.issuperset(map(len, filter(None, structs))):
+                raise KeyError
             if None in structs:
                 return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
             return [list(map(itemgetter(name), structs)) for name, _ in self.values]
