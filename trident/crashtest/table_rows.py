@@ -312,7 +312,12 @@ def _text(row: Mapping[str, Any], bare: bool = False) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, dict | list | tuple):
         return json.dumps(_rounded(value), sort_keys=True, default=str)
+    if isinstance(value, str):  # one that would be taken for a null is quoted, and so is what is quoted
+        return repr(value) if value == "NULL" or value[:1] in _QUOTES else value
     return "NULL" if value is None else format(value + 0.0, ".12g") if isinstance(value, float) else str(value)
+
+
+_QUOTES = ("'", '"')
 
 
 def _rounded(value: Any) -> Any:
