@@ -11,6 +11,7 @@ of acknowledged writes moves the sentinel back, breaks its seal or removes it, a
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -35,6 +36,7 @@ from trident.storekit import by_count, by_size, refuse_read_only
 
 Found = TypeVar("Found", list[Any], OpaqueColumns)
 
+_OF_SENTINELS = re.compile(rb"\d+(:calls)?|buckets")  # a field of a hash of sentinels
 _REMEMBERED = 50_000  # keys of one read whose names are cached for the write that follows
 
 # KEYS[2 …]: the names. ARGV[3 …]: the value of each; in the scripts with TTL, ARGV[3] is the seconds, and the values follow.
@@ -271,10 +273,11 @@ class RedisBackingMap(BackingMap):
         layout, doing = self._layout, f"look for {self._what}"
         there = self._wire.ask(doing, [(b"EXISTS", name) for name in layout.other_sentinels])
         if any(there):
-            # A key in `layout="fields"` may be called as the sentinels in strings are: then its own sentinels are there.
+            # A key in `layout="fields"` may be called as the sentinels in strings are, and may have lost its own.
             own = self._wire.ask(doing, [(b"EXISTS", name) for name in layout.sentinel_keys])
-            for is_other, is_own, other in zip(there, own, layout.other_sentinels, strict=True):
-                if is_other and not is_own:
+            held = self._wire.ask(doing, [(b"HKEYS", name) for name in layout.other_sentinels])
+            for fields, is_own, other in zip(held, own, layout.other_sentinels, strict=True):
+                if fields and not is_own and all(map(_OF_SENTINELS.fullmatch, fields)):
                     given, written = ("fields", "strings") if layout.plain else ("strings", "fields")
                     raise ConfigError(
                         f"{self._what} was written with layout={written!r} (there is {other.decode()!r}); "

@@ -237,6 +237,8 @@ def test_a_key_may_be_called_as_the_sentinels_of_the_other_layout(redis_server: 
         log.record()
         assert opened(redis_server).multi_get(keys) == [total] * len(keys)
     assert sorted(state.get_tuples()) == sorted((*key, 2) for key in keys)
+    client.delete("plain/fields:\\sentinels")  # its own are lost, which is no other layout
+    assert opened(redis_server).read_sentinel() is None
 
 
 @pytest.mark.server
