@@ -20,6 +20,7 @@ from states.delta.upkeep import Expiry, Maintenance
 from trident.errors import BackendError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.columns.number_columns import NumberColumns
+from trident.state.encoding.serializers import apply_by_key
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.table import KeyColumns
 from trident.state.txid import Sentinel, Snapshot, Txid
@@ -121,7 +122,9 @@ class DeltaBackingMap(BackingMap):
             assert not self._puts, "columns come first"
             self._puts = values
             return
-        self._collect_or_commit(dict(zip(self._layout.pack_keys(keys), self._layout.pack_values(values), strict=True)))
+        raw, pack = self._layout.pack_keys(keys), self._layout.pack_values
+        packed = apply_by_key("write", keys, values, lambda value: pack([value])[0], pack)
+        self._collect_or_commit(dict(zip(raw, packed, strict=True)))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys, as `multi_put` writes them; absent keys and keys that the same commit puts stay as they are."""

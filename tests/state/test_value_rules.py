@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.crashing_stores import DictMap
+from trident.errors import CorruptValueError
 from trident.operations import Max, Min, Sum
 from trident.state import (
     EVERYTHING_WON,
@@ -32,7 +33,7 @@ from trident.state.columns.number_columns import NumberColumns, NumberForm, Span
 from trident.state.interfaces import FormerTypes
 from trident.state.maps import migrate_values
 from trident.state.table import OpaqueColumns, OpaqueTable
-from trident.state.values import UNKNOWN_ATTEMPT, Combine, stand_before
+from trident.state.values import UNKNOWN_ATTEMPT, Combine, own, stand_before
 
 TXIDS = st.integers(1, 9)
 ATTEMPTS = st.integers(0, 4) | st.just(UNKNOWN_ATTEMPT)
@@ -259,3 +260,9 @@ def test_updates_of_many_keys_are_what_each_updater_gives() -> None:
     assert (len(updates), updates[1:3].update_all([1, 2])) == (4, [12, 23])
     with pytest.raises(ValueError, match="argument 2 is longer"):
         updates.update_all([1])
+
+
+def test_a_value_that_cannot_be_copied_is_refused_and_a_view_is_bytes() -> None:
+    assert own(memoryview(b"ab")[::-1]) == b"ba"
+    with pytest.raises(CorruptValueError, match="copy a value of type list: .*of a memoryview give bytes"):
+        own([memoryview(b"ab")])

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 from uuid import UUID
 
+from trident.errors import CorruptValueError
 from trident.state.interfaces import ValueUpdater
 from trident.state.txid import Snapshot
 from trident.state.winners import Winners
@@ -174,7 +175,14 @@ def own(base: Any) -> Any:
         return base
     if type(base) is dict and _IMMUTABLE.issuperset(map(type, base.values())):
         return base.copy()
-    return deepcopy(base)
+    if type(base) is memoryview:  # as what stores keep of it
+        return bytes(base)
+    try:
+        return deepcopy(base)
+    except TypeError as error:
+        raise CorruptValueError(
+            f"copy a value of type {type(base).__name__}: {error}. A state keeps data; of a memoryview give bytes"
+        ) from error
 
 
 def values_to_store(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:

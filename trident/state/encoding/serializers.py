@@ -297,7 +297,7 @@ class StoredValues:
 
     def encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[bytes]:
         """Serialize; a value that cannot be serialized raises `CorruptValueError` with its key."""
-        return _each("write", keys, values, self._serializer.serialize, self._serialize_many)
+        return apply_by_key("write", keys, values, self._serializer.serialize, self._serialize_many)
 
     def decode(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
         """Deserialize, None stays None; a value that cannot be read raises `CorruptValueError` with its key."""
@@ -305,7 +305,7 @@ class StoredValues:
             there = [(key, data) for key, data in zip(keys, stored, strict=True) if data is not None]
             values = iter(self.decode([key for key, _ in there], [data for _, data in there]))
             return [None if data is None else next(values) for data in stored]
-        return _each("read", keys, stored, self._serializer.deserialize, self._deserialize_many)
+        return apply_by_key("read", keys, stored, self._serializer.deserialize, self._deserialize_many)
 
     def keeps_attempts(self) -> bool:
         return keeps_attempts(self._serializer)
@@ -322,7 +322,7 @@ class StoredValues:
         return OpaqueColumns.spread(len(stored), there, columns)
 
 
-def _each(
+def apply_by_key(
     what: str,
     keys: Sequence[Key],
     items: Sequence[Any],
