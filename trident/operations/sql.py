@@ -21,7 +21,16 @@ from trident.fields import Fields
 from trident.moments import IN_SPARK, MOMENTS, moment_of
 from trident.operations.expression_types import type_of
 from trident.operations.expressions import Expression, coalesce, col, concat, greatest, if_else, least, lit
-from trident.operations.sql_nodes import Rule, SqlError, SqlNode, check_words, no_such, spark_pattern, spark_replacement
+from trident.operations.sql_nodes import (
+    Rule,
+    SqlError,
+    SqlNode,
+    check_order,
+    check_words,
+    no_such,
+    spark_pattern,
+    spark_replacement,
+)
 
 
 def sql(text: str) -> Expression:
@@ -44,7 +53,9 @@ def named_sql(text: str) -> tuple[str | None, Expression]:
         import sqlglot
         from sqlglot.errors import SqlglotError
     try:
-        check_words(text, sqlglot.tokenize(text, read="spark"), SQL_FUNCTIONS)
+        tokens = sqlglot.tokenize(text, read="spark")
+        check_words(text, tokens, SQL_FUNCTIONS)
+        check_order(tokens)
         node = SqlNode(sqlglot.parse_one(text, read="spark"), RULES)
         if node.kind != "Alias":
             return None, node.expression()

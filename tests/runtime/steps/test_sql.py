@@ -164,6 +164,27 @@ def test_bad_arguments_are_named(call: Any, told: str) -> None:
         call()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "p = p is null", "p <> a in (1)", "p = p is true", "p = x between 1 and 2", "p <=> p = p", "p = p <=> p",
+        "p = a < b", "p between p and p = p", "p = s like 'a'", "not p = p is null", "p is not distinct from p = p",
+        "case when p then p end = p is null", "if(p, p = a > b, p)", "p and p = p is null or p", "p is null in (true)",
+    ],
+)  # fmt: skip
+def test_comparisons_that_spark_reads_in_another_order_are_refused(text: str) -> None:
+    with pytest.raises(TopologyError, match="in another order: put parentheses there"):
+        sql(text)
+
+
+def test_comparisons_that_have_one_order_are_read() -> None:
+    for text in (
+        "a < b = p", "p = p = p", "a = b or s like 'a' or a < b", "x between 1 and 2 and p = p", "p <=> p", "p = (p is null)",
+        "p = p and p is null", "not a in (1) and a = b", "case when p then p = p end is null",
+    ):  # fmt: skip
+        assert type_of(sql(text), FIELDS, "s") == "boolean"
+
+
 def test_streams_take_texts(engine: str) -> None:
     rows = [("oslo", 2, NOON), ("rome", 9, NOON), ("oslo", 5, NOON.replace(day=2)), ("oslo", 1, NOON)]
     topology = TridentTopology("t")
