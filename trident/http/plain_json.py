@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from trident.types import plain_number
+
 if TYPE_CHECKING:
     from starlette.responses import Response
 
@@ -26,8 +28,8 @@ def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None
     return Response(to_json(value), status, headers, "application/json")
 
 
-def plain(value: Any, not_finite: Callable[[float], Any] = lambda number: number) -> Any:
-    """Return a value as JSON has it: numbers, texts, lists and mappings; all else as text."""
+def plain(value: Any, not_finite: Callable[[float], Any] = str) -> Any:
+    """Return a value as JSON has it: finite numbers, texts, lists and mappings; all else as text."""
     if isinstance(value, Mapping):
         return {str(key): plain(each, not_finite) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -36,4 +38,7 @@ def plain(value: Any, not_finite: Callable[[float], Any] = lambda number: number
         return value.decode(errors="backslashreplace")
     if isinstance(value, float):
         return value if math.isfinite(value) else not_finite(value)
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    number = plain_number(value)  # NumPy's, of code that gave it to a state in memory
+    return str(value) if number is None else plain(number, not_finite)
