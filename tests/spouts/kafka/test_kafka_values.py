@@ -7,6 +7,7 @@ import decimal
 import io
 import json
 import time
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -135,6 +136,28 @@ def test_avro_becomes_the_fields_of_its_schema() -> None:
     assert found[1][2] is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "logical", "given", "type_", "read"),
+    [
+        ("string", "uuid", uuid.UUID(int=5), "string", "00000000-0000-0000-0000-000000000005"),
+        ("int", "time-millis", datetime.time(0, 0, 1), "int", 1000),
+        ("long", "time-micros", datetime.time(0, 0, 1), "bigint", 1_000_000),
+        ("int", "date", datetime.date(2024, 1, 2), "date", datetime.date(2024, 1, 2)),
+        ("long", "date", 5, "bigint", 5),
+        ("string", "date", "x", "string", "x"),
+    ],
+)
+def test_a_logical_type_of_avro_is_what_spark_reads(kind: str, logical: str, given: Any, type_: str, read: Any) -> None:
+    one = {"type": kind, "logicalType": logical}
+    fields = [{"name": "x", "type": ["null", one]}, {"name": "many", "type": {"type": "array", "items": one}}]
+    schema = {"type": "record", "name": "X", "fields": fields}
+    avro = AvroRecords(Avro(schema))
+    assert list(map(str, avro.fields.types)) == [type_, f"array<{type_}>"]
+    assert columns(avro, encoded({"x": given, "many": [given]}, schema)) == [[read], [[read]]]
+    registered = AvroRecords(Avro(schema, lambda number: json.dumps(schema)))
+    assert columns(registered, b"\0\0\0\0\1" + encoded({"x": None, "many": [given]}, schema)) == [[None], [[read]]]
+
+
 def test_avro_of_a_registry_is_read_with_the_schema_that_it_was_written_with() -> None:
     asked = []
     narrow = {"type": "record", "name": "X", "fields": [{"name": "x", "type": "int"}]}
@@ -180,6 +203,13 @@ def test_a_value_with_another_schema_is_no_avro() -> None:
         ('"string"', "must be a record|not the JSON"),
         ("{", "not the JSON of a schema"),
         ({"type": "record", "fields": [{"name": "x", "type": ["int", "string"]}]}, "no Spark type"),
+        (
+            {
+                "type": "record",
+                "fields": [{"name": "x", "type": {"type": "bytes", "logicalType": "decimal", "precision": 39}}],
+            },
+            "a decimal of 39 digits has no Spark type",
+        ),
     ],
 )
 def test_a_schema_that_makes_no_fields_is_refused(schema: Any, why: str) -> None:
