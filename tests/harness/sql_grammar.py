@@ -143,6 +143,7 @@ RULES: list[tuple[str, str]] = [
     ("int", "tinyint({int})"), ("bool", "boolean({int})"), ("float", "float({double})"), ("date", "date({time})"),
     *[("num", f"cast({{number}} as {type_})") for type_ in ("int", "bigint", "double", "tinyint", "float", "decimal(20,0)")],
     ("dec", "cast({finite} as decimal(20,3))"), ("dec", "cast(if(abs(y) < 1e9, y, 0) as decimal(20,6))"), ("dec",
+    "cast(float(if(abs(y) < 1e9, y, 0)) as decimal(30,20))"), ("dec",
     "cast({big} as decimal(20,0))"), ("dec", "cast(m as decimal(5,2))"),
     ("double", "cast({dec} as double)"), ("double", "cast(k as double)"), ("double", "a::double"), ("int",
     "cast({bool} as int)"),

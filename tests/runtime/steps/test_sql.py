@@ -50,6 +50,8 @@ NOON = dt.datetime(2026, 3, 1, 12, 30, 59, 5, dt.UTC)
         ("cast(5 as decimal(34,24)) % cast(3 as decimal(34,24))", Decimal(2)),
         ("cast(timestamp '2026-03-01 12:30:59.5' as string)", "2026-03-01 12:30:59.5"),
         ("cast(1e10 as string)", "1.0E10"),
+        ("cast(float('0.1') as decimal(20,10))", Decimal("0.1000000015")),
+        ("cast(0.1D as decimal(20,10))", Decimal("0.1000000000")),
         ("replace('abc', '', 'q')", "abc"),
         ("replace('abc', 'b')", "ac"),
         ("regexp_replace('ab', '(a)(b)', '$2\\\\$$1')", "b$a"),
@@ -113,6 +115,7 @@ def test_a_text_means_what_spark_means(text: str, value: Any) -> None:
         ("round(x, 400)", "round takes -18 to 38 digits, got 400"),
         ("`soundex`(s)", "there is no function soundex here"),
         ("a; b", "there is no expression for a; b"),
+        ("x > -1e400", "1e400 is beyond the range of a double"),
     ],
 )
 def test_what_cannot_be_computed_is_named(text: str, told: str) -> None:
@@ -175,6 +178,14 @@ def test_bad_arguments_are_named(call: Any, told: str) -> None:
 def test_comparisons_that_spark_reads_in_another_order_are_refused(text: str) -> None:
     with pytest.raises(TopologyError, match="in another order: put parentheses there"):
         sql(text)
+
+
+@pytest.mark.parametrize("text", ["cast('1_0' as decimal(2,0))", "cast('abc' as decimal(10,1))"])
+def test_a_literal_that_is_no_decimal_to_spark_fails_its_tuple(text: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"a": [1]})
+    assert type_of(sql(text), FIELDS, "s").startswith("decimal(")
+    with pytest.raises(pa.ArrowInvalid):
+        evaluate(sql(text), batch)
 
 
 def test_comparisons_that_have_one_order_are_read() -> None:

@@ -180,7 +180,8 @@ def _within(value: Any, function: Callable[[Any], Any], whole: int, scale: int) 
 
 
 def decimals_of_floats(value: Any, type_: pa.DataType) -> Any:
-    """Round floats, as their shortest text has them, to decimals."""
+    """Round floats to decimals, as their shortest text as doubles has them."""
+    value = pc.cast(value, pa.float64())
     try:
         wide = pc.cast(pc.cast(value, pa.string()), _MANY)
     except pa.ArrowInvalid:  # 1e-50, or too large
