@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -277,6 +278,19 @@ def test_means_of_decimals_are_exact_however_a_stream_is_cut() -> None:
     left = made.combine(made.combine(values[0], values[1]), values[2])
     assert left == made.combine(values[0], made.combine(values[1], values[2]))
     assert left["mean"] == Decimal("0.016667")
+
+
+@pytest.mark.parametrize("odd", [[math.inf], [-math.inf, 1.0], [math.nan], [1e308, -1.7e308]])
+def test_a_deviation_of_what_has_none_is_nan_however_a_stream_is_cut(odd: list[float]) -> None:
+    deviation = StdDev("d")
+    values = [0.0, 5.5, *odd, 2.0, 1.0]
+    parts = [deviation.init(TridentTuple(Fields("d"), (value,))) for value in values]
+    for cut in range(1, len(parts)):
+        left, right = (reduce(deviation.combine, some) for some in (parts[:cut], parts[cut:]))
+        found = deviation.combine(left, right)
+        assert math.isnan(found[0])
+        assert found[1] == len(values)
+        assert math.isnan(deviation.combine(found, parts[0])[0])
 
 
 def test_a_sketch_counts_many_values_in_bounded_bytes() -> None:

@@ -166,8 +166,11 @@ class StdDev(WideAggregator):
         if not other or not count:
             return val1 if count else val2
         together, apart = count + other, at - mean
+        mean += apart * other / together
         squares += more + apart * apart * count * other / together
-        return (math.sqrt(squares / (together - 1)), together, mean + apart * other / together, squares)
+        if not math.isfinite(mean + squares):  # else infinite or NaN by how the values were cut into batches
+            return (math.nan, together, math.nan, math.nan)
+        return (math.sqrt(squares / (together - 1)), together, mean, squares)
 
     def zero(self) -> Values:
         return (None, 0, 0.0, 0.0)
