@@ -314,6 +314,12 @@ def test_a_sketch_counts_many_values_in_bounded_bytes() -> None:
     [
         ([Decimal("1" * 38), Decimal("1" * 37 + "2")], 2),  # Python rounds to 28 digits where it is not told otherwise
         ([Decimal("1.50"), Decimal("1.5")], 1),
+        (["", "a"], 2),
+        (["", ""], 1),
+        (["", "nan"], 2),
+        ([b"", b"a"], 2),
+        (["a", "a\0"], 2),
+        ([0, 1], 2),
         ([datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))], 1),
         ([datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=ZoneInfo("UTC"))], 1),
     ],

@@ -361,6 +361,8 @@ def _sketch_form(value: Any) -> str | int | float:
         return repr(value.astimezone(UTC))  # not as the zone that a release of Arrow gives it calls itself
     if isinstance(value, bool | bytes) or not isinstance(value, str | int | float):
         return repr(value)
+    if value == "":  # which a sketch passes over; no text has the bytes of a NaN
+        return math.nan
     return math.nan if value != value else _canonical(value)
 
 
