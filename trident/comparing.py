@@ -36,10 +36,10 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     """
     if isinstance(one, float) and isinstance(other, float):
         return _is_close_float(one, other, close, close if in_all is None else in_all)
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):  # whose == is no bool
-        return is_close(
-            *(each.tolist() if isinstance(each, np.ndarray) else each for each in (one, other)), close, in_all
-        )
+    if isinstance(one, np.ndarray):  # whose == is no bool
+        return is_close(one.tolist(), other, close, in_all)
+    if isinstance(other, np.ndarray):
+        return is_close(one, other.tolist(), close, in_all)
     if isinstance(one, Mapping) or isinstance(other, Mapping):
         return _are_close_maps(_as_map(one), _as_map(other), close, in_all)
     if isinstance(one, _PARTS) and isinstance(other, _PARTS):
