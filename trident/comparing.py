@@ -6,8 +6,8 @@ A sum of doubles depends on the order in which they were added, so what two runs
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -47,27 +47,30 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     return bool(one == other)
 
 
-def _as_map(value: Any) -> Mapping[Any, list[Any]] | None:
-    """Return a map, which may be given as pairs, with all values of a key; None if the value is something else.
-
-    A dict may have several keys that are NaN, and pairs may have any key twice.
-    """
+def _as_map(value: Any) -> Mapping[Any, Any] | None:
+    """Return a map, which may be given as pairs, with one key that is NaN; None if the value is something else."""
     if not isinstance(value, (Mapping, *_PARTS)):
         return None
-    made: dict[Any, list[Any]] = {}
     try:
-        for key, each in value.items() if isinstance(value, Mapping) else value:
-            made.setdefault(math.nan if key != key else key, []).append(each)
+        pairs = value.items() if isinstance(value, Mapping) else value
+        made = {math.nan if key != key else key: each for key, each in pairs}
+        return made if len(made) == len(pairs) else _numbered(pairs)
     except (ArithmeticError, TypeError, ValueError):
         return None
-    for values in made.values():
-        if len(values) > 1:
-            values.sort(key=_order)
+
+
+def _numbered(pairs: Iterable[tuple[Any, Any]]) -> Mapping[Any, Any]:
+    """Return pairs of which some have the same key, as several that are NaN in a dict, each with a number beside its key."""
+    made, counts = dict[Any, Any](), Counter[Any]()
+    for key, each in sorted(pairs, key=lambda pair: _order(pair[1])):
+        known = math.nan if key != key else key
+        made[known, counts[known]] = each
+        counts[known] += 1
     return made
 
 
 def _are_close_maps(
-    one: Mapping[Any, list[Any]] | None, other: Mapping[Any, list[Any]] | None, close: float, in_all: float | None
+    one: Mapping[Any, Any] | None, other: Mapping[Any, Any] | None, close: float, in_all: float | None
 ) -> bool:
     if one is None or other is None or one.keys() != other.keys():
         return False
