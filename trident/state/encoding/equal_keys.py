@@ -203,9 +203,9 @@ def _are_in_one_form(keys: Sequence[Key], fields: Fields) -> bool:
             limit = _LIMITS[type_]
             if classes != {int} or min(column) < -limit or max(column) >= limit:
                 return False
-        elif not classes <= {_CLASSES.get(type_ or ""), type(None)} or (
-            str in classes and not is_text(filter(None, column))
-        ):
+        elif not classes <= {_CLASSES.get(type_ or ""), type(None)}:
+            return False
+        elif str in classes and not is_text(column if len(classes) == 1 else filter(None, column)):
             return False
     return True
 
