@@ -11,7 +11,6 @@ from decimal import Decimal
 from io import StringIO
 from pathlib import Path
 
-import numpy as np
 import pytest
 import typer
 from rich.console import Console
@@ -261,8 +260,8 @@ def test_the_log_says_how_many_partitions_there_are(tmp_path: Path) -> None:
 def test_a_value_of_any_kind_is_shown_as_json() -> None:
     value = {"a": (1, Decimal("1.5")), 2: [b"x\xff", None, date(2026, 1, 1)]}
     assert plain(value) == {"a": [1, "1.5"], "2": ["x\\xff", None, "2026-01-01"]}
-    odd = [float("nan"), {"a": float("-inf")}, np.int64(5), np.float32("nan"), np.bool_(True)]
-    assert json.dumps(plain(odd), allow_nan=False) == '["nan", {"a": "-inf"}, 5, "nan", true]'
+    odd = [float("nan"), {"a": float("-inf")}]
+    assert json.dumps(plain(odd), allow_nan=False) == '["nan", {"a": "-inf"}]'
 
 
 def _topology(memory: bool = False) -> TridentTopology:

@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trident.types import plain_number
-
 if TYPE_CHECKING:
     from starlette.responses import Response
 
@@ -38,7 +36,4 @@ def plain(value: Any, not_finite: Callable[[float], Any] = str) -> Any:
         return value.decode(errors="backslashreplace")
     if isinstance(value, float):
         return value if math.isfinite(value) else not_finite(value)
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    number = plain_number(value)  # NumPy's, of code that gave it to a state in memory
-    return str(value) if number is None else plain(number, not_finite)
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
