@@ -171,7 +171,7 @@ def _string(value: Any) -> str:
 
 
 def is_text(values: Iterable[str]) -> bool:
-    """Whether texts have no lone surrogate."""
+    """Whether texts have no lone surrogate, which UTF-8 cannot hold."""
     try:
         "".join(values).encode()
     except UnicodeEncodeError:

@@ -205,7 +205,8 @@ def _are_in_one_form(keys: Sequence[Key], fields: Fields) -> bool:
                 return False
         elif not classes <= {_CLASSES.get(type_ or ""), type(None)}:
             return False
-        elif str in classes and not is_text(column if len(classes) == 1 else filter(None, column)):
+        texts = () if str not in classes else column if len(classes) == 1 else filter(None, column)
+        if not is_text(texts):
             return False
     return True
 
