@@ -277,8 +277,8 @@ def _driver(overview: TopologyOverview) -> str:
     beat = overview.heartbeat
     if overview.driver in ("active", "inactive") and beat is not None:
         return f"{overview.driver} for {duration(beat.uptime_secs)}"
-    if overview.driver == "silent" and beat is not None:
-        return f"silent for {duration(time.time() - beat.time_secs)}"
+    if overview.driver == "silent" and overview.heard_s is not None:
+        return f"silent for {duration(overview.heard_s)}"
     return overview.driver
 
 

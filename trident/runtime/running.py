@@ -14,6 +14,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from trident.channel import waitable
 from trident.config import Config
 from trident.coordination.log_interface import MemoryLog
 from trident.errors import TridentError
@@ -102,7 +103,7 @@ class RunningTopology(Drive):
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the topology ends, at most `timeout` seconds; returns whether it ended, raises what ended it."""
-        ended = self._ended.wait(timeout)
+        ended = self._ended.wait(waitable(timeout))
         if ended:
             self._raise_error()
         return ended
