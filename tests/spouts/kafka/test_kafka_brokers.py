@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -17,6 +17,7 @@ from states.memory import MemoryMapState
 from tests.harness.kafka_servers import KafkaCluster, KafkaNode
 from tests.harness.kafka_topics import Record, Topics
 from tests.spouts.kafka.kafka_batches import Batches, batches, spans
+from tests.spouts.reading import Row
 from trident import TridentTopology
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 from trident.operations import Count
@@ -42,7 +43,7 @@ def killed(cluster: KafkaCluster, topic: str, partition: int) -> KafkaNode:
     return node
 
 
-def read_when_led(made: Batches, definition: Definition) -> list[TridentTuple]:
+def read_when_led(made: Batches, definition: Any) -> list[Row]:
     """Read a batch whose partition may be without a leader for a while: the broker runs before it is elected."""
     deadline = time.monotonic() + 60
     while True:
