@@ -126,14 +126,17 @@ def rehearse_command(
     Both start from what the stores have now, as if these batches came again. Nothing is written anywhere. For a
     topology on a cluster, `trident upgrade --rehearse` takes the former code from there.
 
-    Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, 130 ended by Ctrl-C.
+    Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, or the new code would be refused, 130
+    ended by Ctrl-C.
     """
     from trident.reading import rehearse_upgrade
 
     former, new, config = of.load_both(to)
+    compared = _compare_topologies(former, new)
     if not as_json:
-        _print_changes(_compare_topologies(former, new), new.name)
-    return print_rehearsed(rehearse_upgrade(former, new, last, config), as_json)
+        _print_changes(compared, new.name)
+    found = print_rehearsed(rehearse_upgrade(former, new, last, config), as_json)
+    return WRONG if compared.refused else found
 
 
 @command(app, "diff", "`trident diff trident-log/words words_new.py:topology`")
@@ -162,7 +165,10 @@ def diff_command(
         former, declared = load_both(old, new, name)
         compared = _compare_topologies(former, declared)
     if as_json:
-        shown = {"taken": compared.taken, "refused": [one._asdict() for one in compared.refused]}
+        refused = [
+            {"text": text, "remedy": remedy.replace("{name}", declared.name)} for text, remedy in compared.refused
+        ]
+        shown = {"taken": compared.taken, "refused": refused}
         print_json({**shown, "added": compared.added, "dropped": compared.dropped})
     else:
         _print_changes(compared, declared.name)

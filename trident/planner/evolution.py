@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from trident.fields import struct_fields, struct_type, widens
 from trident.graph import Evolution
+from trident.state.kinds import StateType
 from trident.state.winners import BESIDE_MEANING, CALLED, FORMER, KEPT, STORED_UNDER
 
 MEMBERS = "members"
@@ -82,6 +83,10 @@ class Evolving:
             self._refuse("by", _aggregate_text(known), _aggregate_text(own), _BESIDE)
         if migrates and (self.refused or self._widens):
             self.taken, self.refused, self._migrates = [f"{self._what}: values are migrated by its function"], [], True
+        if not self.refused and own["kind"] != StateType.OPAQUE.value and (self._migrates or self._changes_values()):
+            remedy = f"a {own['kind']} state does not say which declaration wrote a value. Declare it as it was; or {_BESIDE}"
+            self._refuse("value", type_of(known), type_of(own), remedy)
+            self.taken = []
 
     def facts_to_record(self, attempt: int, first: int) -> dict[str, Any]:
         """Return what the log is to know of the state: former types up to `attempt`, new aggregates from batch `first` on."""
