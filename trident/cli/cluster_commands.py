@@ -97,15 +97,13 @@ def upgrade_command(
 
     Exit codes: as for `trident submit`; with --rehearse as for `trident rehearse`.
     """
-    from trident.cli.submitting import Code, rehearse, upgrade
+    from trident.cli.submitting import Code, rehearse_package, upgrade
     from trident.cli.target import conf_of
 
     code = Code(target, include or [], requirements, conf_of(conf or []))
     with of.client() as client:
         if rehearsed is not None:
-            from trident.cli.state_commands import print_rehearsed
-
-            return print_rehearsed(rehearse(client, topology, code, conf is None, rehearsed), as_json)
+            return rehearse_package(client, topology, code, conf is None, rehearsed, as_json)
         upgrade(client, topology, code, conf is None, timeout if wait else None, as_json)
     return None
 
