@@ -152,8 +152,15 @@ class TopologyChangedError(TopologyError):
         )
         return (
             f"topology {self.topology!r} is not what its log was written with, so what is stored would be misread. "
-            f"Nothing was written; with its former declaration the topology goes on.\n{changes}"
+            f"Nothing was written; with its former declaration the topology goes on.\n{changes}{self._warning}"
         )
+
+    @property
+    def _warning(self) -> str:
+        takes_all = len(self.differences) > 1 and any(
+            "allow_changed_topology" in remedy for _, remedy in self.differences
+        )
+        return "\nallow_changed_topology takes all of these as they are: settle the others first" if takes_all else ""
 
 
 class ConfigError(TridentError, ValueError):

@@ -44,6 +44,15 @@ def test_the_version_is_printed(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"trident {__version__} (PySpark ")
 
 
+@pytest.mark.parametrize("words", [["--version"], ["run", "--help"], ["doctor"]])
+def test_output_that_finds_no_room_is_an_error_in_a_line(words: list[str], tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "trident.cli", *words]
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "error: No space left on device: what the command writes is not complete. Make room\n"
+
+
 def test_the_help_names_every_command() -> None:
     assert all(re.search(rf"^│ {name} ", help_of(), re.MULTILINE) for name in COMMANDS)
 

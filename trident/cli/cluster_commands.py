@@ -97,15 +97,13 @@ def upgrade_command(
 
     Exit codes: as for `trident submit`; with --rehearse as for `trident rehearse`.
     """
-    from trident.cli.submitting import Code, rehearse, upgrade
+    from trident.cli.submitting import Code, rehearse_package, upgrade
     from trident.cli.target import conf_of
 
     code = Code(target, include or [], requirements, conf_of(conf or []))
     with of.client() as client:
         if rehearsed is not None:
-            from trident.cli.state_commands import print_rehearsed
-
-            return print_rehearsed(rehearse(client, topology, code, conf is None, rehearsed), as_json)
+            return rehearse_package(client, topology, code, conf is None, rehearsed, as_json)
         upgrade(client, topology, code, conf is None, timeout if wait else None, as_json)
     return None
 
@@ -277,8 +275,8 @@ def _driver(overview: TopologyOverview) -> str:
     beat = overview.heartbeat
     if overview.driver in ("active", "inactive") and beat is not None:
         return f"{overview.driver} for {duration(beat.uptime_secs)}"
-    if overview.driver == "silent" and beat is not None:
-        return f"silent for {duration(time.time() - beat.time_secs)}"
+    if overview.driver == "silent" and overview.heard_s is not None:
+        return f"silent for {duration(overview.heard_s)}"
     return overview.driver
 
 

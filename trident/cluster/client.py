@@ -132,7 +132,7 @@ class ClusterClient(Closes):
         """End a topology: what has begun may take `wait_s`. Returns it as it was last seen: it may be forgotten at once."""
         before = self.show(topology)
         with suppress(NoSuchTopology):  # forgotten already: an earlier try, whose answer was lost, has ended it
-            self._ask("POST", f"{self._path(before.storm_id)}/kill/{wait_s:g}")
+            self._ask("POST", f"{self._path(before.storm_id)}/kill/{wait_s}")
             return self.show(before.storm_id)
         return replace(before, base=replace(before.base, status=WantedStatus("killed", time.time(), wait_s)))
 
@@ -148,7 +148,7 @@ class ClusterClient(Closes):
         if executors:
             options["executors"] = dict(executors)
         # A rebalance may be a new driver, so one whose answer was lost is not sent again.
-        path = f"{self._path(topology)}/rebalance/{wait_s:g}"
+        path = f"{self._path(topology)}/rebalance/{wait_s}"
         self._ask("POST", path, again=False, json={"rebalanceOptions": options})
 
     def topologies(self) -> list[TopologyOverview]:

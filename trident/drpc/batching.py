@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from trident.channel import waitable
 from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.drpc.requests import RequestSteps
@@ -238,7 +239,7 @@ class DRPCFunction:
         """
         answer = self.submit(args)
         try:
-            return answer.result(timeout)
+            return answer.result(waitable(timeout))
         except TimeoutError:
             self.forget(answer)
             raise DRPCExecutionException(self.name, f"no answer within {timeout} s", reason="timeout") from None

@@ -206,7 +206,7 @@ class HttpTopologyPages(Closes):
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         wait_s = parameters.get("wait_s")
-        path = f"/{action}" if wait_s is None else f"/{action}/{wait_s:g}"
+        path = f"/{action}" if wait_s is None else f"/{action}/{wait_s}"
         names = {"workers": "numWorkers", "executors": "executors"}
         options = {names[name]: value for name, value in parameters.items() if name in names}
         return self._ask("POST", path, json={"rebalanceOptions": options}, timeout=_ACTION_S + 2 * (wait_s or 0.0))

@@ -116,10 +116,10 @@ def test_a_topology_is_steered(client: ClusterClient) -> None:
     client.deactivate("mine")
     assert client.show("mine").base.status.kind == "inactive"
     client.activate("mine")
-    client.rebalance("mine", 5, 2, {"count": 4})
+    client.rebalance("mine", 12345.678, 2, {"count": 4})
     base = client.show("mine").base
     assert (base.status.kind, base.num_workers, base.component_executors) == ("active", 2, {"count": 4})
-    assert base.status.wait_secs == 5.0
+    assert base.status.wait_secs == 12345.678
     done = client.upgrade("mine", packed("2", **bolts))
     assert (done["generation"], done["changed"]) == (2, True)
     assert client.upgrade("mine", packed("2", **bolts))["changed"] is False

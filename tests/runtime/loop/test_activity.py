@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -309,3 +311,32 @@ def test_an_inactive_topology_is_idle(topology: TridentTopology) -> None:
         before = time.process_time()
         assert not running.await_termination(0.5)
         assert time.process_time() - before < 0.1
+
+
+# ---- a forked process ------------------------------------------------------------------------------------------------
+
+
+def leave(running: RunningTopology) -> int:
+    """Leave the block of a topology, in a process that was forked within it; say what that gave."""
+    try:
+        with running:
+            pass
+    except TridentError as error:
+        return 3 if "goes on there; it cannot be used here" in str(error) else 4
+    return 5
+
+
+def test_a_forked_process_leaves_the_topology_to_its_parent(tmp_path: Path) -> None:
+    feeder, state = FeederBatchSpout("x: string"), MemoryMapState()
+    topology = TridentTopology("forked")
+    counts = topology.new_stream("s", feeder).group_by("x").persistent_aggregate(state, Count(), "n")
+    with start(topology, "in_process", log_dir=str(tmp_path / "log")) as running:
+        feeder.feed([["a"]])
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # ends it if it waits for threads that it does not have
+            os._exit(leave(running))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        feeder.feed([["a"]])
+        assert running.state(counts).multi_get(["a"]) == [2]

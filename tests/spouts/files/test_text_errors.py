@@ -21,7 +21,7 @@ from tests.spouts.reading import definitions, rows_of
 from trident import TridentTopology
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.operations import Count
-from trident.spout import TransactionAttempt
+from trident.spout import Definition, TransactionAttempt
 
 
 @pytest.mark.parametrize(
@@ -404,3 +404,61 @@ def test_files_that_the_topology_writes_itself_are_refused(
     with pytest.raises(SpoutError, match=f"has {tmp_path / refused} in it, where the topology itself writes"):
         run()
     return run(pattern="*.txt")
+
+
+# ---- files in another place ----------------------------------------------------------------------------------------------
+
+
+def place_changes(before: Path, after: Path, follow: bool = True) -> Definition | None:
+    """Read all of one place, then go on with another one."""
+    coordinator, last = TextFileSpout(before, follow=follow).get_coordinator({}), None
+    while (made := coordinator.initialize_transaction(1, last)) is not None:
+        last = made
+    assert last is not None
+    if not after.exists():
+        before.rename(after)
+    return TextFileSpout(after, follow=follow).get_coordinator({}).initialize_transaction(2, last)
+
+
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize("place", ["a moved folder", "moved"])
+def test_files_that_were_read_in_another_place_are_not_counted_again(tmp_path: Path, place: str, follow: bool) -> None:
+    write(tmp_path / "books" / "one.txt", b"a\nb\n")
+    write(tmp_path / "books" / "two.txt", b"c\n")
+    with pytest.raises(ReplayMismatchError, match=f"{place}/.* is the file that was read as .*books/.*counted again"):
+        place_changes(tmp_path / "books", tmp_path / place, follow)
+
+
+def test_files_behind_a_link_are_those_that_were_read_without_it(tmp_path: Path) -> None:
+    write(tmp_path / "v1" / "one.txt", b"a\nb\n")
+    (tmp_path / "books").symlink_to(tmp_path / "v1")
+    with pytest.raises(ReplayMismatchError, match=r"v1/one.txt is the file that was read as .*books/one.txt"):
+        place_changes(tmp_path / "books", tmp_path / "v1")
+
+
+def test_the_advice_about_moved_files_leads_on(tmp_path: Path) -> None:
+    write(tmp_path / "books" / "one.txt", b"a\n")
+    coordinator = TextFileSpout(tmp_path / "books").get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    (tmp_path / "books").rename(tmp_path / "moved")
+    (tmp_path / "books").symlink_to(tmp_path / "moved")
+    write(tmp_path / "moved" / "two.txt", b"b\n")
+    spout = TextFileSpout(tmp_path / "books")
+    coordinator = spout.get_coordinator({})
+    made = coordinator.initialize_transaction(2, first)
+    assert made is not None
+    assert rows_of(spout, coordinator, made) == [("b",)]
+
+
+def test_other_files_in_another_place_are_new(tmp_path: Path) -> None:
+    write(tmp_path / "monday" / "one.txt", b"a\nb\n")
+    write(tmp_path / "tuesday" / "one.txt", b"c\nd\n")
+    assert place_changes(tmp_path / "monday", tmp_path / "tuesday") is not None
+
+
+def test_files_that_would_be_left_out_in_another_place_are_said(tmp_path: Path) -> None:
+    write(tmp_path / "tuesday" / "one.txt", b"a\nb\n")
+    write(tmp_path / "monday" / "one.txt", b"c\nd\n")
+    with pytest.raises(ReplayMismatchError, match=r"monday/one.txt is before it by its path, and would be left out"):
+        place_changes(tmp_path / "tuesday", tmp_path / "monday", follow=False)
+    assert place_changes(tmp_path / "tuesday", tmp_path / "monday") is not None

@@ -68,6 +68,7 @@ class Sources:
         self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
         self._guessing = [] if self._sync else self._offering["traits"]
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
+        self._begun_before = frozenset(opened.log.state.definitions)  # by a driver that may not have known each spout
         # By spout, the largest hint of its stage, 0 if there is none; a state's hint is the number of its partitions.
         hints, stages = opened.plan.hints.items(), opened.plan.fragments
         self._hints = {
@@ -103,6 +104,9 @@ class Sources:
         asked: dict[str, Definition | None] = {
             name: logged[name]
             if name in logged
+            else None
+            if self._is_repeated[name]
+            and txid in self._begun_before  # keys that it has written take no more of the batch
             else self._ask(txid, name, one.initialize_transaction, txid, self._earlier(name, txid, in_flight))
             for name, one in self._coordinators.items()
         }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import cloudpickle
 
+from trident.channel import waitable
 from trident.errors import ConfigError, EnvironmentProblem, TopologyError, describe
 from trident.observe.events import ReportedError
 from trident.spark.environment import is_spark_on, master_of
@@ -72,7 +73,7 @@ class RunningStormTopology(StormHandle):
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until it ends, at most `timeout` seconds; returns whether it ended, raises what ended it."""
-        ended = self._ended.wait(timeout)
+        ended = self._ended.wait(waitable(timeout))
         if ended and self._error is not None:
             raise self._error
         return ended
