@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from spouts.messages.deliveries import RetryPolicy
 from spouts.messages.spout import MessageSpout
@@ -17,6 +17,7 @@ from spouts.redis.id_ranges import RangeCoordinator, RangeEmitter
 from spouts.redis.stream_server import (
     EntryTables,
     RedisServerOptions,
+    RedisServerSettings,
     ServerAway,
     StreamCalls,
     StreamServer,
@@ -67,8 +68,7 @@ class TransactionalRedisStreamSpout:
     with_stream
         Whether to emit `stream: string` after `id`; default: if there are several.
     **server
-        `user`, `password`, `database`, `tls`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`,
-        `connect_timeout_s` (5), `timeout_s` (10), `retries` (3), as for `RedisState`.
+        `RedisServerSettings`, as for `RedisState`.
     """
 
     spout_type = SpoutType.TRANSACTIONAL
@@ -83,7 +83,7 @@ class TransactionalRedisStreamSpout:
         max_entries: int = 10_000,
         lost_entries: Literal["refuse", "skip"] = "refuse",
         with_stream: bool | None = None,
-        **server: Any,
+        **server: Unpack[RedisServerSettings],
     ) -> None:
         self._options = RedisServerOptions(url, **server)
         self._streams = _check_streams(streams, first)
@@ -152,8 +152,7 @@ class RedisStreamRichSpout(MessageSpout):
     with_stream
         Whether to emit `stream: string` after `id`; default: if there are several.
     **server
-        `user`, `password`, `database`, `tls`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`,
-        `connect_timeout_s` (5), `timeout_s` (10), as for `RedisState`.
+        `RedisServerSettings`, as for `RedisState`.
     """
 
     def __init__(
@@ -171,7 +170,7 @@ class RedisStreamRichSpout(MessageSpout):
         longest_pause_s: float = 60.0,
         dead_letters: str | None = None,
         with_stream: bool | None = None,
-        **server: Any,
+        **server: Unpack[RedisServerSettings],
     ) -> None:
         keys = _check_streams(streams, first)
         self._options = RedisServerOptions(url, **server)
@@ -181,8 +180,6 @@ class RedisStreamRichSpout(MessageSpout):
         self._reading = GroupReading(keys, group, first, claim_idle_s, dead_letters)
         if not group:
             raise ConfigError(f"group={group!r}: give the name of a group")
-        if not claim_idle_s > 0:
-            raise ConfigError(f"claim_idle_s={claim_idle_s!r}: give a number of seconds above 0")
         if dead_letters in keys:
             raise ConfigError(f"dead_letters={dead_letters!r} is a stream that is read: dead letters would come again")
 
@@ -223,7 +220,13 @@ class RedisStreamBolt(BaseBasicBolt):
     """
 
     def __init__(
-        self, url: str, stream: str, fields: FieldsLike, *, max_entries: int | None = None, **server: Any
+        self,
+        url: str,
+        stream: str,
+        fields: FieldsLike,
+        *,
+        max_entries: int | None = None,
+        **server: Unpack[RedisServerSettings],
     ) -> None:
         self._options = RedisServerOptions(url, **server)
         self._stream, self._names, self._max_entries = stream, Fields(fields).names, max_entries

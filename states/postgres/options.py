@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from trident.errors import ConfigError
 from trident.redaction import redacted
@@ -41,7 +41,7 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
     url: str = field(kw_only=False)
     schema: str | None = None
     table: str | None = None
-    layout: str = "auto"
+    layout: Literal["auto", "columns", "binary"] = "auto"
     timeout_s: float = seconds(30.0)
     max_keys_per_call: int = whole(10_000, 1)
     max_bytes_per_call: int = whole(16 << 20, 1)
@@ -52,8 +52,6 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
         if not self.url.startswith(("postgresql://", "postgres://")):
             given = redacted(self.url) if "://" in self.url else "no URL"  # other texts may have a password anywhere
             raise ConfigError(f"the url of a PostgreSQL state is {given}: write postgresql://user@host:port/database")
-        if self.layout not in ("auto", "columns", "binary"):
-            raise self.refused("layout", "give 'auto', 'columns' or 'binary'")
         for name in ("schema", "table"):
             value = getattr(self, name)
             if value is not None and not (0 < len(value.encode()) <= MAX_NAME_BYTES and "\0" not in value):

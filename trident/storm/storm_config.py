@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trident.errors import ConfigError
-from trident.redaction import Redacted
-from trident.setting_types import PORTS, check_settings, read_settings, seconds, whole
+from trident.setting_types import MOST_MS, PORTS, Settings, number, read_settings, seconds, whole
 
 _STORMS_NAMES = {
     "topology.workers": "workers",
@@ -26,7 +25,7 @@ _FOR_ONE_COMPONENT = ("debug", "max_spout_pending", "tick_tuple_freq_s")
 
 
 @dataclass(frozen=True, repr=False)
-class StormConfig(Redacted):
+class StormConfig(Settings):
     """Settings of `LocalCluster.submit_topology` and `TopologyBuilder.start`; Storm's names are read as well.
 
     Attributes
@@ -83,7 +82,7 @@ class StormConfig(Redacted):
     max_spout_pending: int | None = whole(None, 1)
     tick_tuple_freq_s: float | None = seconds(None)
     receive_buffer_size: int = whole(256, 1)
-    spout_wait_ms: float = seconds(1.0, least=0)
+    spout_wait_ms: float = number(1.0, "milliseconds", 0, MOST_MS)
     debug: bool = False
     max_worker_deaths: int = whole(10, 0)
     worker_deaths_window_s: float = seconds(300.0)
@@ -92,13 +91,10 @@ class StormConfig(Redacted):
     drain_timeout_s: float = seconds(30.0, least=0)
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    log_interval_s: float | None = seconds(60.0, or_none=True)
+    log_interval_s: float | None = seconds(60.0)
     metrics_port: int | None = whole(None, *PORTS)
     metrics_host: str = "127.0.0.1"
     user: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @staticmethod
     def of(conf: StormConfig | Mapping[str, Any] | None = None, **settings: Any) -> StormConfig:
