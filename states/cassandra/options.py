@@ -40,11 +40,12 @@ class CassandraOptions(Account, Expiring):
         If given, an absent keyspace is created with it: a number of copies, or copies by data centre.
     buckets
         The number of Cassandra partitions that hold the keys of a state. Fixed when the table is created; another number
-        is refused later.
+        is refused later. A partition should stay below 100 MB: take more for states above 10 GB.
     read_consistency, write_consistency
         Names of consistency levels. Together they must reach more copies than there are.
     allow_weak_consistency
-        Accept levels that may read old values; the state is then not exact after the loss of a node.
+        Accept levels that together reach no more copies than there are, and so may read old values; the state is then not
+        exact after the loss of a node.
     local_dc
         The data centre to use; None: the contact points'.
     tls_check_hostname
@@ -54,7 +55,8 @@ class CassandraOptions(Account, Expiring):
     max_concurrency
         Requests of one state partition that are in flight at once.
     rows_per_batch, rows_per_read
-        Keys in one write and in one read, all of one bucket; at most 100. Lower `rows_per_read` for values above 100 kB.
+        Keys in one write and in one read, all of one bucket; at most 100, in columns at most 10 and 30. Lower
+        `rows_per_read` for values above 100 kB.
     protocol_version
         Of the native protocol; 4 is known to every server since 2.2, 5 since 4.0.
     """

@@ -23,7 +23,8 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
     Attributes
     ----------
     url
-        `postgresql://user:password@host:port/database`; libpq reads its query, and has the defaults.
+        `postgresql://user:password@host:port/database`. The query takes libpq's parameters, such as
+        `target_session_attrs=read-write` with several hosts; the rest comes from libpq's environment (`~/.pgpass`).
     schema
         Where the table is; None: the first schema of the user's `search_path`. It must exist.
     table
@@ -31,6 +32,8 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
     layout
         `"columns"`: fields of plain types are columns of their own; `"binary"`: key and value are bytes;
         `"auto"`: columns if all fields are of plain types.
+    tls
+        True encrypts and checks the server's name (`sslmode=verify-full`).
     """
 
     store: ClassVar[str] = "PostgreSQL"

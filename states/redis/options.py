@@ -19,8 +19,9 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
     Attributes
     ----------
     url
-        As for `RedisServer`, or `redis+cluster://` and `rediss+cluster://` with one or several `host:port`, separated
-        by commas.
+        `redis://user:password@host:port/database`, `rediss://` (TLS), `unix://path`, or `redis+cluster://` and
+        `rediss+cluster://` with one or several `host:port`, separated by commas. A query (`?health_check_interval=30`) is
+        passed to redis-py.
     cluster
         True: the server is a node of a Redis cluster, as with `redis+cluster://`.
     cluster_buckets
