@@ -9,12 +9,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from states.cassandra import CassandraOptions
-from states.delta import DeltaOptions
-from states.kafka import KafkaTopicOptions
-from states.memcached import MemcachedOptions
-from states.postgres import PostgresOptions
-from states.redis import RedisOptions
+from tests.house_figures import store_options
 from trident import Config
 from trident.servers.account import ServerAccount
 from trident.storekit import Changing, Expiring, MapOptions, ServerCalls, StoreOptions
@@ -23,7 +18,7 @@ from trident.storm.storm_config import _STORMS_NAMES
 
 DOCS = Path(__file__).parent.parent / "docs"
 SHARED = (StoreOptions, MapOptions, ServerCalls, ServerAccount, Expiring, Changing)
-STORES = (RedisOptions, PostgresOptions, CassandraOptions, MemcachedOptions, DeltaOptions)
+STORES = [each for each in store_options().values() if issubclass(each, Expiring)]  # not a sink
 _OFTEN = (
     "max_spout_pending", "on_poison", "log_dir", "history", "takeover", "state_recovery", "engine", "master",
     "metrics_port", "ui_port",
@@ -76,7 +71,9 @@ def in_stores(names: list[str], text: str) -> tuple[str, ...]:
     having = {each.store: with_default(each)(names, text)[0] for each in STORES if defaults(each).keys() >= set(names)}
     (usual, _), *_ = Counter(having.values()).most_common()
     others = "".join(f"; {store} {default}" for store, default in having.items() if default != usual)
-    return {5: "all", 4: "servers"}.get(len(having), ", ".join(having)), usual + others, text
+    servers = len(having) == len(STORES) - 1 and "Delta" not in having
+    where = "all" if len(having) == len(STORES) else "servers" if servers else ", ".join(having)
+    return where, usual + others, text
 
 
 def options_of(page: str, declared: type) -> Iterator[Entry]:
@@ -121,8 +118,7 @@ def written(place: str) -> str:
 
 PAGES: dict[str, type] = {
     "configuration.md": Config, "storm/bolts.md": StormConfig, "states.md": StoreOptions,
-    "states/redis.md": RedisOptions, "states/postgres.md": PostgresOptions, "states/cassandra.md": CassandraOptions,
-    "states/memcached.md": MemcachedOptions, "states/delta.md": DeltaOptions, "states/kafka.md": KafkaTopicOptions,
+    **{f"states/{store}.md": options for store, options in store_options().items()},
 }  # fmt: skip
 
 

@@ -176,7 +176,7 @@ class Config(Settings):
     workers: Literal["auto", "jobs", "resident"] = "auto"
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    parallelism: int | None = whole(None, 1)
+    parallelism: int | None = whole(None, 1, 1_000_000)
     poll_interval_ms: int = whole(50, 0, MOST_MS)
     progress_kept: int = whole(100, 1)
     metrics_port: int | None = whole(None, *PORTS)
@@ -198,7 +198,9 @@ class Config(Settings):
     def _check_places(self) -> None:
         log = self.log_dir or ""
         if is_url(log) and not is_log_address(log):
-            raise self.refused("log_dir", f"give a folder on a local disk, a path without a scheme, or one of {LIKE}")
+            raise self.refused(
+                "log_dir", f"must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
+            )
         if is_url(log):
             log_address_of(log)
         if is_url(self.dead_letter_dir or ""):

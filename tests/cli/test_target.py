@@ -136,7 +136,7 @@ def test_settings_have_the_types_of_their_keys_and_options_win() -> None:
         ("=spark", "expected key=value"),
         ("engin=spark", "unknown setting 'engin'; did you mean 'engine'?"),
         ("engine=flink", "engine='flink': give 'spark', 'in_process' or 'auto'"),
-        ("parallelism=two", "parallelism='two': give a whole number of at least 1"),
+        ("parallelism=two", "parallelism='two': give a whole number from 1 to 1000000"),
         ("max_spout_pending=0", "max_spout_pending=0: give a whole number of at least 1"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 from trident.errors import ConfigError
 from trident.setting_types import MOST_MS, PORTS, Settings, number, read_settings, seconds, whole
 
+MOST_THREADS = 10_000
 _STORMS_NAMES = {
     "topology.workers": "workers",
     "topology.acker.executors": "acker_executors",
@@ -76,8 +77,8 @@ class StormConfig(Settings):
     """
 
     name: str = "topology"
-    workers: int = whole(1, 1)
-    acker_executors: int | None = whole(None, 0)
+    workers: int = whole(1, 1, MOST_THREADS)
+    acker_executors: int | None = whole(None, 0, MOST_THREADS)
     message_timeout_s: float = seconds(30.0)
     max_spout_pending: int | None = whole(None, 1)
     tick_tuple_freq_s: float | None = seconds(None)

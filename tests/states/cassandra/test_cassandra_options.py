@@ -100,7 +100,7 @@ NETWORK = "org.apache.cassandra.locator.NetworkTopologyStrategy"
     ],
 )
 def test_levels_that_surely_meet_are_let_through(
-    read: str, write: str, replication: dict[str, str], local_dc: str | None
+    read: Any, write: Any, replication: dict[str, str], local_dc: str | None
 ) -> None:
     options = CassandraOptions(read_consistency=read, write_consistency=write, local_dc=local_dc)
     check_consistency(options, replication)
@@ -119,7 +119,7 @@ def test_levels_that_surely_meet_are_let_through(
     ],
 )
 def test_levels_that_may_miss_each_other_are_refused(
-    read: str, write: str, replication: dict[str, str], local_dc: str | None, text: str
+    read: Any, write: Any, replication: dict[str, str], local_dc: str | None, text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text):
         check_consistency(

@@ -1,0 +1,120 @@
+"""Each setting, of whatever class, takes what its type and bounds allow, and refuses anything else by a `ConfigError` alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts.kafka.options import KafkaOptions, ReadLimits, Topics
+from spouts.kafka.value_formats import format_of
+from spouts.messages.deliveries import RetryPolicy
+from spouts.redis.group_queue import GroupReading
+from spouts.redis.stream_server import RedisServerOptions, RedisServerSettings
+from states.kafka.options import KafkaTopicOptions, KafkaTopicSettings
+from tests.house_figures import store_options
+from trident import Config
+from trident.errors import ConfigError
+from trident.setting_types import Settings, seconds, whole
+from trident.storm import StormConfig
+
+if typing.TYPE_CHECKING:
+    from decimal import Decimal
+
+GIVEN: dict[str, Any] = {
+    "url": "redis://a", "bootstrap": "a:1", "topic": "t", "bootstrap_servers": "a:1", "topics": Topics(("t",)),
+    "value": format_of("text"), "key": "text", "fields": ("value",), "first_poll": "latest", "isolation": "read_committed",
+    "group_id": "g", "on_lost": "fail", "config": {}, "streams": ("s",), "group": "g", "first": "0",
+}  # fmt: skip
+CLASSES: list[type[Settings]] = [
+    Config, StormConfig, *store_options().values(), RedisServerOptions, KafkaOptions, ReadLimits, RetryPolicy, GroupReading,
+]  # fmt: skip
+ODD: list[Any] = [
+    None, True, False, -1, 0, 1, 1.5, -0.0, math.nan, math.inf, -math.inf, 1 << 62, 1 << 80, 10**400, "", "5", "hush", b"hush",
+    Path("hush"), (), ("hush",), [], ["hush"], {}, {"a": 1}, {1: None}, object(), int, 2j,
+]  # fmt: skip
+
+
+def needed(declared: Any) -> dict[str, Any]:
+    """Return values for the settings of a class that have no default."""
+    given = {**GIVEN, "url": "postgresql://a"} if declared.__name__ == "PostgresOptions" else GIVEN
+    must = [
+        each.name
+        for each in dataclasses.fields(declared)
+        if each.default is each.default_factory is dataclasses.MISSING or each.default == ""
+    ]
+    return {name: given[name] for name in must}
+
+
+OBJECTS = ("serializer", "topics", "value")  # checked where they are made, or by what they can do
+SETTINGS = [
+    (declared, each.name) for declared in CLASSES for each in dataclasses.fields(declared) if each.name not in OBJECTS
+]
+
+
+@pytest.mark.parametrize(("declared", "name"), SETTINGS, ids=lambda one: one if isinstance(one, str) else one.__name__)
+def test_an_odd_value_is_taken_or_refused_by_name(declared: type[Settings], name: str) -> None:
+    for value in ODD:
+        refused, kept = "", None
+        try:
+            kept = getattr(declared(**{**needed(declared), name: value}), name)
+        except ConfigError as error:
+            refused = str(error)
+        if refused:
+            assert name in refused or "TLS" in refused or "user and password" in refused, (value, refused)
+            assert "password" not in name or "hush" not in refused
+        else:
+            assert kept == value or (value == 0 and kept is None), (value, kept)
+            assert type(value) is not bool or type(declared.__dataclass_fields__[name].default) is bool, value
+            assert not isinstance(value, (int, float)) or -math.inf < value < 1 << 63, value
+
+
+@pytest.mark.parametrize(
+    ("by_name", "options", "positional"),
+    [
+        (RedisServerSettings, RedisServerOptions, {"url"}),
+        (KafkaTopicSettings, KafkaTopicOptions, {"bootstrap", "topic", "snapshot_key"}),
+    ],
+)
+def test_options_by_name_are_those_of_the_class(by_name: type, options: type, positional: set[str]) -> None:
+    names = {each.name for each in dataclasses.fields(options)} - positional
+    types = typing.get_type_hints(options)
+    assert typing.get_type_hints(by_name) == {name: types[name] for name in names}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ForTypeCheckers(Settings):
+    places: tuple[Any, ...] = ()
+    price: Decimal | None = None
+    rows: int = whole(1, 1)
+    most: int | None = whole(None, 1)
+    wait_s: float = seconds(1.0)
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 0}, {"rows": None}, {"most": 0}, {"wait_s": math.nan}, {"wait_s": "1"}])
+def test_bounds_hold_where_a_type_is_there_for_type_checkers_only(wrong: dict[str, Any]) -> None:
+    assert ForTypeCheckers(price=1, most=None).price == 1  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))}=.*: give "):
+        ForTypeCheckers(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"message_timeout_s": math.inf}, "message_timeout_s=inf: give seconds above 0, at most 1000000000"),
+        ({"progress_kept": 1 << 80}, "give a whole number of at least 1, at most 9223372036854775807"),
+        ({"poll_interval_ms": 10**13}, "give a whole number of at least 0, at most 1000000000000"),
+        ({"spark_conf": '{"password": "hush"'}, "spark_conf: the text is no JSON object"),
+        ({"history": "1" * 5000}, "history="),
+        ({5: 1}, "unknown setting 5. Known are: "),
+    ],
+)
+def test_what_is_too_large_or_unreadable_is_told_in_full(given: dict[Any, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Config.of(given)
+    assert said in str(refused.value)
+    assert "hush" not in str(refused.value)
