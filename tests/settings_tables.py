@@ -16,7 +16,7 @@ from trident.storekit import Changing, Expiring, MapOptions, ServerCalls, StoreO
 from trident.storm import StormConfig
 from trident.storm.storm_config import _STORMS_NAMES
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS, README = Path(__file__).parent.parent / "docs", "../README.md"
 SHARED = (StoreOptions, MapOptions, ServerCalls, ServerAccount, Expiring, Changing)
 STORES = [each for each in store_options().values() if issubclass(each, Expiring)]  # not a sink
 _OFTEN = (
@@ -104,6 +104,10 @@ def tables_of(place: str, page: str) -> tuple[str, list[str]]:
     if place == "states.md":
         head = "| option | in | default | meaning |"
         return head, [table(head, entries(*SHARED), in_stores)]
+    if place == README:  # the stores that have a page
+        head, rows = "| store | take it if | exact |", (DOCS / "states.md").read_text(encoding="utf-8")
+        stores = re.findall(r"^\| \[.*?\]\(states/.*\n", rows, re.MULTILINE)
+        return head, ["".join([f"{head}\n|---|---|---|\n", *(row.replace("](", "](docs/", 1) for row in stores)])]
     head, declared = "| option | default | meaning |", PAGES[place]
     return head, [table(head, options_of(page, declared), with_default(declared))]
 
@@ -123,5 +127,5 @@ PAGES: dict[str, type] = {
 
 
 if __name__ == "__main__":
-    for each in PAGES:
+    for each in (*PAGES, README):
         (DOCS / each).write_text(written(each), encoding="utf-8")
