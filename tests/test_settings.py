@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import typing
 from pathlib import Path
@@ -10,6 +11,19 @@ from typing import Any
 
 import pytest
 
+from spouts import (
+    CsvFileSpout,
+    DeltaSpout,
+    FixedBatchSpout,
+    JsonFileSpout,
+    ParquetFileSpout,
+    RateSpout,
+    RedisStreamBolt,
+    RedisStreamRichSpout,
+    TextFileSpout,
+    TransactionalRedisStreamSpout,
+)
+from spouts.files.file_settings import FileSettings
 from spouts.kafka.options import KafkaOptions, ReadLimits, Topics
 from spouts.kafka.value_formats import format_of
 from spouts.messages.deliveries import RetryPolicy
@@ -18,7 +32,7 @@ from spouts.redis.stream_server import RedisServerOptions, RedisServerSettings
 from states.kafka.options import KafkaTopicOptions, KafkaTopicSettings
 from tests.house_figures import store_options
 from trident import Config
-from trident.errors import ConfigError
+from trident.errors import ConfigError, TridentError
 from trident.setting_types import Settings, seconds, whole
 from trident.storm import StormConfig
 
@@ -118,3 +132,38 @@ def test_what_is_too_large_or_unreadable_is_told_in_full(given: dict[Any, Any], 
         Config.of(given)
     assert said in str(refused.value)
     assert "hush" not in str(refused.value)
+
+
+SOURCES: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    TextFileSpout: (("books",), {}),
+    CsvFileSpout: (("books", "a: int"), {}),
+    JsonFileSpout: (("books", "a: int"), {}),
+    ParquetFileSpout: (("books", "a: int"), {}),
+    FixedBatchSpout: (("a: int",), {"max_batch_size": 1}),
+    RateSpout: ((1,), {}),
+    DeltaSpout: (("table", "a: int"), {}),
+    TransactionalRedisStreamSpout: (("redis://h", "s", "a: int"), {}),
+    RedisStreamRichSpout: (("redis://h", "s", "a: int"), {"group": "g"}),
+    RedisStreamBolt: (("redis://h", "s", "a: int"), {}),
+}
+ARGUMENTS = [
+    (source, each.name)
+    for source in SOURCES
+    for each in inspect.signature(source).parameters.values()
+    if each.kind is each.KEYWORD_ONLY or each.name in ("max_batch_size", "bad_lines")
+]
+ARGUMENTS += [(TextFileSpout, name) for name in FileSettings.__annotations__]
+ARGUMENTS += [(RedisStreamBolt, name) for name in RedisServerSettings.__annotations__]
+
+
+@pytest.mark.parametrize(("source", "name"), ARGUMENTS, ids=lambda one: one if isinstance(one, str) else one.__name__)
+def test_an_odd_argument_of_a_source_is_taken_or_refused_by_name(source: Any, name: str) -> None:
+    positional, by_name = SOURCES[source]
+    for value in ODD:
+        refused = ""
+        try:
+            source(*positional, **{**by_name, name: value})
+        except (ValueError, TridentError) as error:
+            refused = str(error)
+        assert refused or not isinstance(value, float) or math.isfinite(value), value
+        assert "hush" not in refused or "password" not in name

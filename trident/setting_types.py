@@ -6,26 +6,32 @@ A field has a type, a default, bounds if it is a number (`whole`, `seconds`, `nu
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import json
 import os
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields
-from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 from trident.errors import ConfigError
-from trident.redaction import Redacted
+from trident.redaction import Redacted, shown_configuration
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 PORTS = (0, 65_535)
 MOST_MS = 10**12
-_MOST, _MOST_S = (1 << 63) - 1, MOST_MS // 1000
-_NO_LIMIT = (_MOST, _MOST_S, MOST_MS)  # what C can count, and thirty years, which one can wait for: not worth a word
+MOST, MOST_S = (1 << 63) - 1, MOST_MS // 1000
+_NO_LIMIT = (MOST, MOST_S, MOST_MS)  # what C can count, and thirty years, which one can wait for: not worth a word
 _BOUNDS = "trident.bounds"
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "None"}
+_WORDS: dict[Any, str] = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "None", Mapping: "a mapping",
+    Sequence: "a list", Callable: "a function", os.PathLike: "a path", tuple: "a tuple",
+}  # fmt: skip
 
 
 class Bounds(NamedTuple):
@@ -49,7 +55,15 @@ class Bounds(NamedTuple):
         )
 
 
-def whole(default: T, least: int, most: int = _MOST) -> T:
+Limit = Annotated[int, Bounds(int, "a whole number", 1, MOST)]
+"""The type of an argument that is a number of rows, bytes and the like."""
+Whole = Annotated[int, Bounds(int, "a whole number", 0, MOST)]
+"""The type of an argument that is a number from 0 on."""
+Seconds = Annotated[float, Bounds(float, "seconds", 0, MOST_S)]
+"""The type of an argument that is a time."""
+
+
+def whole(default: T, least: int, most: int = MOST) -> T:
     """Declare a setting that is a whole number from `least` to `most`; it may be None if its type or default says so."""
     return field(default=default, metadata={_BOUNDS: Bounds(int, "a whole number", least, most)})
 
@@ -61,7 +75,7 @@ def number(default: T, unit: str, least: float | None, most: float) -> T:
 
 def seconds(default: T, least: float | None = None) -> T:
     """Declare a setting in seconds: above 0, or `least` and more; it may be None as with `whole`."""
-    return number(default, "seconds", least, _MOST_S)
+    return number(default, "seconds", least, MOST_S)
 
 
 class Settings(Redacted):
@@ -78,8 +92,7 @@ class Settings(Redacted):
         for name, (hint, bounds) in _rules(declared).items():
             value = getattr(self, name)
             if not _is(value, hint) or not (value is None or bounds is None or bounds.hold(value)):
-                *others, last = _choices(hint, bounds, value)
-                raise self.refused(name, f"give {', '.join(others)}{' or ' if others else ''}{last}")
+                raise self.refused(name, f"give {_choices(hint, bounds, value)}")
 
     def refused(self, name: str, rule: str) -> ConfigError:
         """Return the error for a setting; `rule` says what to give."""
@@ -87,45 +100,90 @@ class Settings(Redacted):
         return ConfigError(f"{name}={self.text_of(name)}{of}: {rule}")
 
 
-@cache
+def check_arguments(call: Callable[P, R]) -> Callable[P, R]:
+    """Check what the `__init__` of a class with settings of its own is given, by the types of its arguments."""
+    signature = inspect.signature(call)
+
+    @functools.wraps(call)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        with suppress(TypeError):  # the call itself says what is wrong with the names
+            settings = {**signature.bind(*args, **given).arguments}
+            several = [each.name for each in signature.parameters.values() if each.kind is each.VAR_KEYWORD]
+            settings |= {name: value for each in several for name, value in settings.pop(each, {}).items()}
+            for name, hint in _hints(call).items():
+                if name in settings and not _is(settings[name], hint):
+                    shown = shown_configuration({name: settings[name]})[name]
+                    of = type(next(iter(args))).__name__
+                    raise ConfigError(f"{name}={shown!r} of {of}: give {_choices(hint, None, settings[name])}")
+        return call(*args, **given)
+
+    return checked
+
+
+@functools.cache
+def _hints(declared: Any) -> Mapping[str, Any]:
+    """Return the types that a class or function declares, with bounds; one that is imported for type checkers only is Any."""
+    unknown: dict[str, Any] = {}
+    while True:
+        try:
+            hints = typing.get_type_hints(declared, None, unknown or None, include_extras=True)
+        except NameError as error:
+            unknown[str(error.name)] = Any
+            continue
+        by_name = [typing.get_args(hint)[0] for hint in hints.values() if typing.get_origin(hint) is typing.Unpack]
+        return {**hints, **{name: hint for each in by_name for name, hint in _hints(each).items()}}
+
+
+@functools.cache
 def _rules(declared: Any) -> Mapping[str, tuple[Any, Bounds | None]]:
     """Return the type and the bounds of each setting of a class."""
-    try:
-        hints = typing.get_type_hints(declared)
-    except NameError:  # a user's class with a type that is imported for type checkers only
-        hints = {}
-    rules = {}
+    rules, hints = {}, _hints(declared)
     for each in fields(declared):
-        bounds = each.metadata.get(_BOUNDS)
-        hint = hints.get(each.name, Any if bounds is None else bounds.kind)
+        hint, bounds = hints[each.name], each.metadata.get(_BOUNDS)
         rules[each.name] = (hint | None if each.default is None and hint is not Any else hint), bounds
     return rules
 
 
 def _is(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type, as far as that is made of plain ones; classes have checks of their own."""
+    """Whether a value is of a type, as far as it is known when it is given."""
     origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin in (typing.Union, UnionType):
         return any(_is(value, one) for one in inner)
+    if origin is Annotated:
+        return _is(value, inner[0]) and all(each.hold(value) for each in inner[1:])
     if origin is Literal:
         return any(type(value) is type(one) and value == one for one in inner)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_is(each, inner[0]) for each in value)
+    if origin in (tuple, Sequence) and inner:  # what can be read once only is not looked into
+        looked_into = inner[1:] == (...,) if origin is tuple else isinstance(value, Sequence)
+        is_one = isinstance(value, tuple if origin is tuple else Iterable)
+        return is_one and (not looked_into or all(_is(each, inner[0]) for each in value))
     if origin in (int, float):
         return isinstance(value, (int, origin)) and not isinstance(value, bool)
-    return origin not in (bool, str, NoneType, Mapping) or isinstance(value, origin)
+    try:
+        return origin is Any or isinstance(value, origin)
+    except TypeError:  # a protocol that is for type checkers only, a type variable
+        return True
 
 
-def _choices(hint: Any, bounds: Bounds | None, value: Any) -> list[str]:
+def _choices(hint: Any, bounds: Bounds | None, value: Any) -> str:
     """Say what to give for a setting of a type."""
-    inner, origin = typing.get_args(hint), typing.get_origin(hint)
+    *others, last = dict.fromkeys(_choice(hint, bounds, value))
+    return f"{', '.join(others)}{' or ' if others else ''}{last}"
+
+
+def _choice(hint: Any, bounds: Bounds | None, value: Any) -> list[str]:
+    inner, origin = typing.get_args(hint), typing.get_origin(hint) or hint
     if origin is Literal:
         return [repr(one) for one in inner]
     if origin in (typing.Union, UnionType):
-        return list(dict.fromkeys(choice for one in inner for choice in _choices(one, bounds, value)))
+        return [choice for one in inner for choice in _choice(one, bounds, value)]
+    if origin is Annotated:
+        return [bound.rule(value) for bound in inner[1:]]
     if bounds is not None and hint is not NoneType:
         return [bounds.rule(value)]
-    return [_WORDS.get(hint, "a mapping" if origin is Mapping else "several texts")]
+    if inner == (str, ...):
+        return ["a tuple of texts"]
+    return [_WORDS.get(origin) or f"{'an' if origin.__name__[0] in 'AEIOU' else 'a'} {origin.__name__}"]
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -130,8 +130,6 @@ class KafkaOptions(Settings):
 
     def _check_first_poll(self) -> None:
         first = self.first_poll
-        if not isinstance(first, datetime) and first not in ("earliest", "latest", "committed"):
-            raise self.refused("first_poll", 'give "earliest", "latest", "committed" or a datetime')
         if isinstance(first, datetime) and first.tzinfo is None:
             raise ConfigError(f"first_poll={first!r}: a datetime needs a time zone, such as datetime.UTC")
         if first == "committed" and self.group_id is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -25,6 +24,7 @@ from spouts.redis.stream_server import (
 )
 from trident.errors import ConfigError, ReportedFailedException, TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.setting_types import Limit, check_arguments
 from trident.spout.interfaces import OnNewLog, SpoutType
 from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, TopologyContext
 from trident.storm.storm_tuples import Tuple
@@ -73,6 +73,7 @@ class TransactionalRedisStreamSpout:
 
     spout_type = SpoutType.TRANSACTIONAL
 
+    @check_arguments
     def __init__(
         self,
         url: str,
@@ -80,17 +81,15 @@ class TransactionalRedisStreamSpout:
         fields: FieldsLike,
         *,
         first: str = "0",
-        max_entries: int = 10_000,
+        max_entries: Limit = 10_000,
         lost_entries: Literal["refuse", "skip"] = "refuse",
         with_stream: bool | None = None,
         **server: Unpack[RedisServerSettings],
     ) -> None:
         self._options = RedisServerOptions(url, **server)
         self._streams = _check_streams(streams, first)
-        if not len(self._streams) <= max_entries < math.inf:
-            raise ValueError(f"max_entries is {max_entries}; it must be at least 1 for each stream, and finite")
-        if lost_entries not in ("refuse", "skip"):
-            raise ValueError(f"lost_entries is {lost_entries!r}; it must be 'refuse' or 'skip'")
+        if len(self._streams) > max_entries:
+            raise ConfigError(f"max_entries={max_entries}: give at least 1 for each stream")
         self._tables = EntryTables(fields, len(self._streams) > 1 if with_stream is None else with_stream)
         self._limits = first, max_entries, lost_entries
         self.on_new_log: OnNewLog = "elsewhere" if first == "$" else "start"
@@ -155,6 +154,7 @@ class RedisStreamRichSpout(MessageSpout):
         `RedisServerSettings`, as for `RedisState`.
     """
 
+    @check_arguments
     def __init__(
         self,
         url: str,
@@ -219,13 +219,14 @@ class RedisStreamBolt(BaseBasicBolt):
         As for `RedisStreamRichSpout`.
     """
 
+    @check_arguments
     def __init__(
         self,
         url: str,
         stream: str,
         fields: FieldsLike,
         *,
-        max_entries: int | None = None,
+        max_entries: Limit | None = None,
         **server: Unpack[RedisServerSettings],
     ) -> None:
         self._options = RedisServerOptions(url, **server)
@@ -234,8 +235,6 @@ class RedisStreamBolt(BaseBasicBolt):
             raise ConfigError(
                 f"stream={stream!r}, fields={fields!r}: give the name of a stream, and at least one field"
             )
-        if max_entries is not None and max_entries < 1:
-            raise ConfigError(f"max_entries={max_entries}: must be at least 1, or None")
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
         """Connect; `SpoutError` if the server cannot be reached, or the key is not a stream."""

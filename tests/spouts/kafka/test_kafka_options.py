@@ -32,7 +32,7 @@ from trident.errors import ConfigError
         ({"fields": ""}, "each at most once"),
         ({"fields": "value, value"}, "each at most once"),
         ({"value": ByColumns("a: int", len), "fields": "value, key"}, "its function gets every column"),
-        ({"first_poll": "LATEST"}, '"earliest", "latest", "committed" or a datetime'),
+        ({"first_poll": "LATEST"}, "give 'earliest', 'latest', 'committed' or a datetime"),
         ({"first_poll": datetime.datetime(2024, 1, 1)}, "needs a time zone"),
         ({"first_poll": "committed"}, "needs group_id"),
         ({"max_batch_records": 0}, "max_batch_records=0: give a whole number of at least 1"),
