@@ -11,7 +11,7 @@ import inspect
 import json
 import os
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields
 from types import NoneType, UnionType
@@ -154,7 +154,7 @@ def _is(value: Any, hint: Any) -> bool:
     if origin is Literal:
         return any(type(value) is type(one) and value == one for one in inner)
     if origin in (tuple, Sequence) and inner:  # what can be read once only is not looked into
-        looked_into = inner[1:] == (...,) if origin is tuple else isinstance(value, Sequence)
+        looked_into = inner[1:] == (...,) if origin is tuple else isinstance(value, Collection)
         is_one = isinstance(value, tuple if origin is tuple else Iterable)
         return is_one and (not looked_into or all(_is(each, inner[0]) for each in value))
     if origin in (int, float):
