@@ -89,10 +89,10 @@ class Settings(Redacted):
     def __post_init__(self) -> None:
         """Check each value by its type and bounds. An override must call this first."""
         declared: type = type(self)
-        for name, (hint, bounds) in _rules(declared).items():
+        for name, hint in _rules(declared).items():
             value = getattr(self, name)
-            if not _is(value, hint) or not (value is None or bounds is None or bounds.hold(value)):
-                raise self.refused(name, f"give {_choices(hint, bounds, value)}")
+            if not _is(value, hint):
+                raise self.refused(name, f"give {_choices(hint, value)}")
 
     def refused(self, name: str, rule: str) -> ConfigError:
         """Return the error for a setting; `rule` says what to give."""
@@ -106,15 +106,15 @@ def check_arguments(call: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(call)
     def checked(*args: P.args, **given: P.kwargs) -> R:
+        settings: dict[str, Any] = {}
         with suppress(TypeError):  # the call itself says what is wrong with the names
-            settings = {**signature.bind(*args, **given).arguments}
-            several = [each.name for each in signature.parameters.values() if each.kind is each.VAR_KEYWORD]
-            settings |= {name: value for each in several for name, value in settings.pop(each, {}).items()}
-            for name, hint in _hints(call).items():
-                if name in settings and not _is(settings[name], hint):
-                    shown = shown_configuration({name: settings[name]})[name]
-                    of = type(next(iter(args))).__name__
-                    raise ConfigError(f"{name}={shown!r} of {of}: give {_choices(hint, None, settings[name])}")
+            settings = {**signature.bind(*args, **given).arguments, **given}
+        for name, hint in _hints(call).items():
+            if name in settings and not _is(settings[name], hint):
+                shown = shown_configuration({name: settings[name]})[name]
+                raise ConfigError(
+                    f"{name}={shown!r} of {type(args[0]).__name__}: give {_choices(hint, settings[name])}"
+                )
         return call(*args, **given)
 
     return checked
@@ -135,12 +135,13 @@ def _hints(declared: Any) -> Mapping[str, Any]:
 
 
 @functools.cache
-def _rules(declared: Any) -> Mapping[str, tuple[Any, Bounds | None]]:
-    """Return the type and the bounds of each setting of a class."""
+def _rules(declared: Any) -> Mapping[str, Any]:
+    """Return the type of each setting of a class, with its bounds."""
     rules, hints = {}, _hints(declared)
     for each in fields(declared):
         hint, bounds = hints[each.name], each.metadata.get(_BOUNDS)
-        rules[each.name] = (hint | None if each.default is None and hint is not Any else hint), bounds
+        made: Any = hint if bounds is None else Annotated[bounds.kind, bounds]
+        rules[each.name] = made | None if bounds is not None and (each.default is None or _is(None, hint)) else made
     return rules
 
 
@@ -165,22 +166,20 @@ def _is(value: Any, hint: Any) -> bool:
         return True
 
 
-def _choices(hint: Any, bounds: Bounds | None, value: Any) -> str:
-    """Say what to give for a setting of a type."""
-    *others, last = dict.fromkeys(_choice(hint, bounds, value))
+def _choices(hint: Any, value: Any) -> str:
+    """Say what to give for a setting of a type instead of a value."""
+    *others, last = dict.fromkeys(_choice(hint, value))
     return f"{', '.join(others)}{' or ' if others else ''}{last}"
 
 
-def _choice(hint: Any, bounds: Bounds | None, value: Any) -> list[str]:
+def _choice(hint: Any, value: Any) -> list[str]:
     inner, origin = typing.get_args(hint), typing.get_origin(hint) or hint
     if origin is Literal:
         return [repr(one) for one in inner]
     if origin in (typing.Union, UnionType):
-        return [choice for one in inner for choice in _choice(one, bounds, value)]
+        return [choice for one in inner for choice in _choice(one, value)]
     if origin is Annotated:
-        return [bound.rule(value) for bound in inner[1:]]
-    if bounds is not None and hint is not NoneType:
-        return [bounds.rule(value)]
+        return [bounds.rule(value) for bounds in inner[1:]]
     if inner == (str, ...):
         return ["a tuple of texts"]
     return [_WORDS.get(origin) or f"{'an' if origin.__name__[0] in 'AEIOU' else 'a'} {origin.__name__}"]
@@ -217,9 +216,9 @@ def read_settings(declared: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises `ConfigError`: a name is not declared.
     """
-    rules = _rules(declared)
-    check_names("unknown setting", given, sorted(rules))
-    return {name: _read(name, value, rules[name][0]) for name, value in given.items()}
+    check_names("unknown setting", given, sorted(_rules(declared)))
+    types = _hints(declared)  # without bounds: what is beyond them is read as well, and then refused as it is
+    return {name: _read(name, value, types[name]) for name, value in given.items()}
 
 
 def check_names(said: str, given: Iterable[str], known: Sequence[str]) -> None:

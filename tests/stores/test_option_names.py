@@ -33,6 +33,7 @@ from states.kafka import KafkaTopicState
 from states.memcached import MemcachedState
 from states.postgres import PostgresState
 from states.redis import RedisOptions, RedisState
+from spouts import CsvFileSpout, RedisStreamBolt
 
 RedisState("redis://a", ttl_s=86_400, cache=10)
 RedisState.opaque("redis://a", prefix="p")
@@ -43,6 +44,8 @@ CassandraState(CassandraOptions(("a",)), keyspace="k")
 MemcachedState.non_transactional("a:1,b:2", prefix="p")
 DeltaState("table", fsync=False)
 KafkaTopicState.transactional("a:1", "topic", prefix="p")
+RedisStreamBolt("redis://a", "s", "a: int", timeout_s=2.0, max_entries=10)
+CsvFileSpout("books", "a: int", missing_columns="null", tail="hold")
 """
 MISSPELT = {
     'RedisState("redis://a", tll_s=1)': 'Unexpected keyword argument "tll_s" for "RedisState"; did you mean "ttl_s"?',
@@ -54,6 +57,10 @@ MISSPELT = {
     'MemcachedState("a:1", pre_fix="p")': '"pre_fix".*did you mean "prefix"',
     'DeltaState.opaque("table", fsnyc=True)': '"fsnyc".*did you mean "fsync"',
     'KafkaTopicState.transactional("a:1", "topic", compresion="lz4")': '"compresion".*did you mean "compression"',
+    'RedisState("redis://a", layout="filds")': 'expected "Literal',
+    'RedisStreamBolt("redis://a", "s", "a: int", tiemout_s=2.0)': '"tiemout_s".*did you mean "timeout_s"',
+    'CsvFileSpout("books", "a: int", missing_columns="nul")': 'expected "Literal',
+    'CsvFileSpout("books", "a: int", patern="*.csv")': '"patern".*did you mean "pattern"',
 }
 
 
