@@ -14,7 +14,6 @@ from trident.retention import Retention
 from trident.servers.log_addresses import LIKE, is_log_address, log_address_of
 from trident.setting_types import (
     MOST_MS,
-    PORTS,
     Settings,
     close_to,
     flat,
@@ -179,9 +178,9 @@ class Config(Settings):
     parallelism: int | None = whole(None, 1, 1_000_000)
     poll_interval_ms: int = whole(50, 0, MOST_MS)
     progress_kept: int = whole(100, 1)
-    metrics_port: int | None = whole(None, *PORTS)
+    metrics_port: int | None = whole(None, 0, 65_535)
     metrics_host: str = "127.0.0.1"
-    ui_port: int | None = whole(None, *PORTS)
+    ui_port: int | None = whole(None, 0, 65_535)
     ui_host: str = "127.0.0.1"
 
     def __new__(cls, *values: Any, **given: Any) -> Self:

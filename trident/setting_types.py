@@ -23,7 +23,6 @@ from trident.redaction import Redacted, shown_configuration
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
-PORTS = (0, 65_535)
 MOST_MS = 10**12
 MOST, MOST_S = (1 << 63) - 1, MOST_MS // 1000
 _NO_LIMIT = (MOST, MOST_S, MOST_MS)  # what C can count, and thirty years, which one can wait for: not worth a word
@@ -106,15 +105,14 @@ def check_arguments(call: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(call)
     def checked(*args: P.args, **given: P.kwargs) -> R:
-        settings: dict[str, Any] = {}
-        with suppress(TypeError):  # the call itself says what is wrong with the names
+        settings, of, types = dict[str, Any](), type(args[0]).__name__, _hints(call)
+        check_names(f"{of} has no option", given, list(types))
+        with suppress(TypeError):  # the call itself says what is missing
             settings = {**signature.bind(*args, **given).arguments, **given}
-        for name, hint in _hints(call).items():
-            if name in settings and not _is(settings[name], hint):
-                shown = shown_configuration({name: settings[name]})[name]
-                raise ConfigError(
-                    f"{name}={shown!r} of {type(args[0]).__name__}: give {_choices(hint, settings[name])}"
-                )
+        for name, value in settings.items():
+            if name in types and not _is(value, types[name]):
+                shown = shown_configuration({name: value})[name]
+                raise ConfigError(f"{name}={shown!r} of {of}: give {_choices(types[name], value)}")
         return call(*args, **given)
 
     return checked
@@ -130,8 +128,11 @@ def _hints(declared: Any) -> Mapping[str, Any]:
         except NameError as error:
             unknown[str(error.name)] = Any
             continue
-        by_name = [typing.get_args(hint)[0] for hint in hints.values() if typing.get_origin(hint) is typing.Unpack]
-        return {**hints, **{name: hint for each in by_name for name, hint in _hints(each).items()}}
+        hints.pop("return", None)
+        several = [name for name, hint in hints.items() if typing.get_origin(hint) is typing.Unpack]
+        return hints | {
+            name: hint for each in several for name, hint in _hints(*typing.get_args(hints.pop(each))).items()
+        }
 
 
 @functools.cache

@@ -97,12 +97,6 @@ class FileSpout:
     def __init__(
         self, kind: str, paths: Paths, default_pattern: str | tuple[str, ...], **settings: Unpack[FileSettings]
     ) -> None:
-        unknown = sorted(settings.keys() - FileSettings.__annotations__.keys())
-        if unknown:
-            raise TypeError(
-                f"unknown argument {unknown[0]!r}; besides its own, a spout of files has "
-                f"{', '.join(FileSettings.__annotations__)}"
-            )
         self._max_batch_bytes = settings.get("max_batch_bytes", 8 << 20)
         self._tail = settings.get("tail", WAIT_S)
         patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 from trident.errors import ConfigError
 from trident.storekit import StoreOptions, seconds
@@ -19,19 +19,6 @@ _OURS = {
 
 _TRANSACTION = "transaction.timeout.ms"
 _SHORTEST_S, _LONGEST_S = 60, 900  # the client's default, and the brokers' limit (transaction.max.timeout.ms)
-
-
-Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-
-
-class KafkaTopicSettings(TypedDict, total=False):
-    """The options that are given by name; see `KafkaTopicOptions`."""
-
-    prefix: str | None
-    compression: Compression
-    connect_timeout_s: float
-    timeout_s: float
-    config: Mapping[str, Any]
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -62,7 +49,7 @@ class KafkaTopicOptions(StoreOptions):
     bootstrap: str = field(kw_only=False)
     topic: str = field(default="", kw_only=False)
     prefix: str | None = None
-    compression: Compression = "lz4"
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     connect_timeout_s: float = seconds(10.0)
     timeout_s: float = seconds(60.0)
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from trident.errors import ConfigError
 from trident.redaction import SECRET
@@ -25,8 +24,6 @@ class ServerAccount(Settings):
         PEM files: the authorities to trust (None: the system's), and this client's own certificate and key.
     """
 
-    how_to_encrypt: ClassVar[str] = "give tls=True"
-
     user: str | None = None
     password: str | None = field(default=None, metadata=SECRET)
     tls: bool = False
@@ -38,9 +35,7 @@ class ServerAccount(Settings):
         """Check that there is TLS if there are options of it."""
         super().__post_init__()
         if self.has_tls_options and not self.encrypts:
-            raise ConfigError(
-                f"{self.subject()} has TLS options and no TLS: nothing would be encrypted; {self.how_to_encrypt}"
-            )
+            raise ConfigError(f"{self.subject()} has TLS options and no TLS: nothing would be encrypted; give tls=True")
 
     @property
     def encrypts(self) -> bool:

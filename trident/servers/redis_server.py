@@ -66,7 +66,6 @@ class RedisServer(ServerAccount):
         Seconds to wait for a connection, and for each answer.
     """
 
-    how_to_encrypt: ClassVar[str] = "write rediss:// or tls=True"
     schemes: ClassVar[tuple[str, ...]] = ("redis", "rediss", "unix")
     forms: ClassVar[str]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trident.errors import ConfigError
-from trident.setting_types import MOST_MS, PORTS, Settings, number, read_settings, seconds, whole
+from trident.setting_types import MOST_MS, Settings, number, read_settings, seconds, whole
 
 MOST_THREADS = 10_000
 _STORMS_NAMES = {
@@ -93,7 +93,7 @@ class StormConfig(Settings):
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     log_interval_s: float | None = seconds(60.0)
-    metrics_port: int | None = whole(None, *PORTS)
+    metrics_port: int | None = whole(None, 0, 65_535)
     metrics_host: str = "127.0.0.1"
     user: Mapping[str, Any] = field(default_factory=dict)
 
