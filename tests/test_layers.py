@@ -113,10 +113,10 @@ LAYERS = (
     Layer(("trident.servers.postgres_connection",), ("psycopg", "trident.redaction")),
     Layer(
         ("trident.servers",),
-        ("trident.errors", "trident.extras", "trident.fields", "trident.redaction"),
+        ("trident.errors", "trident.extras", "trident.fields", "trident.redaction", "trident.setting_types"),
         deferred=("fastavro", *DRIVERS),
     ),
-    Layer(("trident.setting_types",), ("trident.errors",)),
+    Layer(("trident.setting_types",), ("trident.errors", "trident.redaction")),
     Layer(("trident.types",), ("trident.moments",), deferred=("pyarrow",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors", "trident.types")),
     Layer(

@@ -46,10 +46,7 @@ ALLOWED = {
     ("trident/storm/storm_config.py", COMPUTED): FIELDS,
     ("trident/redaction.py", COMPUTED): FIELDS,
     ("trident/coordination/log_state.py", COMPUTED): FIELDS,
-    ("trident/storekit/store_options.py", COMPUTED): FIELDS,
-    ("states/cassandra/options.py", COMPUTED): FIELDS,
     ("states/postgres/options.py", COMPUTED): FIELDS,
-    ("spouts/kafka/options.py", COMPUTED): FIELDS,
     (
         "states/cassandra/cluster_session.py",
         COMPUTED,

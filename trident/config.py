@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from trident.errors import ConfigError
-from trident.redaction import Redacted
 from trident.retention import Retention
 from trident.servers.log_addresses import LIKE, is_log_address, log_address_of
-from trident.setting_types import PORTS, check_settings, close_to, flat, nest_spark_conf, read_settings, seconds, whole
+from trident.setting_types import (
+    MOST_MS,
+    Settings,
+    close_to,
+    flat,
+    nest_spark_conf,
+    number,
+    read_settings,
+    seconds,
+    whole,
+)
 
 NO_URL = (
     "must be a folder on a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
@@ -26,7 +35,7 @@ _GIVEN = "argument"
 
 
 @dataclass(frozen=True, repr=False)
-class Config(Redacted):
+class Config(Settings):
     """Settings of a topology: `TridentTopology(name, config=Config(…))`, `start`, `trident.toml`, `--conf key=value`.
 
     Attributes
@@ -140,13 +149,13 @@ class Config(Redacted):
     """
 
     max_spout_pending: int = whole(3, 1)
-    batch_emit_interval_ms: int = whole(0, 0)
+    batch_emit_interval_ms: int = whole(0, 0, MOST_MS)
     target_batch_s: float = seconds(30.0, least=0)
     message_timeout_s: float = seconds(600.0)
     max_batch_attempts: int = whole(3, 1)
     store_wait_s: float = seconds(600.0, least=0)
-    retry_backoff_ms: int = whole(100, 0)
-    retry_backoff_max_ms: int = whole(10_000, 0)
+    retry_backoff_ms: int = whole(100, 0, MOST_MS)
+    retry_backoff_max_ms: int = whole(10_000, 0, MOST_MS)
     on_poison: Literal["stop", "dead_letter"] = "stop"
     dead_letter_dir: str | None = None
     max_rows_per_tuple: int = whole(1_000_000, 1)
@@ -162,16 +171,16 @@ class Config(Redacted):
     engine: Literal["spark", "in_process", "auto"] = "spark"
     auto_bytes: int = whole(8 << 20, 0)
     state_placement: Literal["auto", "driver", "executors"] = "auto"
-    verify_replays: float = 0.0
+    verify_replays: float = number(0.0, "a share", 0, 1)
     workers: Literal["auto", "jobs", "resident"] = "auto"
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    parallelism: int | None = whole(None, 1)
-    poll_interval_ms: int = whole(50, 0)
+    parallelism: int | None = whole(None, 1, 1_000_000)
+    poll_interval_ms: int = whole(50, 0, MOST_MS)
     progress_kept: int = whole(100, 1)
-    metrics_port: int | None = whole(None, *PORTS)
+    metrics_port: int | None = whole(None, 0, 65_535)
     metrics_host: str = "127.0.0.1"
-    ui_port: int | None = whole(None, *PORTS)
+    ui_port: int | None = whole(None, 0, 65_535)
     ui_host: str = "127.0.0.1"
 
     def __new__(cls, *values: Any, **given: Any) -> Self:
@@ -181,22 +190,20 @@ class Config(Redacted):
         return made
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        if not 0 <= self.verify_replays <= 1:
-            raise ConfigError(f"verify_replays={self.verify_replays}: must be a share of the batches, from 0 to 1")
+        super().__post_init__()
         self._check_places()
         Retention.of(self.history)
 
     def _check_places(self) -> None:
         log = self.log_dir or ""
         if is_url(log) and not is_log_address(log):
-            raise ConfigError(
-                f"log_dir={log!r}: must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
+            raise self.refused(
+                "log_dir", f"must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
             )
         if is_url(log):
             log_address_of(log)
         if is_url(self.dead_letter_dir or ""):
-            raise ConfigError(f"dead_letter_dir={self.dead_letter_dir!r}: {NO_URL}")
+            raise self.refused("dead_letter_dir", NO_URL)
 
     @staticmethod
     def of(conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> Config:

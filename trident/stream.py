@@ -185,7 +185,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         inputs, updater, out = self._operation_args(args)
         if not has(updater, "update_state") or isinstance(updater, type):
             raise self._wrong(f"{updater!r} is not a StateUpdater: give an object with the method update_state")
-        name = state_name or self._label or f"{self._node.id.split('/')[0]}-persist"
+        name = self._state_name(state_name, f"{self._node.id.split('/')[0]}-persist")
         outputs = output_fields(updater, out, self.get_name()) if out is not None else Fields()
         declared = self._topology._add_state(StateNode(name, spec_of(state), free_keys=True))
         label = step_label("persist", updater, name)
@@ -286,12 +286,12 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
     ) -> TridentState:
         call = "persistent_aggregate"
         refuse_state(self, call)
-        spec, value = spec_of(state), name or self._label or "aggregates"
+        spec, value = spec_of(state), self._state_name(name, "aggregates")
         made = by_name(self, args, value, call, group) or member_of(self, args, call, group, in_state=True)
         if made.combines and len(made.inputs) > 1 and not isinstance(made.aggregator, Last | Several):
             raise self._wrong(f"a combiner takes one field, got {list(made.inputs.names)}")
         fields = group.concat(made.outputs, self.get_name())
-        name = name or self._label or made.outputs.names[0]
+        name = self._state_name(name, made.outputs.names[0])
         if migrate is not None:
             refuse_migration(migrate, spec, made.outputs, name)
         declared = self._topology._add_state(

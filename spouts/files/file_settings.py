@@ -16,7 +16,8 @@ from spouts.files.tails import WAIT_S, TailRule
 from trident.arrow import schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields
-from trident.spout.interfaces import SpoutType, check_limits
+from trident.setting_types import Limit, Seconds, check_arguments
+from trident.spout.interfaces import SpoutType
 
 
 class FileSettings(TypedDict, total=False):
@@ -43,11 +44,11 @@ class FileSettings(TypedDict, total=False):
         Start although there is no file yet.
     """
 
-    max_batch_bytes: int
+    max_batch_bytes: Limit
     pattern: str | tuple[str, ...]
     recursive: bool
     follow: bool
-    tail: float | Literal["hold"]
+    tail: Seconds | Literal["hold"]
     allow_empty: bool
 
 
@@ -92,20 +93,12 @@ class FileSpout:
 
     spout_type = SpoutType.TRANSACTIONAL
 
+    @check_arguments
     def __init__(
         self, kind: str, paths: Paths, default_pattern: str | tuple[str, ...], **settings: Unpack[FileSettings]
     ) -> None:
-        unknown = sorted(settings.keys() - FileSettings.__annotations__.keys())
-        if unknown:
-            raise TypeError(
-                f"unknown argument {unknown[0]!r}; besides its own, a spout of files has "
-                f"{', '.join(FileSettings.__annotations__)}"
-            )
         self._max_batch_bytes = settings.get("max_batch_bytes", 8 << 20)
         self._tail = settings.get("tail", WAIT_S)
-        check_limits(max_batch_bytes=self._max_batch_bytes)
-        if self._tail != "hold" and not (isinstance(self._tail, (int, float)) and self._tail >= 0):
-            raise ValueError(f'tail is {self._tail!r}; it must be a number of seconds, not negative, or "hold"')
         patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)
         self._kind, self._source = kind, FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
         self._follow, self._allow_empty = settings.get("follow", True), settings.get("allow_empty", False)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Literal, Unpack
 
 from spouts.files.csv_lines import CsvFormat, WholeCsvEmitter
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import FileSettings, FileSpout
-from spouts.files.line_ends import LineFiles
+from spouts.files.line_ends import LineFiles, LineLimit
 from spouts.files.line_reading import LineEmitter, TextEmitter
 from spouts.files.parsed_columns import JsonFormat
 from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
+from trident.setting_types import check_arguments
 
 
 class TextFileSpout(FileSpout):
@@ -40,15 +41,16 @@ class TextFileSpout(FileSpout):
         of its own.
     """
 
+    @check_arguments
     def __init__(
         self,
         paths: Paths,
         *,
         encoding: str = "utf-8",
-        errors: str = "replace",
+        errors: Literal["replace", "strict"] = "replace",
         with_source: bool = False,
         output_field: str = "line",
-        max_line_bytes: int = 64 << 20,
+        max_line_bytes: LineLimit = 64 << 20,
         **files: Unpack[FileSettings],
     ) -> None:
         super().__init__("text", paths, "*", **files)
@@ -95,6 +97,7 @@ class CsvFileSpout(FileSpout):
         `follow`, `tail`, `allow_empty`; see `FileSettings`.
     """
 
+    @check_arguments
     def __init__(
         self,
         paths: Paths,
@@ -105,19 +108,17 @@ class CsvFileSpout(FileSpout):
         quote: str | None = '"',
         escape: str | None = None,
         null_values: Sequence[str] = ("",),
-        missing_columns: str = "error",
+        missing_columns: Literal["error", "null"] = "error",
         timestamp_formats: Sequence[str] = (),
         decimal_point: str = ".",
         multiline: bool = False,
         bad_lines: str | None = None,
         with_file: bool = False,
         encoding: str = "utf-8",
-        errors: str = "strict",
-        max_line_bytes: int = 64 << 20,
+        errors: Literal["replace", "strict"] = "strict",
+        max_line_bytes: LineLimit = 64 << 20,
         **files: Unpack[FileSettings],
     ) -> None:
-        if missing_columns not in ("error", "null"):
-            raise ValueError(f'missing_columns is {missing_columns!r}; it must be "error" or "null"')
         if multiline and (bad_lines is not None or errors != "strict"):
             raise ValueError(
                 "multiline=True does not go with bad_lines or errors='replace': where a row has several lines, "
@@ -178,21 +179,20 @@ class JsonFileSpout(FileSpout):
         with `.gz`), `recursive`, `follow`, `tail`, `allow_empty`; see `FileSettings`.
     """
 
+    @check_arguments
     def __init__(
         self,
         paths: Paths,
         fields: FieldsLike,
         *,
-        unknown_fields: str = "ignore",
+        unknown_fields: Literal["ignore", "error"] = "ignore",
         bad_lines: str | None = None,
         with_file: bool = False,
         encoding: str = "utf-8",
-        errors: str = "strict",
-        max_line_bytes: int = 64 << 20,
+        errors: Literal["replace", "strict"] = "strict",
+        max_line_bytes: LineLimit = 64 << 20,
         **files: Unpack[FileSettings],
     ) -> None:
-        if unknown_fields not in ("ignore", "error"):
-            raise ValueError(f'unknown_fields is {unknown_fields!r}; it must be "ignore" or "error"')
         endings = ("json", "jsonl", "ndjson")
         super().__init__("JSON", paths, tuple(f"*.{one}{gz}" for one in endings for gz in ("", ".gz")), **files)
         declared = Fields(fields)

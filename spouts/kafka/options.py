@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 from spouts.kafka.value_formats import Format, format_of
 from trident.errors import ConfigError
 from trident.fields import Fields
-from trident.redaction import Redacted
+from trident.setting_types import Settings, seconds, whole
 
 COLUMNS = {
     "value": "binary",
@@ -36,12 +35,6 @@ _OURS = {
     "enable.auto.offset.store": "group_id",
     "enable.partition.eof": "nothing: the spout needs it",
     "group.instance.id": "nothing: the spout joins no group",
-}
-_CHOICES = {
-    "key": ("bytes", "text"),
-    "isolation": ("read_committed", "read_uncommitted"),
-    "on_lost": ("fail", "skip"),
-    "on_bad": ("fail", "null"),
 }
 
 
@@ -88,25 +81,25 @@ def _names(names: tuple[str, ...], given: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, repr=False)
-class KafkaOptions(Redacted):
+class KafkaOptions(Settings):
     """The options of a Kafka spout; see `OpaqueTridentKafkaSpout` for what they mean."""
 
     bootstrap_servers: str
     topics: Topics
     value: Format
-    key: str
+    key: Literal["bytes", "text"]
     fields: tuple[str, ...]
-    first_poll: str | datetime
-    max_batch_records: int
-    max_batch_bytes: int
-    max_batch_s: float | None
-    isolation: str
+    first_poll: Literal["earliest", "latest", "committed"] | datetime
+    isolation: Literal["read_committed", "read_uncommitted"]
     group_id: str | None
-    refresh_s: float
-    partition_timeout_s: float
-    on_lost: str
-    on_bad: str
+    on_lost: Literal["fail", "skip"]
     config: Mapping[str, Any]
+    max_batch_records: int = whole(1, 1)
+    max_batch_bytes: int = whole(1, 1)
+    max_batch_s: float | None = seconds(None)
+    refresh_s: float = seconds(5.0)
+    partition_timeout_s: float = seconds(10.0)
+    on_bad: Literal["fail", "null"] = "fail"
 
     @classmethod
     def of(cls, bootstrap_servers: str, topics: Any, given: Mapping[str, Any]) -> KafkaOptions:
@@ -119,16 +112,7 @@ class KafkaOptions(Redacted):
         return cls(bootstrap_servers, Topics.of(topics), **checked)
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise _wrong(name, getattr(self, name), " or ".join(f'"{each}"' for each in choices))
-        for name in ("max_batch_records", "max_batch_bytes", "refresh_s", "partition_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise _wrong(name, getattr(self, name), "a number above 0")
-        if self.max_batch_records == math.inf:
-            raise _wrong("max_batch_records", self.max_batch_records, "a number above 0, and finite")
-        if self.max_batch_s is not None and not self.max_batch_s > 0:
-            raise _wrong("max_batch_s", self.max_batch_s, "a number above 0, or None")
+        super().__post_init__()
         self._check_columns()
         self._check_first_poll()
         for name in self.config:
@@ -146,19 +130,14 @@ class KafkaOptions(Redacted):
 
     def _check_first_poll(self) -> None:
         first = self.first_poll
-        if not isinstance(first, datetime) and first not in ("earliest", "latest", "committed"):
-            raise _wrong("first_poll", first, '"earliest", "latest", "committed" or a datetime')
         if isinstance(first, datetime) and first.tzinfo is None:
             raise ConfigError(f"first_poll={first!r}: a datetime needs a time zone, such as datetime.UTC")
         if first == "committed" and self.group_id is None:
             raise ConfigError('first_poll="committed" needs group_id: the group whose offsets are meant')
 
 
-def _wrong(name: str, value: object, right: str) -> ConfigError:
-    return ConfigError(f"{name}={value!r}: give {right}")
-
-
-class ReadLimits(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class ReadLimits(Settings):
     """How much of its partitions a task may hold.
 
     `max_pending`: the most records that are taken and not acknowledged, and the most that are acknowledged and not committed:
@@ -167,9 +146,9 @@ class ReadLimits(NamedTuple):
     `commit_every_s`: how often is committed.
     """
 
-    max_pending: int
-    max_uncommitted: int
-    commit_every_s: float
+    max_pending: int = whole(1000, 1)
+    max_uncommitted: int = whole(100_000, 1)
+    commit_every_s: float = seconds(1.0)
 
 
 def emitted_fields(options: KafkaOptions) -> Fields:

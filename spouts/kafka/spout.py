@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from spouts.kafka.record_tables import KafkaEmitter
     from spouts.kafka.topic_queue import TopicQueue
 
-_OF_BATCHES = {"max_batch_records": 1, "max_batch_bytes": 1, "max_batch_s": None, "partition_timeout_s": 10.0}
-
 
 class _KafkaSpout:
     spout_type: SpoutType
@@ -207,8 +205,8 @@ class KafkaSpout(MessageSpout):
         config: Mapping[str, Any] | None = None,
     ) -> None:
         given = {
-            **_OF_BATCHES, "value": value, "key": key, "fields": fields, "first_poll": first_poll, "isolation": isolation,
-            "group_id": group_id, "refresh_s": refresh_s, "on_lost": on_lost, "on_bad": "fail", "config": config,
+            "value": value, "key": key, "fields": fields, "first_poll": first_poll, "isolation": isolation,
+            "group_id": group_id, "refresh_s": refresh_s, "on_lost": on_lost, "config": config,
         }  # fmt: skip
         self._options = KafkaOptions.of(bootstrap_servers, topics, given)
         self._dead_letters, self._limits = dead_letters, ReadLimits(max_pending, max_uncommitted, commit_every_s)
@@ -232,9 +230,6 @@ class KafkaSpout(MessageSpout):
             raise ConfigError(
                 f"dead_letters={self._dead_letters!r} is a topic that is read: dead letters would come again"
             )
-        for name, number in zip(("max_uncommitted", "commit_every_s"), self._limits[1:], strict=True):
-            if not number > 0:
-                raise ConfigError(f"{name}={number!r}: give a number above 0")
 
     def __repr__(self) -> str:
         """Show the options without secrets."""

@@ -15,7 +15,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from trident.errors import ConfigError, SourceAwayError, SpoutError
+from trident.errors import SourceAwayError, SpoutError
+from trident.setting_types import Settings, seconds, whole
 from trident.spout import Away
 
 T = TypeVar("T")
@@ -130,8 +131,8 @@ def decode_all(
     return [decode_all([item], decode)[0] for item in items]
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
+@dataclass(frozen=True, repr=False)
+class RetryPolicy(Settings):
     """How often, and after which pauses, a message is tried again.
 
     `max_failures`: after so many failures a message is given up. None: never, unless there is a place for dead letters; then
@@ -140,23 +141,17 @@ class RetryPolicy:
     `dead_letters`: the stream or topic that gets what is given up. None: the log gets it.
     """
 
-    max_failures: int | None = None
-    first_pause_s: float = 0.2
-    longest_pause_s: float = 60.0
+    max_failures: int | None = whole(None, 1)
+    first_pause_s: float = seconds(0.2)
+    longest_pause_s: float = seconds(60.0)
     dead_letters: str | None = None
 
     def __post_init__(self) -> None:
-        if self.max_failures is not None and (not isinstance(self.max_failures, int) or self.max_failures < 1):
-            raise ConfigError(
-                f"max_failures={self.max_failures!r}: give a whole number of at least 1, or None (no limit)"
-            )
-        if not 0 < self.first_pause_s <= self.longest_pause_s:
-            raise ConfigError(
-                f"first_pause_s={self.first_pause_s!r}, longest_pause_s={self.longest_pause_s!r}: give seconds above 0, the "
-                "longest pause no shorter than the first"
-            )
-        if self.dead_letters is not None and (not isinstance(self.dead_letters, str) or not self.dead_letters):
-            raise ConfigError(f"dead_letters={self.dead_letters!r}: give the name of a place for dead letters, or None")
+        super().__post_init__()
+        if self.first_pause_s > self.longest_pause_s:
+            raise self.refused("longest_pause_s", f"give at least first_pause_s={self.first_pause_s!r}")
+        if self.dead_letters == "":
+            raise self.refused("dead_letters", "give the name of a place for dead letters, or None")
 
     @property
     def limit(self) -> int | None:

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from spouts.messages.deliveries import Deliveries, MessageQueue, RetryPolicy
-from trident.errors import ConfigError, SourceAwayError, SpoutError
+from trident.errors import SourceAwayError, SpoutError
 from trident.fields import Fields
 from trident.roles import has
+from trident.setting_types import Limit, check_arguments
 from trident.spout import Away
 from trident.spout.interfaces import OnNewLog
 from trident.spout.rich import OutputFieldsDeclarer
@@ -39,9 +40,8 @@ class MessageSpout(BaseRichSpout, ABC):
 
     on_new_log: OnNewLog = "behind"
 
-    def __init__(self, fields: Fields, policy: RetryPolicy, max_pending: int) -> None:
-        if not isinstance(max_pending, int) or max_pending < 1:
-            raise ConfigError(f"max_pending={max_pending!r}: give a whole number of at least 1")
+    @check_arguments
+    def __init__(self, fields: Fields, policy: RetryPolicy, max_pending: Limit) -> None:
         self._fields, self._policy, self._max_pending = fields, policy, max_pending
         self._opened: Deliveries | None = None
 

@@ -18,20 +18,21 @@ from spouts.messages.deliveries import Message, MessageQueue, decode_all
 from spouts.redis.stream_server import NOTHING, Entry, EntryTables, StreamCalls, order_of
 from trident.arrow import python_of
 from trident.errors import SpoutError
+from trident.setting_types import Settings, seconds
 
 T = TypeVar("T")
 _AT_ONCE = 10_000  # ids in one command
 
 
-@dataclass(frozen=True)
-class GroupReading:
+@dataclass(frozen=True, repr=False)
+class GroupReading(Settings):
     """What is read, in which group, and where dead letters go; see `RedisStreamRichSpout`."""
 
     streams: tuple[str, ...]
     group: str
     first: str
-    claim_idle_s: float
-    dead_letters: str | None
+    claim_idle_s: float = seconds(60.0)
+    dead_letters: str | None = None
 
 
 class GroupQueue(MessageQueue):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from spouts.messages.deliveries import RetryPolicy
 from spouts.messages.spout import MessageSpout
@@ -17,6 +16,7 @@ from spouts.redis.id_ranges import RangeCoordinator, RangeEmitter
 from spouts.redis.stream_server import (
     EntryTables,
     RedisServerOptions,
+    RedisServerSettings,
     ServerAway,
     StreamCalls,
     StreamServer,
@@ -24,6 +24,7 @@ from spouts.redis.stream_server import (
 )
 from trident.errors import ConfigError, ReportedFailedException, TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.setting_types import Limit, check_arguments
 from trident.spout.interfaces import OnNewLog, SpoutType
 from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, TopologyContext
 from trident.storm.storm_tuples import Tuple
@@ -67,12 +68,12 @@ class TransactionalRedisStreamSpout:
     with_stream
         Whether to emit `stream: string` after `id`; default: if there are several.
     **server
-        `user`, `password`, `database`, `tls`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`,
-        `connect_timeout_s` (5), `timeout_s` (10), `retries` (3), as for `RedisState`.
+        `RedisServerSettings`, as for `RedisState`.
     """
 
     spout_type = SpoutType.TRANSACTIONAL
 
+    @check_arguments
     def __init__(
         self,
         url: str,
@@ -80,17 +81,15 @@ class TransactionalRedisStreamSpout:
         fields: FieldsLike,
         *,
         first: str = "0",
-        max_entries: int = 10_000,
+        max_entries: Limit = 10_000,
         lost_entries: Literal["refuse", "skip"] = "refuse",
         with_stream: bool | None = None,
-        **server: Any,
+        **server: Unpack[RedisServerSettings],
     ) -> None:
         self._options = RedisServerOptions(url, **server)
         self._streams = _check_streams(streams, first)
-        if not len(self._streams) <= max_entries < math.inf:
-            raise ValueError(f"max_entries is {max_entries}; it must be at least 1 for each stream, and finite")
-        if lost_entries not in ("refuse", "skip"):
-            raise ValueError(f"lost_entries is {lost_entries!r}; it must be 'refuse' or 'skip'")
+        if len(self._streams) > max_entries:
+            raise ConfigError(f"max_entries={max_entries}: give at least 1 for each stream")
         self._tables = EntryTables(fields, len(self._streams) > 1 if with_stream is None else with_stream)
         self._limits = first, max_entries, lost_entries
         self.on_new_log: OnNewLog = "elsewhere" if first == "$" else "start"
@@ -152,10 +151,10 @@ class RedisStreamRichSpout(MessageSpout):
     with_stream
         Whether to emit `stream: string` after `id`; default: if there are several.
     **server
-        `user`, `password`, `database`, `tls`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`,
-        `connect_timeout_s` (5), `timeout_s` (10), as for `RedisState`.
+        `RedisServerSettings`, as for `RedisState`.
     """
 
+    @check_arguments
     def __init__(
         self,
         url: str,
@@ -171,7 +170,7 @@ class RedisStreamRichSpout(MessageSpout):
         longest_pause_s: float = 60.0,
         dead_letters: str | None = None,
         with_stream: bool | None = None,
-        **server: Any,
+        **server: Unpack[RedisServerSettings],
     ) -> None:
         keys = _check_streams(streams, first)
         self._options = RedisServerOptions(url, **server)
@@ -181,8 +180,6 @@ class RedisStreamRichSpout(MessageSpout):
         self._reading = GroupReading(keys, group, first, claim_idle_s, dead_letters)
         if not group:
             raise ConfigError(f"group={group!r}: give the name of a group")
-        if not claim_idle_s > 0:
-            raise ConfigError(f"claim_idle_s={claim_idle_s!r}: give a number of seconds above 0")
         if dead_letters in keys:
             raise ConfigError(f"dead_letters={dead_letters!r} is a stream that is read: dead letters would come again")
 
@@ -222,8 +219,15 @@ class RedisStreamBolt(BaseBasicBolt):
         As for `RedisStreamRichSpout`.
     """
 
+    @check_arguments
     def __init__(
-        self, url: str, stream: str, fields: FieldsLike, *, max_entries: int | None = None, **server: Any
+        self,
+        url: str,
+        stream: str,
+        fields: FieldsLike,
+        *,
+        max_entries: Limit | None = None,
+        **server: Unpack[RedisServerSettings],
     ) -> None:
         self._options = RedisServerOptions(url, **server)
         self._stream, self._names, self._max_entries = stream, Fields(fields).names, max_entries
@@ -231,8 +235,6 @@ class RedisStreamBolt(BaseBasicBolt):
             raise ConfigError(
                 f"stream={stream!r}, fields={fields!r}: give the name of a stream, and at least one field"
             )
-        if max_entries is not None and max_entries < 1:
-            raise ConfigError(f"max_entries={max_entries}: must be at least 1, or None")
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
         """Connect; `SpoutError` if the server cannot be reached, or the key is not a stream."""

@@ -37,6 +37,7 @@ from trident.arrow import schema_of
 from trident.channel import DaemonPool
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.setting_types import Limit, check_arguments
 from trident.spout.interfaces import (
     Definition,
     Lag,
@@ -44,7 +45,6 @@ from trident.spout.interfaces import (
     SpoutType,
     ThrottledCoordinator,
     TransactionAttempt,
-    check_limits,
 )
 from trident.spout.query_batches import fields_of_schema
 
@@ -164,17 +164,17 @@ class DataFrameSpout(_DataFrameSource):
 
     on_new_log: OnNewLog = "elsewhere"
 
+    @check_arguments
     def __init__(
         self,
         source: DataFrame | Callable[[SparkSession], DataFrame],
         folder: str | os.PathLike[str],
         *,
         fields: FieldsLike | None = None,
-        max_batch_rows: int = 100_000,
-        max_batch_bytes: int = 64 << 20,
+        max_batch_rows: Limit = 100_000,
+        max_batch_bytes: Limit = 64 << 20,
         keep: bool = False,
     ) -> None:
-        check_limits(max_batch_rows=max_batch_rows, max_batch_bytes=max_batch_bytes)
         super().__init__(source, fields)
         self._folder, self._keep = _checked_folder("folder", folder), keep
         self._limits = ChunkLimits(max_batch_rows, max_batch_bytes)
@@ -216,6 +216,7 @@ class StructuredStreamingSpout(_DataFrameSource):
     streams = True
     on_new_log: OnNewLog = "checkpoint"
 
+    @check_arguments
     def __init__(
         self,
         source: DataFrame | Callable[[SparkSession], DataFrame],

@@ -67,9 +67,9 @@ class DeltaOptions(Expiring):
     compact_after_commits: int = whole(64, 1)
     background_maintenance: bool = True
     storage_options: Mapping[str, str] | None = None
-    vacuum_after_hours: int | None = whole(24, 1, or_none=True)
+    vacuum_after_hours: int | None = whole(24, 1)
     log_retention_hours: int = whole(24, 1)
-    retained_versions: int | None = whole(1000, 10, or_none=True)
+    retained_versions: int | None = whole(1000, 10)
     checkpoint_interval: int = whole(32, 1)
     max_keys_in_memory: int = whole(1_000_000, 1)
     max_mb_in_memory: int = whole(512, 1)

@@ -191,7 +191,7 @@ def delta_state_at(
     StateError
         The batch is not known to be committed, or is no longer retained; the message names the batches that are.
     """
-    tables = StateTables(path, state_type(kind), conf, 0, DeltaOptions(**options))
+    tables = StateTables(path, state_type(kind), conf, 0, DeltaOptions.of(None, options))
     return DeltaStateAt(tables, *_table_at(tables, txid))
 
 

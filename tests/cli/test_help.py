@@ -84,6 +84,8 @@ def test_an_address_is_no_folder(words: list[str], tmp_path: Path, monkeypatch: 
     ("words", "said"),
     [
         ("demo --crashes 3", "--crashes says nothing without --crash; add that"),
+        ("submit words.py:topology --timeout 5", "--timeout says nothing without --wait; add that"),
+        ("upgrade words words.py:topology --timeout 5", "--timeout says nothing without --wait; add that"),
         ("run words.py:topology --ui-port 0", "--ui-port says nothing without --ui; add that"),
         ("run words.py:topology --drpc-host db", "--drpc-host says nothing without --drpc-port; add that"),
     ],

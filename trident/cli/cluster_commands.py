@@ -21,6 +21,7 @@ from trident.cli.commands import (
     Workers,
     command,
     flag,
+    needs,
     option,
     seconds,
 )
@@ -36,7 +37,7 @@ _MOST_NAMES = 5
 _LOOK_S = 0.5
 
 Wait = Annotated[bool, flag("--wait", "Wait until its driver runs; Ctrl-C ends only the wait.")]
-Timeout = Annotated[float, seconds("How long --wait waits.", 0.1, "--timeout")]
+Timeout = Annotated[float | None, seconds("How long --wait waits.", 0.1, "--timeout", show_default="300")]
 _REHEARSE = "Change nothing: run the last N batches through both codes, and show which totals would differ."
 Rehearsal = Annotated[int | None, typer.Option("--rehearse", metavar="N", min=1, help=_REHEARSE)]
 Pause = Annotated[float, seconds("How long what has begun may take.", 0.0, "--wait-secs", "-w")]
@@ -57,7 +58,7 @@ def submit_command(
     requirements: Requirements = None,
     include: Include = None,
     wait: Wait = False,
-    timeout: Timeout = 300.0,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a topology to a cluster, which keeps it running from then on.
@@ -72,9 +73,10 @@ def submit_command(
     from trident.cli.submitting import Code, submit
     from trident.cli.target import conf_of
 
+    waits_s = _wait_s(wait, timeout)
     code = Code(target, include or [], requirements, conf_of(conf or []))
     with of.client() as client:
-        submit(client, code, name, workers, timeout if wait else None, as_json)
+        submit(client, code, name, workers, waits_s, as_json)
 
 
 @command(app, "upgrade", "`trident upgrade words word_counts.py:topology --wait`", PANEL)
@@ -86,7 +88,7 @@ def upgrade_command(
     requirements: Requirements = None,
     include: Include = None,
     wait: Wait = False,
-    timeout: Timeout = 300.0,
+    timeout: Timeout = None,
     rehearsed: Rehearsal = None,
     as_json: AsJson = False,
 ) -> int | None:
@@ -100,12 +102,18 @@ def upgrade_command(
     from trident.cli.submitting import Code, rehearse_package, upgrade
     from trident.cli.target import conf_of
 
+    waits_s = _wait_s(wait, timeout)
     code = Code(target, include or [], requirements, conf_of(conf or []))
     with of.client() as client:
         if rehearsed is not None:
             return rehearse_package(client, topology, code, conf is None, rehearsed, as_json)
-        upgrade(client, topology, code, conf is None, timeout if wait else None, as_json)
+        upgrade(client, topology, code, conf is None, waits_s, as_json)
     return None
+
+
+def _wait_s(wait: bool, timeout: float | None) -> float | None:
+    needs("--wait", wait, timeout=timeout)
+    return (timeout or 300.0) if wait else None
 
 
 @command(app, "list", "`trident list`", PANEL)

@@ -95,9 +95,9 @@ def number(help: str, least: int = 1, **more: Any) -> Any:
     return typer.Option(metavar="N", min=least, help=help, **more)
 
 
-def seconds(help: str, least: float, *names: str) -> Any:
+def seconds(help: str, least: float, *names: str, show_default: bool | str = True) -> Any:
     """Return an option that is a time."""
-    return typer.Option(*names, metavar="SECONDS", min=least, help=help)
+    return typer.Option(*names, metavar="SECONDS", min=least, help=help, show_default=show_default)
 
 
 def needs(other: str, is_there: object, **given: object) -> None:

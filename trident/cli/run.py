@@ -160,8 +160,11 @@ def run_command(of: RunOptions) -> int:
                     raise typer.BadParameter(
                         f"--{name.replace('_', '-')} is for Trident topologies; this one has spouts and bolts, and no batches"
                     )
-            return _run_storm(topology, storm_settings(of.target, of.conf or [], served), beside, as_json)
+            conf = storm_settings(of.target, of.conf or [], served)
+            needs("--metrics-port", conf.metrics_port is not None, metrics_host=of.metrics_host)
+            return _run_storm(topology, conf, beside, as_json)
         config = settings(of.conf or [], given, topology)
+        needs("--metrics-port", config.metrics_port is not None, metrics_host=of.metrics_host)
         if (drpc_port := of.drpc_port) is not None:
             at = of.drpc_host or _LOCAL, drpc_port
             beside.append(lambda running: serving(running.local_drpc(), *at, token=of.drpc_token))

@@ -8,7 +8,6 @@ is any picklable object and may carry rows when the source is in the driver.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
@@ -238,15 +237,6 @@ class ThrottledCoordinator(BatchCoordinator):
 
     def _most(self, limit: float) -> int:
         return max(1, int(limit * self._share))
-
-
-def check_limits(**limits: float) -> None:
-    """Raise `ValueError` for a limit of batches that is less than 1, or none."""
-    for name, limit in limits.items():
-        if limit is None or not 1 <= limit < math.inf:  # nor NaN
-            raise ValueError(
-                f"{name} is {limit}; it must be at least 1, and finite: a large number where no limit is meant"
-            )
 
 
 def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:

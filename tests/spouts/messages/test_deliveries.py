@@ -307,7 +307,7 @@ def test_nothing_is_given_up_without_a_limit_or_a_place_for_it(policy: RetryPoli
         ({"max_failures": 0}, "max_failures=0: give a whole number of at least 1"),
         ({"max_failures": 1.5}, "max_failures=1.5"),
         ({"first_pause_s": 0}, "first_pause_s=0"),
-        ({"first_pause_s": 9, "longest_pause_s": 8}, "the longest pause no shorter than the first"),
+        ({"first_pause_s": 9, "longest_pause_s": 8}, "longest_pause_s=8: give at least first_pause_s=9"),
         ({"dead_letters": ""}, "dead_letters='': give the name"),
     ],
 )

@@ -270,9 +270,21 @@ def test_values_get_the_types_of_their_fields(
         (("redis://x", "s", FIELDS), {"first": "1-0\n"}, "first='1-0.n': give"),
         (("redis://x", "s", FIELDS), {"first": "٣"}, "first='٣': give"),
         (("redis://x", "s", FIELDS), {"first": f"0-{1 << 64}"}, "first='0-18446744073709551616': give"),
-        (("redis://x", "s", FIELDS), {"max_entries": float("inf")}, "max_entries is inf; it must be"),
-        (("redis://x", "s", FIELDS), {"max_entries": 0}, "max_entries is 0"),
-        (("redis://x", "s", FIELDS), {"lost_entries": "ignore"}, "it must be 'refuse' or 'skip'"),
+        (
+            ("redis://x", "s", FIELDS),
+            {"max_entries": float("inf")},
+            "max_entries=inf of .*Spout: give a whole number of at least 1",
+        ),
+        (
+            ("redis://x", "s", FIELDS),
+            {"max_entries": 0},
+            "max_entries=0 of .*Spout: give a whole number of at least 1",
+        ),
+        (
+            ("redis://x", "s", FIELDS),
+            {"lost_entries": "ignore"},
+            "lost_entries='ignore' of .*Spout: give 'refuse' or 'skip'",
+        ),
         (("redis://x", "s", FIELDS), {"tls_ca_file": "ca.pem"}, "TLS options and no TLS"),
     ],
 )

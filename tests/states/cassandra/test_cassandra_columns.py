@@ -340,7 +340,7 @@ def test_what_has_no_plain_form_is_refused_by_name(
 
 def test_an_unknown_layout_is_refused_where_it_is_given() -> None:
     with pytest.raises(ConfigError, match="layout='rows' of a Cassandra state: give 'binary' or 'columns'"):
-        CassandraState.opaque("localhost", layout="rows")
+        CassandraState.opaque("localhost", layout="rows")  # type: ignore[arg-type]
 
 
 def test_layouts_are_never_taken_for_each_other(tables: Tables) -> None:

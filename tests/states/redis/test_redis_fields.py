@@ -294,7 +294,7 @@ def test_a_layout_that_cannot_be_had_is_refused_where_the_state_is_declared() ->
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"layout": "rows"}, "it is 'strings' or 'fields'"),
+        ({"layout": "rows"}, "layout='rows' of a Redis state: give 'strings' or 'fields'"),
         ({"layout": "fields", "prefix": "a:b"}, "a ':' ends the prefix"),
     ],
 )

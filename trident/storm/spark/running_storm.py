@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import cloudpickle
 
 from trident.channel import waitable
-from trident.errors import ConfigError, EnvironmentProblem, TopologyError, describe
+from trident.errors import EnvironmentProblem, TopologyError, describe
 from trident.observe.events import ReportedError
 from trident.spark.environment import is_spark_on, master_of
 from trident.spark.session import spark_session, stop_session
@@ -207,17 +207,15 @@ def rebalanced_launch(launch: Launch, workers: int | None, executors: Mapping[st
     """Return what the workers run after a rebalance; components that are not named keep their number of executors.
 
     Raises `TopologyError`: no such component, or a number of executors that its tasks do not allow.
-    Raises `ConfigError`: fewer than one worker.
+    Raises `ConfigError`: not a number of workers.
     """
     layout = launch.layout
     if workers is None:
         workers = layout.workers
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ConfigError(f"rebalance: workers={workers!r} must be a whole number of at least 1")
-    _check(layout, executors)
-    threads = {**Counter(place.component for place in layout.executors), **executors}
     ackers = launch.conf.ackers  # tasks stay, the ackers' too
     conf = replace(launch.conf, workers=workers, acker_executors=ackers)
+    _check(layout, executors)
+    threads = {**Counter(place.component for place in layout.executors), **executors}
     return replace(launch, conf=conf, layout=lay_out(launch.topology, workers, ackers, threads))
 
 
