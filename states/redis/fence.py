@@ -18,7 +18,7 @@ from typing import Any
 
 from states.redis.layout import SENTINEL, RedisLayout
 from states.redis.wire import Call, Command, Wire, Words, script
-from trident.errors import BackendError, StateLossDetected
+from trident.errors import BackendError, ConfigError, StateLossDetected
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
 from trident.storekit import SentinelRecord
@@ -121,11 +121,9 @@ class RedisFence:
 
     def read(self) -> Sentinel | None:
         """Return the copy that is farthest behind; None if one is missing."""
-        layout = self._layout
-        commands = [(b"HMGET", key, self._field, b"buckets") for key in layout.sentinel_keys]
+        commands = [(b"HMGET", key, self._field, b"buckets") for key in self._layout.sentinel_keys]
         answers = self._wire.ask(f"read the sentinel of {self._what}", commands)
-        for _, recorded in answers:
-            layout.check_buckets(recorded, self._place)
+        self._check_buckets(recorded for _, recorded in answers)
         self._seen = records = [record for record, _ in answers]
         found = [self._sentinel(record) for record in dict.fromkeys(records) if record is not None]
         if not found or None in records:
@@ -138,11 +136,8 @@ class RedisFence:
 
     def check_layout(self) -> None:
         """Check that the state is spread over as many buckets as the options say, if it was ever written."""
-        layout = self._layout
-        command = (b"HGET", layout.sentinel_keys[0], b"buckets")
-        (recorded,) = self._wire.ask(f"read the layout of {self._what}", [command])
-        layout.check_buckets(recorded, self._place)
-        self.is_layout_checked = True
+        command = (b"HGET", self._layout.sentinel_keys[0], b"buckets")
+        self._check_buckets(self._wire.ask(f"read the layout of {self._what}", [command]))
 
     def move(self, sentinel: Sentinel, force: bool) -> None:
         """Replace what was read or written last by this sentinel, in each bucket; this is the writer from now on.
@@ -203,20 +198,30 @@ class RedisFence:
 
     def _move_of(self, bucket: int, sentinel: Sentinel, record: bytes, seen: bytes | None, mine: bool) -> Call:
         """Make the call that writes a record in one bucket; it seals a commit if the sentinel is `mine`."""
-        layout = self._layout
 
         def take(answer: Any) -> None:
             if isinstance(answer, list):
-                layout.check_buckets(answer[0], self._place)
+                self._check_buckets(answer)
             else:
                 self._check("move the sentinel", sentinel, answer, seen)
 
         acknowledged = b"%d" % self._acknowledged[bucket] if mine else b""
         command = (
-            b"EVALSHA", _MOVE, 1, layout.sentinel_keys[bucket], self._field, record, acknowledged, seen or b"",
-            layout.recorded_buckets,
+            b"EVALSHA", _MOVE, 1, self._layout.sentinel_keys[bucket], self._field, record, acknowledged, seen or b"",
+            self._layout.recorded_buckets,
         )  # fmt: skip
         return Call(bucket, command, take)
+
+    def _check_buckets(self, found: Iterable[bytes | None]) -> None:
+        """Refuse a number of buckets that differs from one recorded with the sentinels."""
+        known = self._layout.recorded_buckets
+        for recorded in found if known else ():
+            if recorded is not None and recorded != known:
+                raise ConfigError(
+                    f"{self._place} is spread over {recorded.decode(errors='replace')} buckets, and cluster_buckets is "
+                    f"{known.decode()}; its keys would not be found. Give the recorded number"
+                )
+        self.is_layout_checked = True
 
     def _check(self, doing: str, own: Sentinel | None, answer: Any, before: bytes | None = None) -> None:
         if answer == 1:

@@ -230,7 +230,8 @@ class RedisBackingMap(BackingMap):
         if not self._is_checked:
             self._refuse_other_layout()
         sentinel = self._fence.read()
-        self._evictions.note(is_new=sentinel is None)
+        if self._evictions.risks:
+            self._evictions.say_risks(is_new=sentinel is None)
         return sentinel
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:

@@ -37,7 +37,7 @@ from trident.runtime.engine.runners import process_or_raise, unseen
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.loop.batch import Batch, Clock
-from trident.runtime.loop.execution import txids_of
+from trident.runtime.loop.execution import order_of, txids_of
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.open_partitions import make_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
@@ -177,7 +177,7 @@ class Replay(Closes):
             )
         captures = bool(record.counts.get("dead_letters"))
         batch = Batch(attempt, definitions, opened.runner, captures)
-        order = Order(attempt, captures, now=batch.now)
+        order = order_of(batch)
         output = process_or_raise(opened.runner, self._sources.cut(batch), order)
         if output.tuples != record.counts.get("tuples", output.tuples):
             raise self._other_count(record, "tuples", output.tuples)
