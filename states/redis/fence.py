@@ -93,6 +93,7 @@ class RedisFence:
     `wire`, `layout`: where the sentinel is.
     `partition`: its number.
     `what`: the state and partition, for messages.
+    `own`: the sentinel that this writer laid last; None: it is no writer.
     `is_layout_checked`: whether nothing has to be compared before keys are read; see `check_layout`.
     """
 
@@ -104,7 +105,7 @@ class RedisFence:
 
     def forget(self) -> None:
         """Stop being the writer."""
-        self._own: Sentinel | None = None
+        self.own: Sentinel | None = None
         self._renewal, self._record = 0, b""  # of `_own`
         self._acknowledged = [0] * self._layout.buckets  # the writes of the commit
         self._seen: list[bytes | None] | None = None  # the records that were read or written last
@@ -116,7 +117,7 @@ class RedisFence:
 
     def acknowledge(self, doing: str, bucket: int, answer: Any) -> None:
         """Check the answer of a `fenced_script`, and count the call; if this raises, the call wrote nothing."""
-        self._check(doing, self._own, answer)
+        self._check(doing, self.own, answer)
         self._acknowledged[bucket] += 1
 
     def read(self) -> Sentinel | None:
@@ -146,7 +147,7 @@ class RedisFence:
         that is not behind this sentinel.
         Raises `BackendError`: it seals a commit, and Redis has lost writes of it.
         """
-        doing, own = "move the sentinel", self._own
+        doing, own = "move the sentinel", self.own
         if self._seen is None:
             self.read()
         seen = self._seen or []
@@ -162,21 +163,21 @@ class RedisFence:
         if calls:
             self._run(doing, calls)
         self.forget()
-        self._own, self._renewal, self._record = sentinel, renewal, record
+        self.own, self._renewal, self._record = sentinel, renewal, record
         self._seen = [record for _ in seen]
 
     def renewals(self) -> Iterable[Call]:
         """Make the calls after which only later calls can write."""
-        if self._own is None:
+        if self.own is None:
             return []
         self._renewal += 1
-        self._record = record = SENTINEL.encode(SentinelRecord(self._own, (self._renewal,)))
+        self._record = record = SENTINEL.encode(SentinelRecord(self.own, (self._renewal,)))
 
         def command(bucket: int) -> Command:
             return self.command(_RENEW, bucket, arguments=Words([b"%d" % self._acknowledged[bucket]]))
 
         def take(bucket: int, answer: Any) -> None:
-            self._check("write again", self._own, answer)
+            self._check("write again", self.own, answer)
             if self._seen is not None:
                 self._seen[bucket] = record
 
@@ -185,7 +186,7 @@ class RedisFence:
 
     def drop(self) -> None:
         """Remove this writer's sentinel, so that no commit can continue as if nothing had been lost."""
-        if self._own is not None:
+        if self.own is not None:
             buckets = range(self._layout.buckets)
             calls = [Call(b, partial(self.command, _DROP, b), lambda _answer: None) for b in buckets]
             self._run("remove the sentinel", calls)
@@ -239,6 +240,6 @@ class RedisFence:
         raise displaced(what, own, self._sentinel(answer), seen)
 
     def _sentinel(self, record: bytes) -> Sentinel:
-        if self._own is not None and record == self._record:
-            return self._own
+        if self.own is not None and record == self._record:
+            return self.own
         return SENTINEL.decode(record, f"{self._place} (key {self._layout.sentinel_keys[0]!r})").sentinel

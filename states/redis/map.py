@@ -203,11 +203,6 @@ class RedisBackingMap(BackingMap):
                 seen.update(encoded)
                 yield self._layout.keys(encoded)
 
-    def begin(self, txid: Txid) -> None:
-        """Begin a commit; what it writes with its own txid are changes."""
-        if self._changes is not None:
-            self._changes.begin(txid)
-
     def end(self, txid: Txid) -> None:
         """End the commit; every put is acknowledged.
 
