@@ -249,7 +249,7 @@ class Committer:
     `states`: by name, the `State` of each partition.
     `pool`: updates many partitions side by side, for stores that answer over a network; None: one after the other.
     `exchanges`: returns them by id, with their numbers of partitions.
-    `reach`: called at each point of a state's commit with the state's name, see `Reach`; may raise.
+    `reach`: what a test has called at each point of a state's commit; see `Reach`.
     `bounds`: how many rows a step behind a state may give.
     """
 
@@ -260,10 +260,10 @@ class Committer:
         static_state: Callable[[str], Any],
         pool: DaemonPool | None = None,
         exchanges: Callable[[], Mapping[str, Exchange]] | None = None,
-        reach: Reach | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
-        self.reach, self.bounds = reach, bounds
+        self.reach: Reach | None = None
+        self.bounds = bounds
         self.plan, self.states, self.static_state = plan, states, static_state
         self._writers = {node.state: node for node in plan.commits if isinstance(node, PersistNode)}
         self.columns = {

@@ -29,7 +29,6 @@ from trident.graph import JoinWithinNode, PersistNode, QueryNode, StateNode, Win
 from trident.planner import Plan
 from trident.planner.plan import place
 from trident.runtime.commit.committer import Committer, PartitionCommit, answers_of, operations_of_commits
-from trident.runtime.commit.committer import Reach as Reach
 from trident.runtime.commit.entries import Entries, inputs_of, marks_of, merging_columns
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.runners import Runner
@@ -87,7 +86,6 @@ def open_committer(
     runner: Runner,
     opened: Callable[[Callable[[], None]], None],
     in_threads: bool,
-    reach: Reach | None,
 ) -> Committer:
     """Open what commits here, and runs the program behind the states; operations that the runner prepared are shared.
 
@@ -101,7 +99,7 @@ def open_committer(
     program = WorkerProgram(behind, operations_of_commits(plan.commits), runner.operations)
     opened(program.cleanup)
     exchanges = lambda: runner.program.exchanges  # noqa: E731  their widths may come with the first batch
-    return Committer(plan, states, program.state, threads, exchanges, reach, Bounds.of(behind.settings))
+    return Committer(plan, states, program.state, threads, exchanges, Bounds.of(behind.settings))
 
 
 class CommittingProgram(WorkerProgram):

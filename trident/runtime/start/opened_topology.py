@@ -13,7 +13,7 @@ from trident.coordination.log_interface import TransactionLog
 from trident.errors import TridentError, UnsupportedOperation
 from trident.graph import Graph
 from trident.planner import Plan
-from trident.runtime.commit.committing import Reach, open_committer, programs_of
+from trident.runtime.commit.committing import open_committer, programs_of
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.reading.open_partitions import make_state, view_of, writers_as_left, writers_of
@@ -63,7 +63,6 @@ class OpenedTopology:
     `replays`: processes some batches twice; None: none of them.
 
     `open_log`: called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
-    `reach`: called with the points of each state's commit, see `PartitionCommit`.
     `in_threads`: whether the partitions of a state may be updated in several threads.
     `runner_of`: opens what processes the batches.
     `rewind`: brings states forward that are behind the log, for `state_recovery="rewind"`.
@@ -75,7 +74,6 @@ class OpenedTopology:
         plan: Plan,
         config: Config,
         open_log: Callable[[States], TransactionLog],
-        reach: Reach | None = None,
         in_threads: bool = True,
         runner_of: RunnerOf = open_runner,
         rewind: Callable[..., None] = refuse_to_rewind,
@@ -85,7 +83,7 @@ class OpenedTopology:
         self._views: dict[str, StateView] = {}
         try:
             self._open_stored(graph, open_log, rewind)
-            self._open_engine(runner_of, reach, in_threads)
+            self._open_engine(runner_of, in_threads)
             self.publish_recorded()
         except BaseException:
             self.closers.close()
@@ -137,7 +135,7 @@ class OpenedTopology:
         )  # fmt: skip
         self.meaning = NewMeaning.of(log, self.plan, compared, self.lasting)
 
-    def _open_engine(self, runner_of: RunnerOf, reach: Reach | None, in_threads: bool) -> None:
+    def _open_engine(self, runner_of: RunnerOf, in_threads: bool) -> None:
         plan, closers, executors = self.plan, self.closers, self.executors
         self.spouts, emitters = open_spouts(plan, self.config, partial(closers.add, "spouts"))
         self.config = config = with_workers(self.config, self.spouts)
@@ -145,7 +143,7 @@ class OpenedTopology:
         self.runner = runner_of(here, config, plan, on_spark, self.spouts)
         closers.add("runner", self.runner.close)
         to_close = partial(closers.add, "operations")
-        self.committer = open_committer(plan, self.states, behind, self.runner, to_close, in_threads, reach)
+        self.committer = open_committer(plan, self.states, behind, self.runner, to_close, in_threads)
         commits = [name for name, spout in self.spouts.items() if spout.coordinator.offers("commit")]
         self.apart = why_apart(plan, executors, config.log_dir or "", commits)
         self.carrier, with_record = states_with_record(plan, self.log, self.apart)
