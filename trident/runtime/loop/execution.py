@@ -130,7 +130,7 @@ class Attempts:
 
     def _order(self, batch: Batch) -> Order:
         """Return what a commit of the batch that follows the last record is told."""
-        return replace(order_of(batch), txids=txids_of(batch.attempt, self._log.state, self._partitions))
+        return order_of(batch)._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
 
     def process(self, batch: Batch, parts: Sequence[Part], order: Order) -> None:
         """Run the stages of an attempt up to the inputs of its states, or, if the order has txids, states in executors too."""
@@ -177,7 +177,7 @@ class Attempts:
         if not self._roaming or batch.tries == 1:
             return order
         with self._fencing:  # a dead attempt may still be at it, and the states are used by one thread at a time
-            return replace(order, txids=self._committer.fence(self._roaming, order.txids))
+            return order._replace(txids=self._committer.fence(self._roaming, order.txids))
 
     def commit(self, batch: Batch, order: Order) -> None:
         """Apply a processed attempt to all states: first those that tasks commit, then this process's."""

@@ -193,7 +193,7 @@ class Replay(Closes):
 
     def _commit(self, record: CommitRecord, output: TaskOutput, order: Order) -> Committed:
         """Apply a processed batch to the states; `order` gets its txids."""
-        return self._opened.committer.commit(replace(order, txids=self._txids(record)), output)
+        return self._opened.committer.commit(order._replace(txids=self._txids(record)), output)
 
     def _definitions(self, record: CommitRecord) -> dict[str, Any]:
         """Return what the sources gave a batch; what was a dead letter, and is none in this replay, is not put back."""

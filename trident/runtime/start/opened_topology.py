@@ -57,6 +57,7 @@ class OpenedTopology:
     `meaning`: what the log does not say yet of this topology.
     `placements`: by state, where batches that Spark processes are committed.
     `executors`: the states that executors commit.
+    `committing`: the spouts that take part in commits.
     `apart`: why the states of a batch and its record are transactions of their own; see `why_apart`.
     `carrier`: the log, if it takes the writes of all states along.
     `publishing`: the states that publish their contents, by name.
@@ -144,8 +145,8 @@ class OpenedTopology:
         closers.add("runner", self.runner.close)
         to_close = partial(closers.add, "operations")
         self.committer = open_committer(plan, self.states, behind, self.runner, to_close, in_threads)
-        commits = [name for name, spout in self.spouts.items() if spout.coordinator.offers("commit")]
-        self.apart = why_apart(plan, executors, config.log_dir or "", commits)
+        self.committing = [name for name, spout in self.spouts.items() if spout.coordinator.offers("commit")]
+        self.apart = why_apart(plan, executors, config.log_dir or "", self.committing)
         self.carrier, with_record = states_with_record(plan, self.log, self.apart)
         self.committer.leave_to_record(with_record)
         self.letters = dead_letters_of(config, plan.topology)
