@@ -109,7 +109,7 @@ OF_LOGS = (
         "                self._dead = error\n                raise\n            self.state.fold(written)\n",
         "                self.state.fold(written)\n                self._append(payload, written, durable, beside)\n"
         "            except (FencedError, LogError) as error:\n                self._dead = error\n                raise\n",
-        ("tests/coordination/test_log_damage.py::test_a_last_record_torn_at_any_byte_is_cut",),
+        ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
         "log in files: a record is not synced",

@@ -112,7 +112,7 @@ OF_RUNS = (
         _COMMITTER,
         "            if one.failure is not None:\n                raise one.failure\n",
         "            if one.failure is not None:\n                continue\n",
-        ("tests/runtime/loop/test_loop.py::test_failures_of_an_earlier_batch_do_not_count_as_tries",),
+        ("tests/runtime/commit/test_partitions_of_states.py::test_a_partition_that_fails_fails_the_batch",),
     ),
     Mutant(
         "commit: the record does not say which partitions were touched",

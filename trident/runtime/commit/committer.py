@@ -270,12 +270,13 @@ class Committer:
             node.id: merging_columns(node.aggregation, states[name]) for name, node in self._writers.items()
         }
         self._later: list[LaterWrite] = []
-        self.pool, self.exchanges = pool, exchanges or (lambda: plan.exchanges)
+        self._pool, self.exchanges = pool, exchanges or (lambda: plan.exchanges)
+        self.in_parallel: Callable[..., Iterable[Any]] = map if pool is None else pool.map
         self.is_quick = all(self.columns.get(node.id) is not None for node in plan.commits)
 
     def threads(self) -> list[int]:
         """Return the threads that a commit uses beside its own."""
-        return [] if self.pool is None else self.pool.idents()
+        return [] if self._pool is None else self._pool.idents()
 
     def leave_to_record(self, states: Iterable[str]) -> None:
         """From now on leave the writes of some states, of one partition each, to the record of their batch."""
@@ -422,14 +423,12 @@ class BatchCommit:
         return {at: one.values for at, one in commits.items() if one.values is not None}
 
     def _take_steps(self, commits: Mapping[int, PartitionCommit], steps: Steps) -> None:
-        """Take steps of partitions, side by side if there are threads for it."""
-        pool = self._committer.pool
-        if pool is None:
-            for one in commits.values():
-                one.run(steps)
+        """Take steps of partitions: of one here, of several side by side."""
+        if len(commits) == 1:
+            next(iter(commits.values())).run(steps)
             return
         # All partitions end before one may fail the batch, because the next attempt must not meet a running one.
-        list(pool.map(partial(PartitionCommit.apart, steps=steps), commits.values()))
+        list(self._committer.in_parallel(partial(PartitionCommit.apart, steps=steps), commits.values()))
         for one in commits.values():
             if one.failure is not None:
                 raise one.failure

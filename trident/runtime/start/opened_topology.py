@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.log_interface import TransactionLog
 from trident.errors import TridentError, UnsupportedOperation
 from trident.graph import Graph
 from trident.planner import Plan
@@ -22,6 +21,7 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import open_spouts
 from trident.runtime.start.engine_choice import RunnerOf, check_engine, open_runner, with_workers
 from trident.runtime.start.placements import (
+    OpenLog,
     States,
     check_states,
     executors_of,
@@ -74,7 +74,7 @@ class OpenedTopology:
         graph: Graph,
         plan: Plan,
         config: Config,
-        open_log: Callable[[States], TransactionLog],
+        open_log: OpenLog,
         in_threads: bool = True,
         runner_of: RunnerOf = open_runner,
         rewind: Callable[..., None] = refuse_to_rewind,
@@ -112,9 +112,7 @@ class OpenedTopology:
 
     # ---- opening ----------------------------------------------------------------------------------------------------
 
-    def _open_stored(
-        self, graph: Graph, open_log: Callable[[States], TransactionLog], rewind: Callable[..., None]
-    ) -> None:
+    def _open_stored(self, graph: Graph, open_log: OpenLog, rewind: Callable[..., None]) -> None:
         """Open and compare states and log; nothing is written before topology, log and stores are known to belong together."""
         plan, config, to_close = self.plan, self.config, partial(self.closers.add, "states")
         check_engine(config)
