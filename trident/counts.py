@@ -113,10 +113,8 @@ def add_keys(total: dict[str, KeyCounts], state: str, counts: KeyCounts) -> None
 class counting_keys:  # noqa: N801 - used as a function
     """Collect the keys that this thread counts; `counts` has the sums."""
 
-    __slots__ = ("_asked", "_before", "_cached", "_written")
-
-    def __init__(self) -> None:
-        self._asked = self._cached = self._written = 0
+    _asked = _cached = _written = 0
+    _before: counting_keys | None
 
     def __enter__(self) -> counting_keys:
         self._before, _here.keys = _here.keys, self

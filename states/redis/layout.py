@@ -35,7 +35,7 @@ from functools import cached_property
 from typing import Any
 
 from states.redis.options import RedisOptions
-from trident.errors import ConfigError, CorruptValueError
+from trident.errors import CorruptValueError
 from trident.state.encoding.codec import decode_found, decode_keys, encode, encode_keys
 from trident.state.encoding.equal_keys import canonical_keys
 from trident.state.encoding.serializers import STORED_FORMS, DecodeOpaque
@@ -85,14 +85,6 @@ class RedisLayout:
         )  # not the strings of a state whose prefix begins with this one
         self.scan = (b"MATCH", _GLOB.sub(rb"\\\1", before) + tags + glob, *types)
         """What SCAN is given: the glob that the names of all keys match, and few others."""
-
-    def check_buckets(self, recorded: bytes | None, place: str) -> None:
-        """Refuse a number of buckets that differs from the one recorded with the sentinels of `place`."""
-        if self.recorded_buckets and recorded is not None and recorded != self.recorded_buckets:
-            raise ConfigError(
-                f"{place} is spread over {recorded.decode(errors='replace')} buckets, and cluster_buckets is "
-                f"{self.buckets}; its keys would not be found. Give the recorded number"
-            )
 
     def place_of(self, name: bytes) -> tuple[int, bytes] | None:
         """Return the bucket and the encoded key of a name that a scan found; None if it is something else."""

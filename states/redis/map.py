@@ -205,11 +205,6 @@ class RedisBackingMap(BackingMap):
                 seen.update(encoded)
                 yield self._layout.keys(encoded)
 
-    def begin(self, txid: Txid) -> None:
-        """Begin a commit; what it writes with its own txid are changes."""
-        if self._changes is not None:
-            self._changes.begin(txid)
-
     def end(self, txid: Txid) -> None:
         """End the commit; every put is acknowledged.
 
@@ -232,7 +227,8 @@ class RedisBackingMap(BackingMap):
         if not self._is_checked:
             self._refuse_other_layout()
         sentinel = self._fence.read()
-        self._evictions.note(is_new=sentinel is None)
+        if self._evictions.risks:
+            self._evictions.say_risks(is_new=sentinel is None)
         return sentinel
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:

@@ -57,7 +57,7 @@ OF_LOGS = (
     Mutant(
         "log: a reader may see a batch before its winner",
         _STATE,
-        "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n        self._define_last(record.spouts)\n",
+        "        self._define_last(record.spouts)\n        self.winners = self.winners.with_winner(record.txid, record.attempt)\n",
         "        self.txid = record.txid\n        self._define_last(record.spouts)\n"
         "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n",
         _RECORD_TESTS,
@@ -95,20 +95,21 @@ OF_LOGS = (
     Mutant(
         "log in files: a record counts although another driver took over meanwhile",
         _FILES,
-        "                # Check again: a driver that claimed the log since the first check may have read it without this record.\n"
-        "                self._check_claim()\n",
-        "                pass\n",
+        "            # Check again: a driver that claimed the log since the first check may have read it without this record.\n"
+        "            self._check_claim()\n",
+        "            pass\n",
         (
             "tests/coordination/test_log_files.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
         ),
     ),
     Mutant(
         "log in files: the state is ahead of the disk",
-        _FILES,
-        "            try:\n                self._segments.append(payload, self.state, durable)\n",
-        "            self.state.fold(written)\n            written = None  # type: ignore[assignment]\n            try:\n"
-        "                self._segments.append(payload, self.state, durable)\n",
-        ("tests/coordination/test_log_damage.py::test_a_last_record_torn_at_any_byte_is_cut",),
+        "trident/coordination/log_interface.py",
+        "                self._append(payload, written, durable, beside)\n            except (FencedError, LogError) as error:\n"
+        "                self._dead = error\n                raise\n            self.state.fold(written)\n",
+        "                self.state.fold(written)\n                self._append(payload, written, durable, beside)\n"
+        "            except (FencedError, LogError) as error:\n                self._dead = error\n                raise\n",
+        ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
         "log in files: a record is not synced",

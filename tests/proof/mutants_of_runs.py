@@ -88,15 +88,15 @@ OF_RUNS = (
     Mutant(
         "loop: the next batch may commit before the record is durable",
         _LOOP,
-        "        self._append(CommitRecord(",
-        "        self._coordinator.mark_committed(attempt)\n        self._append(CommitRecord(",
+        "        record = CommitRecord(",
+        "        self._coordinator.mark_committed(attempt)\n        record = CommitRecord(",
         _LOOP_TESTS,
     ),
     Mutant(
         "loop: a spout is told before the record (an ack too early)",
         _LOOP,
-        "        self._append(CommitRecord(",
-        "        self._sources.report_success(batch)\n        self._append(CommitRecord(",
+        "        record = CommitRecord(",
+        "        self._sources.report_success(batch)\n        record = CommitRecord(",
         ("tests/runtime/loop/test_loop.py::test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left",),
     ),
     Mutant(
@@ -112,7 +112,7 @@ OF_RUNS = (
         _COMMITTER,
         "            if one.failure is not None:\n                raise one.failure\n",
         "            if one.failure is not None:\n                continue\n",
-        ("tests/runtime/loop/test_loop.py::test_failures_of_an_earlier_batch_do_not_count_as_tries",),
+        ("tests/runtime/commit/test_partitions_of_states.py::test_a_partition_that_fails_fails_the_batch",),
     ),
     Mutant(
         "commit: the record does not say which partitions were touched",

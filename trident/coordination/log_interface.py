@@ -18,6 +18,7 @@ from trident.coordination.records import Record, record_from_data
 from trident.errors import AlreadyRunningError, FencedError, ForeignLogError, LogError
 from trident.retention import Retention
 from trident.servers import local_processes
+from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 C = TypeVar("C", bound="LogClaim")
@@ -163,12 +164,34 @@ class DurableLog(TransactionLog):
 
     def __init__(self, place: object, state: LogState, check_claim: Callable[[], None]) -> None:
         self.state, self.epoch = state, state.epoch
-        self._place, self._still_claimed = place, check_claim
+        self._place, self._check_claim = place, check_claim
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._dead: FencedError | LogError | None = None
         # A forked child must not hold the claim after its parent ends, nor write to the parent's files and sockets.
         local_processes.abandon_in_children(self)
+
+    def append(self, record: Record, durable: bool = True, beside: Sequence[LaterWrite] = ()) -> None:
+        """Write a record; see `TransactionLog.append`. On a server it waits while that does not answer.
+
+        `beside`: writes of states that are made in the same transaction; only for a log that can.
+        Raises `NotWrittenError`: a state refuses its write. Nothing was written, and the log goes on.
+        """
+        with self._lock:
+            self._check_usable()
+            payload = encode(record.to_data())
+            written = record_from_data(decode(payload))  # a copy of the caller's record, as a reader will see it
+            self.state.check(written)
+            try:
+                self._append(payload, written, durable, beside)
+            except (FencedError, LogError) as error:
+                self._dead = error
+                raise
+            self.state.fold(written)
+
+    @abstractmethod
+    def _append(self, payload: bytes, record: Record, durable: bool, beside: Sequence[LaterWrite]) -> None:
+        """Write the bytes of a record, which is not folded yet."""
 
     @abstractmethod
     def abandon(self) -> None:
@@ -177,20 +200,16 @@ class DurableLog(TransactionLog):
     def check_owner(self) -> None:
         """Raise `FencedError` if another driver has claimed the log, `LogError` if the log can no longer be used."""
         self._check_usable()
-        self._check_claim()
+        try:
+            self._check_claim()
+        except (FencedError, LogError) as error:
+            self._dead = error
+            raise
 
     @property
     def _is_ours(self) -> bool:
         """Whether this process opened it, and not one that it was forked from."""
         return os.getpid() == self._pid
-
-    def _to_write(self, record: Record) -> tuple[bytes, Record]:
-        """Return a record's bytes, and what a reader will see of it; `ValueError` if it cannot come next."""
-        self._check_usable()
-        payload = encode(record.to_data())
-        written = record_from_data(decode(payload))  # a copy of the caller's record
-        self.state.check(written)
-        return payload, written
 
     def _check_usable(self) -> None:
         if not self._is_ours:
@@ -200,13 +219,6 @@ class DurableLog(TransactionLog):
             )
         if self._dead is not None:
             raise type(self._dead)(*self._dead.args)
-
-    def _check_claim(self) -> None:
-        try:
-            self._still_claimed()
-        except (FencedError, LogError) as error:
-            self._dead = error
-            raise
 
     def _refuse_all(self) -> None:
         """Refuse all further calls: the log is closed. In a forked child they must not hang either."""

@@ -146,18 +146,10 @@ class StoredLog(DurableLog):
         """Let an append that waits for the server wait for some seconds more at most."""
         self._store.stop()
 
-    def append(self, record: Record, durable: bool = True, beside: Sequence[LaterWrite] = ()) -> None:
-        """Write a record; see `TransactionLog.append`. It waits while the server does not answer.
-
-        `beside`: writes of states that are made in the same transaction; only for a log that can.
-        Raises `NotWrittenError`: a state refuses its write. Nothing was written, and the log goes on.
-        """
-        with self._lock:
-            payload, written = self._to_write(record)
-            self._waiting.append(payload)
-            if durable:
-                self._send(written, beside)
-            self.state.fold(written)
+    def _append(self, payload: bytes, record: Record, durable: bool, beside: Sequence[LaterWrite]) -> None:
+        self._waiting.append(payload)
+        if durable:
+            self._send(record, beside)
 
     def close(self) -> None:
         """Release the log and its connection; harmless when it is closed already."""

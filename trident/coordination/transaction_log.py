@@ -12,7 +12,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, Self
@@ -23,9 +23,10 @@ from trident.coordination.log_interface import DurableLog, claim_log, first_kept
 from trident.coordination.log_reader import LogReader, exists, read_payloads
 from trident.coordination.log_state import LogState, header_of
 from trident.coordination.records import Record
-from trident.errors import FencedError, LogError
+from trident.errors import LogError
 from trident.retention import Retention
 from trident.servers.local_processes import make_directory, sync_directory
+from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -233,19 +234,16 @@ class FileLog(DurableLog):
             ) from error
         return log
 
-    def append(self, record: Record, durable: bool = True) -> None:
-        with self._lock:
-            payload, written = self._to_write(record)
-            if durable:  # a record that is not durable is valid only with a later one that is
-                self._check_claim()
-            try:
-                self._segments.append(payload, self.state, durable)
-            except OSError as error:
-                self._fail(error)
-            if durable:
-                # Check again: a driver that claimed the log since the first check may have read it without this record.
-                self._check_claim()
-            self.state.fold(written)
+    def _append(self, payload: bytes, record: Record, durable: bool, beside: Sequence[LaterWrite]) -> None:
+        if durable:  # a record that is not durable is valid only with a later one that is
+            self._check_claim()
+        try:
+            self._segments.append(payload, self.state, durable)
+        except OSError as error:
+            self._fail(error)
+        if durable:
+            # Check again: a driver that claimed the log since the first check may have read it without this record.
+            self._check_claim()
 
     def close(self) -> None:
         """Release the log and its files; harmless when it is closed already."""
@@ -261,19 +259,15 @@ class FileLog(DurableLog):
         self._claim.release()
 
     def _fail(self, error: OSError) -> NoReturn:
-        """Cut off a half-written record and refuse all further records."""
-        self._dead = LogError(
-            f"cannot append to the transaction log {self.path}: {os_error_text(error)}. The record is not valid, "
-            f"batch {self.state.txid} is the last one committed. Fix the cause (space, permissions, the disk) and "
-            "start again: the topology continues from there"
-        )
+        """Cut off a half-written record, and say so."""
         try:
             self._segments.take_back()
         except OSError as second:
             # Harmless: at worst the next driver finds the whole record of a batch whose states are all written.
             logger.warning("transaction log %s: cannot cut the failed record: %s", self.path, second)
-        try:
-            self._claim.check()  # a driver that took over and swept may be the cause; then say so
-        except FencedError as fenced:
-            self._dead = fenced
-        raise self._dead from error
+        self._check_claim()  # a driver that took over and swept may be the cause; then say so
+        raise LogError(
+            f"cannot append to the transaction log {self.path}: {os_error_text(error)}. The record is not valid, "
+            f"batch {self.state.txid} is the last one committed. Fix the cause (space, permissions, the disk) and "
+            "start again: the topology continues from there"
+        ) from error

@@ -38,7 +38,8 @@ from trident.errors import (
     TopologyError,
 )
 from trident.operations import Count
-from trident.runtime.loop.retrying import pause_after
+from trident.runtime.loop.coordinator import MasterBatchCoordinator
+from trident.runtime.loop.retrying import RetryRule
 from trident.runtime.steps.failures import failure_of
 from trident.spark.job_errors import jvm_gone
 from trident.spout.interfaces import TransactionAttempt
@@ -141,8 +142,9 @@ def is_fatal(error: Exception, has_run: bool = False) -> bool:
 
 def batch_failed(error: Exception, retry: bool = True) -> BatchFailedError:
     """Return what ends a topology whose batch fails each time of this."""
+    rule = RetryRule(Config(max_batch_attempts=1, store_wait_s=0), MasterBatchCoordinator(0, 1))
     with pytest.raises(BatchFailedError) as raised:
-        pause_after(Config(), TransactionAttempt(1, 1), failure_of("step", error, retry=retry), 3, True)
+        rule.pause_after(TransactionAttempt(1, 1), failure_of("step", error, retry=retry))
     return raised.value
 
 

@@ -410,6 +410,32 @@ def test_another_number_of_partitions_finds_what_the_last_one_wrote(tmp_path: Pa
 # ---- the plan ----------------------------------------------------------------------------------------------------------
 
 
+class FailsOnce(DictMap):
+    """A map of which the first put of users fails."""
+
+    def __init__(self, data: dict[Any, Any], failed: list[Any]) -> None:
+        super().__init__(data)
+        self._failed = failed
+
+    def multi_put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        if not self._failed and keys[0][0].startswith("user"):
+            self._failed.append(keys)
+            raise OSError("the put failed")
+        super().multi_put(keys, values)
+
+
+def test_a_partition_that_fails_fails_the_batch() -> None:
+    data, failed = dict[Any, Any](), list[Any]()
+    topology = TridentTopology(f"sums{next(NUMBERS)}")
+    rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, len(ROWS), *ROWS)).group_by("user")
+    spec = map_state(lambda *_: FailsOnce(data, failed), "opaque", num_partitions=4)
+    sums = rows.persistent_aggregate(spec, "number", Sum(), "total")
+    with topology.start(**QUICK, engine="in_process") as running:
+        running.process_all_available()
+        assert (running.status["failures"], len(failed)) == (1, 1)
+        assert running.state(sums).multi_get([(user,) for user in totals()]) == list(totals().values())
+
+
 def test_the_stream_has_as_many_partitions_as_the_state_that_keeps_them() -> None:
     topology, _ = declare(5, before=with_a_query)
     plan = make_plan(topology.graph())

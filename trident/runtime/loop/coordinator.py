@@ -329,8 +329,6 @@ class StartGate:
 
     def release_waiting(self, txid: int) -> None:
         """Set the events of threads that wait for this batch and no later one."""
-        if not self.awaited:
-            return
         for event, last in list(self.awaited.items()):
             if last is not None and last <= txid:
                 event.set()

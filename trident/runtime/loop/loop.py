@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trident.channel import Channel
+from trident.coordination.log_interface import DurableLog
 from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError, FencedError
@@ -39,6 +41,7 @@ from trident.runtime.loop.sources import Sources
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spout.interfaces import SpoutType
+from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +72,7 @@ class BatchLoop:
         config, log = opened.config, opened.log
         self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
         self._progress, self._clock = progress, clock
-        self._observe: Observer = observer or (lambda point, attempt: None)
+        self._observe = observer
         self._inbox = Channel[LoopMessage | None]()
         self._work = Work(opened.committer.threads)
         self._sources = Sources(opened, clock, self._work.begun)
@@ -256,7 +259,8 @@ class BatchLoop:
             batch.written = self._capturing.states_written(batch.attempt.txid, self._log.state.txid)
         batch.times.started = self._clock.monotonic()
         batch.share = self._sources.pressure.share if asked else None
-        self._observe("defined", batch.attempt)
+        if self._observe is not None:
+            self._observe("defined", batch.attempt)
         alone = len(self._batches) == 1
         if alone and self._opened.executors:  # in the job that is about to start
             self._begin_writing(batch.attempt.txid)
@@ -287,7 +291,8 @@ class BatchLoop:
         self._coordinator.mark_processed(batch.attempt)
         if self._retrying.waiting is not None:
             self._retrying.has_answered(batch.attempt.txid, committed=False)
-        self._observe("processed", batch.attempt)
+        if self._observe is not None:
+            self._observe("processed", batch.attempt)
 
     def _drop(self, batch: Batch) -> None:
         """End an attempt that read nothing: nothing of it is logged or committed."""
@@ -322,7 +327,8 @@ class BatchLoop:
         attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
         if captured:
             self._capturing.check(batch, captured)
-        self._sources.commit(batch)
+        if self._opened.committing:
+            self._sources.commit(batch, self._opened.committing)
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)
@@ -330,14 +336,19 @@ class BatchLoop:
         at_ms = self._clock.wall_ms()
         meaning, timers = self._opened.meaning, committed.timers
         definitions = with_timers(batch.definitions, timers) if timers else batch.definitions
-        self._append(CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, meaning.declares), committed)
+        record = CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, meaning.declares)
+        if self._opened.carrier is None:
+            self._log.append(record)
+        else:
+            self._append_with_writes(self._opened.carrier, record, committed.later)
         if meaning.declares:
             meaning.mark_recorded()
         self._coordinator.mark_committed(attempt)
         self._late = 0
         if self._retrying.waiting is not None:
             self._retrying.has_answered(attempt.txid)
-        self._observe("recorded", attempt)
+        if self._observe is not None:
+            self._observe("recorded", attempt)
         if self._opened.publishing:
             self._opened.publish_recorded()
         batch.times.recorded = self._clock.monotonic()
@@ -345,16 +356,14 @@ class BatchLoop:
         sources = self._sources
         sources.report_success(batch)
         self._progress.note_committed(batch, committed, captured, at_ms, sources.lags, sources.pressure.share)
-        self._observe("succeeded", attempt)
-        self.start_gate.release_waiting(attempt.txid)
+        if self._observe is not None:
+            self._observe("succeeded", attempt)
+        if self.start_gate.awaited:
+            self.start_gate.release_waiting(attempt.txid)
 
-    def _append(self, record: CommitRecord, committed: Committed) -> None:
-        """Append the record of a batch, with the writes that are left to it."""
-        if self._opened.carrier is None:
-            self._log.append(record)
-            return
+    def _append_with_writes(self, carrier: DurableLog, record: CommitRecord, writes: Sequence[LaterWrite]) -> None:
         try:
-            self._opened.carrier.append(record, beside=committed.later)
+            carrier.append(record, beside=writes)
         except NotWrittenError as refused:  # by a state, as its commit might have been; nothing was written
             if isinstance(refused.cause, FencedError):
                 raise refused.cause from None

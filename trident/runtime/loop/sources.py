@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import get_ident
 from time import monotonic
 from typing import Any, TypeVar
@@ -38,7 +38,7 @@ _SPILLED = 0.5
 _FORGIVE = 1.005  # by how much a batch that did not spill raises what the next may read
 _SAME = 0.1  # a change of less than this is noise
 
-_OF_SOME = ("throttle", "lag", "commit", "traits")
+_OF_SOME = ("throttle", "lag", "traits")
 """The methods of coordinators that most do not have."""
 
 
@@ -266,9 +266,9 @@ class Sources:
                 parts.extend(put_back)
         return parts
 
-    def commit(self, batch: Batch) -> None:
+    def commit(self, batch: Batch, spouts: Iterable[str]) -> None:
         """Let the spouts that take part commit a batch that all states have committed."""
-        for name in self._offering["commit"]:
+        for name in spouts:
             if name in batch.definitions:
                 self._log.check_owner()  # a fenced driver must not commit anywhere
                 commit, attempt = self._coordinators[name].commit, batch.attempt

@@ -37,7 +37,7 @@ from trident.runtime.engine.runners import process_or_raise, unseen
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.loop.batch import Batch, Clock
-from trident.runtime.loop.execution import txids_of
+from trident.runtime.loop.execution import order_of, txids_of
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.open_partitions import make_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
@@ -177,7 +177,7 @@ class Replay(Closes):
             )
         captures = bool(record.counts.get("dead_letters"))
         batch = Batch(attempt, definitions, opened.runner, captures)
-        order = Order(attempt, captures, now=batch.now)
+        order = order_of(batch)
         output = process_or_raise(opened.runner, self._sources.cut(batch), order)
         if output.tuples != record.counts.get("tuples", output.tuples):
             raise self._other_count(record, "tuples", output.tuples)
@@ -193,7 +193,7 @@ class Replay(Closes):
 
     def _commit(self, record: CommitRecord, output: TaskOutput, order: Order) -> Committed:
         """Apply a processed batch to the states; `order` gets its txids."""
-        return self._opened.committer.commit(replace(order, txids=self._txids(record)), output)
+        return self._opened.committer.commit(order._replace(txids=self._txids(record)), output)
 
     def _definitions(self, record: CommitRecord) -> dict[str, Any]:
         """Return what the sources gave a batch; what was a dead letter, and is none in this replay, is not put back."""

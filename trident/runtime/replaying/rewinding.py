@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from trident.config import Config
@@ -175,7 +174,7 @@ class _RewindReplay(Replay):
         if len(output.captured) != record.counts.get("dead_letters", 0):
             raise self._other_count(record, "dead letters", len(output.captured))
         txids = self._txids(record)
-        committed = self._opened.committer.commit(replace(order, txids=txids), output)
+        committed = self._opened.committer.commit(order._replace(txids=txids), output)
         for one, partition in self._written_partitions(record.txid):
             if partition in committed.touched.get(one.name, ()):
                 if record.txid > one.laid_out_after and partition not in record.touched.get(one.name, ()):

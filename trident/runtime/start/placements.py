@@ -9,7 +9,7 @@ driver leaves the last write of each state to the log, which makes it on its own
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from trident.config import Config
@@ -33,6 +33,7 @@ EXECUTORS: Final[Placement] = "executors"
 TOGETHER: Final = ""
 
 States = Mapping[str, Sequence[State]]
+OpenLog = Callable[[States], TransactionLog]
 Kinds = Mapping[str, StateType | None]
 
 

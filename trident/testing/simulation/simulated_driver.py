@@ -277,7 +277,8 @@ class SimulatedDriver:
             world.graph, nodes=tuple(_of_driver(node, seam) for node in world.graph.nodes), states=tuple(states)
         )
         reopened = lambda states: world.log.reopen(True)  # noqa: E731
-        self.opened = opened = OpenedTopology(graph, make_plan(graph), world.config, reopened, seam.reach, False)
+        self.opened = opened = OpenedTopology(graph, make_plan(graph), world.config, reopened, in_threads=False)
+        opened.committer.reach = seam.reach
         opened.log = WatchedLog(opened.log, seam.reach)
         world.opened.append(opened)
         self.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)

@@ -298,9 +298,9 @@ class TopologyTestDriver(Closes):
 
     def _open(self, first: bool) -> None:
         """Open everything as a start of the topology does, over the same log and states."""
-        opened = OpenedTopology(
-            self._declared, self._plan, self._config, partial(self._open_log, first), self._points.reach, False
-        )
+        open_log = partial(self._open_log, first)
+        opened = OpenedTopology(self._declared, self._plan, self._config, open_log, in_threads=False)
+        opened.committer.reach = self._points.reach
         opened.log = WatchedLog(opened.log, self._points.reach)
         opened.runner = WatchedRunner(opened.runner, self._points, self._captures, self._seen)
         self._executors: dict[str, RequestExecutor] = {}
