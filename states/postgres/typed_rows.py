@@ -18,16 +18,15 @@ from psycopg import Cursor, errors
 from states.postgres.beside_table import ChangeTable, CommittedView
 from states.postgres.columns import AT, Columns, Packed, column_list, offsets_of, pack_array
 from states.postgres.connection import FencedWrite, Session
-from states.postgres.number_arrays import FoundArrays, TablePuts, fits_arrays, select_list
+from states.postgres.number_arrays import FoundArrays, TablePuts, number_form, select_list
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
 from trident.errors import StateError
 from trident.servers.postgres_connection import PostgresConnection
-from trident.state.columns.number_columns import NumberColumns
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
-from trident.state.table import KeyColumns
+from trident.state.table import KeyColumns, OpaqueTable
 from trident.storekit import InTransaction, Puts, StoredRows, by_count, by_size
 from trident.storekit.plain_columns import TXID
 
@@ -73,6 +72,7 @@ class TypedRows(StoredRows):
         self._options, self._columns, self._what = options, columns, what
         self._session, kept = Session(options, what, conf.read_only), options.kept_changes
         self.changes = None if kept is None else ChangeTable(self._session, options, conf, columns, kept, what)
+        self.form = number_form(columns, conf)  # without one `find` finds nothing
         self._names = options.names(conf)
         self._table = TypedTable(self._names, conf, columns, what, options.ttl_s is not None, view, self.changes)
         self.batch = -1  # the commit under way
@@ -80,11 +80,6 @@ class TypedRows(StoredRows):
         self._keeps_witness = True
         self._test: tuple[bytes, str, dict[str, Any]] | None = None  # the query for a witness
         self._dead: bytes | None = None  # the sentinel that was found without its witness
-
-    @cached_property
-    def fits_arrays(self) -> bool:
-        """Whether `find` may find anything."""
-        return fits_arrays(self._columns)
 
     def names(self, keys: Sequence[Key]) -> list[Any]:
         return self._columns.names(keys)
@@ -112,10 +107,10 @@ class TypedRows(StoredRows):
                 found.update(self._columns.values_by_key(self._rows(f"read {len(keys)} keys", *query)))
         return found
 
-    def find(self, keys: Sequence[Key]) -> NumberColumns | None:
+    def find(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Return what is stored for keys; None if rows are faster, or the keys do not fit arrays."""
         columns, rows = self._columns, len(keys)
-        if rows < _MANY_KEYS or not self.fits_arrays:
+        if rows < _MANY_KEYS or self.form is None:
             return None
         parts = keys.parts if isinstance(keys, KeyColumns) else list(zip(*self.names(keys), strict=True))
         if len(parts) != len(columns.keys):
@@ -132,7 +127,7 @@ class TypedRows(StoredRows):
         found = FoundArrays(columns, answers)
         if found.is_foreign:
             return None  # the read of rows names it
-        values = found.of(arrays)
+        values = found.of(arrays, self.form)
         values.place = arrays
         return values
 
