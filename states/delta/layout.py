@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -230,18 +229,11 @@ class DeltaLayout:
 
     def number_table(self, scan: pa.Table) -> NumberTable:
         """Reduce a scan in order to the latest numbers of each key."""
-        rows = _data_rows(scan)
+        rows = _data_rows(self.latest_rows(scan, drop_deleted=True))
         parts = [python_of(rows[name]) for name in self.key_columns]
-        last = dict(zip(parts[0] if len(parts) == 1 else zip(*parts, strict=True), range(rows.num_rows), strict=True))
-        names = list(last)
-        if len(last) < rows.num_rows or rows["txid"].null_count:
-            rows = rows.take(pa.array(last.values(), pa.int64()))
-            there = pc.is_valid(rows["txid"])
-            names = list(compress(names, there.to_pylist()))
-            rows = rows.filter(there)
         assert self.form is not None, self
         table = NumberTable(len(parts), self.form)
-        table.fill(names, self.numbers_of(rows))
+        table.fill(parts[0] if len(parts) == 1 else list(zip(*parts, strict=True)), self.numbers_of(rows))
         return table
 
     def numbers_of(self, rows: pa.Table) -> OpaqueTable:

@@ -8,7 +8,6 @@ from typing import Any
 
 from states.postgres.beside_table import CommittedView
 from states.postgres.columns import ByteColumns, Columns, packed_bytes
-from states.postgres.number_arrays import TablePuts
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_rows import Statement, TypedRows
 from trident.errors import CommitOrderError
@@ -18,7 +17,7 @@ from trident.servers.log_addresses import Database
 from trident.state.backing_map import MapFacts
 from trident.state.encoding.codec import decode_keys
 from trident.state.interfaces import Key, StateConf
-from trident.state.table import KeyColumns, OpaqueTable
+from trident.state.table import OpaqueTable
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import Puts, StoredRows, WholeCommitMap, by_size, refuse_read_only
 
@@ -65,12 +64,11 @@ class TypedMap(WholeCommitMap):
         refuse_read_only(self._read_only, f"write {len(keys)} keys", self._what)
         if self._puts is None:
             raise CommitOrderError(f"columns are put outside of a commit: {self._what}")
-        assert isinstance(keys, KeyColumns), "a table that was combined"
-        self._puts = TablePuts(keys, values)
+        self._puts = values
 
     def _put(self, doing: str, puts: Puts) -> None:
-        if isinstance(self._puts, TablePuts):
-            self._puts = dict(zip(self._typed.names(self._puts.keys), self._puts.table, strict=True))
+        if isinstance(self._puts, OpaqueTable):
+            self._puts = dict(zip(self._typed.names(self._puts.place[0]), self._puts, strict=True))
         super()._put(doing, puts)
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:

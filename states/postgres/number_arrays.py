@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -16,7 +15,7 @@ from states.postgres.columns import Column, Columns
 from trident.fields import normal_type
 from trident.state.columns.number_columns import NumberForm, absent_numbers
 from trident.state.interfaces import StateConf, StateType
-from trident.state.table import KeyColumns, OpaqueTable
+from trident.state.table import OpaqueTable
 from trident.types import class_of
 
 
@@ -47,52 +46,37 @@ def select_list(columns: Columns) -> str:
     return ", ".join([*parts, *(f"array_agg({field})" for field in fields)])
 
 
-class FoundArrays:
-    """The rows that reads have found, as arrays.
+def found_table(
+    columns: Columns, form: NumberForm, keys: Sequence[pa.Array], answers: Sequence[Sequence[bytes]]
+) -> OpaqueTable | None:
+    """Return what reads have found for keys; None if a row does not say which batch wrote it.
 
     `answers`: what each read selected.
-    `is_foreign`: whether a row does not say which batch wrote it.
     """
-
-    def __init__(self, columns: Columns, answers: Sequence[Sequence[bytes]]) -> None:
-        self.is_foreign = any(any(foreign) for foreign, *_ in answers)
-        self._columns = columns
-        self._parts = [
-            list(part) for part in zip(*(cells for _, *cells in answers if cells[0] is not None), strict=True)
-        ]
-
-    def of(self, keys: list[pa.Array], form: NumberForm) -> OpaqueTable:
-        made = absent_numbers(form, len(keys[0]))
-        if self._parts:
-            parts = iter(self._parts)
-            places = _places(keys, [_keys(parts, key) for key in self._columns.keys])
-            there = places >= 0
-            places = places[there]
-            for head in (made.txids, made.attempts):
-                head[there] = _numbers(next(parts), ">i8")[places]
-            for side in (made.prevs, made.currs):
-                side.flags[there] = _numbers(next(parts), ">i4")[places]
-                for at, type_ in enumerate(form.types):
-                    wire, dtype = (">f8", np.float64) if type_ == "double" else (">i8", np.int64)
-                    side.numbers[there, at] = _numbers(next(parts), wire)[places].astype(dtype).view(np.int64)
-        return made
+    if any(any(foreign) for foreign, *_ in answers):
+        return None
+    made = absent_numbers(form, len(keys[0]))
+    found = [list(part) for part in zip(*(cells for _, *cells in answers if cells[0] is not None), strict=True)]
+    if found:
+        parts = iter(found)
+        places = _places(keys, [_keys(parts, key) for key in columns.keys])
+        there = places >= 0
+        places = places[there]
+        for head in (made.txids, made.attempts):
+            head[there] = _numbers(next(parts), ">i8")[places]
+        for side in (made.prevs, made.currs):
+            side.flags[there] = _numbers(next(parts), ">i4")[places]
+            for at, type_ in enumerate(form.types):
+                wire, dtype = (">f8", np.float64) if type_ == "double" else (">i8", np.int64)
+                side.numbers[there, at] = _numbers(next(parts), wire)[places].astype(dtype).view(np.int64)
+    return made
 
 
-@dataclass(frozen=True)
-class TablePuts:
-    """What a commit puts as a table that was made of what `FoundArrays` gave."""
-
-    keys: KeyColumns
-    table: OpaqueTable
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def arrays(self) -> list[pa.Array]:
-        """Return the values of each column of `Columns.read`."""
-        txids, attempts, *sides = self.table.columns
-        values = ([*side.arrays(), *([pa.array(side.are_none())] if side.form.names else ())] for side in sides)
-        return [*self.table.place, pa.array(txids), pa.array(attempts), *chain(*values)]
+def value_arrays(table: OpaqueTable) -> list[pa.Array]:
+    """Return the values of each column of `Columns.read` behind the keys."""
+    txids, attempts, *sides = table.columns
+    values = ([*side.arrays(), *([pa.array(side.are_none())] if side.form.names else ())] for side in sides)
+    return [pa.array(txids), pa.array(attempts), *chain(*values)]
 
 
 def _numbers(arrays: Sequence[bytes], wire: str) -> npt.NDArray[Any]:
@@ -112,7 +96,7 @@ def _texts(lengths: Sequence[bytes], texts: Sequence[bytes]) -> pa.Array:
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts)))
 
 
-def _places(keys: list[pa.Array], found: list[pa.Array]) -> npt.NDArray[np.int64]:
+def _places(keys: Sequence[pa.Array], found: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     """Return the place of each key among those that were found; -1: it was not."""
     if len(keys) == 1:
         return np.asarray(pc.fill_null(pc.index_in(keys[0], value_set=found[0]), -1), np.int64)
