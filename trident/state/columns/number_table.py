@@ -32,7 +32,8 @@ class NumberTable:
         # By the only field of a key, which is found faster than a tuple; otherwise by the key.
         self._rows: dict[Any, int] = {}
         self._free: list[int] = []
-        self._numbers, self._flags = np.empty((0, 2 + 2 * form.width), np.int64), np.empty(0, form.flag_type)
+        self._numbers = np.empty((0, 2 + 2 * form.width), np.int64)
+        self._had, self._has = np.empty(0, form.flag_type), np.empty(0, form.flag_type)  # flags before and now
         self._reserve(0)
         self._texts = TextIndex(self._rows)
         self._span: Span | None = None  # the writer of everything, while there is only one attempt
@@ -100,17 +101,17 @@ class NumberTable:
 
     def _take(self, rows: Rows) -> OpaqueTable:
         # The row of an absent key is -1, and so the last one, which no key has: "wrap" is faster than a check of each row.
-        numbers, flags = self._numbers.take(rows, axis=0, mode="wrap"), self._flags.take(rows, mode="wrap")
-        form, middle = self.form, 2 + self.form.width
-        prevs = NumberColumn(form, numbers[:, 2:middle], flags & form.full)
-        currs = NumberColumn(form, numbers[:, middle:], flags >> form.bits)
+        numbers, form, middle = self._numbers.take(rows, axis=0, mode="wrap"), self.form, 2 + self.form.width
+        prevs = NumberColumn(form, numbers[:, 2:middle], self._had.take(rows, mode="wrap"))
+        currs = NumberColumn(form, numbers[:, middle:], self._has.take(rows, mode="wrap"))
         return OpaqueTable((numbers[:, 0], numbers[:, 1], prevs, currs))
 
     def _put(self, rows: Rows, table: OpaqueTable) -> None:
-        form, numbers = self.form, np.empty((len(table), self._numbers.shape[1]), np.int64)
-        numbers[:, 0], numbers[:, 1] = table.txids, table.attempts
-        numbers[:, 2 : 2 + form.width], numbers[:, 2 + form.width :] = table.prevs.numbers, table.currs.numbers
-        self._numbers[rows], self._flags[rows] = numbers, table.prevs.flags | table.currs.flags << form.bits
+        prevs, currs, middle = table.prevs, table.currs, 2 + self.form.width
+        numbers = np.empty((len(rows), 2 * middle - 2), np.int64)
+        numbers[:, 0], numbers[:, 1], numbers[:, 2:middle] = table.txids, table.attempts, prevs.numbers
+        numbers[:, middle:] = currs.numbers
+        self._numbers[rows], self._had[rows], self._has[rows] = numbers, prevs.flags, currs.flags
         self._note(table.span)
 
     def _note(self, put: Span | None) -> None:
@@ -166,13 +167,12 @@ class NumberTable:
         return found
 
     def _reserve(self, more: int) -> None:
-        space, wanted = len(self._flags), len(self._rows) + more
+        space, wanted = len(self._numbers), len(self._rows) + more
         if wanted >= space:
             grown = max(2 * space, wanted + 1, _SPACE) - space
             self._numbers = np.concatenate([self._numbers, np.empty((grown, self._numbers.shape[1]), np.int64)])
-            self._flags = np.concatenate([self._flags, np.zeros(grown, self._flags.dtype)])
-            self._numbers[-1], self._flags[-1] = 0, 0
-            self._numbers[-1, :2] = ABSENT, UNKNOWN_ATTEMPT
+            self._had, self._has = (np.concatenate([one, np.zeros(grown, one.dtype)]) for one in (self._had, self._has))
+            self._numbers[-1, :2], self._numbers[-1, 2:] = (ABSENT, UNKNOWN_ATTEMPT), 0
 
 
 class KeptValues:
