@@ -123,7 +123,7 @@ LAYERS = (
         tuple(f"trident.state.columns.{each}" for each in ("number_columns", "number_table", "text_index")),
         ("numpy", "pyarrow", "trident.state", *VALUES),
     ),
-    Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy", "trident.state.columns.number_columns")),
+    Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy",)),
     Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES), deferred=("trident.arrow",)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called.

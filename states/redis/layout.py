@@ -41,7 +41,7 @@ from trident.state.encoding.equal_keys import canonical_keys
 from trident.state.encoding.serializers import STORED_FORMS, DecodeOpaque
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
-from trident.state.table import OpaqueColumns
+from trident.state.table import OpaqueTable
 from trident.storekit import FieldsCodec
 from trident.storekit.plain_columns import PlainShape, as_declared, asked_shape, json_form
 from trident.types import simple_type
@@ -186,7 +186,7 @@ class PlainHashes:
         """Return the fields of each value: texts, and `NO_TEXT` for a null."""
         own = len(_OWN[self.kind])
         by_field = (
-            values.columns if type(values) is OpaqueColumns else list(zip(*values, strict=True)) if own else [values]
+            values.columns if type(values) is OpaqueTable else list(zip(*values, strict=True)) if own else [values]
         )
         columns = self._value_texts(by_field[-1])
         columns += [list(map(b"%d".__mod__, numbers)) for numbers in by_field[: min(own, 2)]]
@@ -217,8 +217,8 @@ class PlainHashes:
         """Like `decode`, for opaque values as columns; None for values of another kind."""
         return self._decode_opaque if self.kind is StateType.OPAQUE else None
 
-    def _decode_opaque(self, keys: Sequence[Key], stored: Sequence[Any]) -> OpaqueColumns:
-        return OpaqueColumns.spread(len(stored), *self._present_columns(keys, stored))
+    def _decode_opaque(self, keys: Sequence[Key], stored: Sequence[Any]) -> OpaqueTable:
+        return OpaqueTable.spread(len(stored), *self._present_columns(keys, stored))
 
     @cached_property
     def _value_forms(self) -> list[tuple[ToText, OfText]]:

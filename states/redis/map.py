@@ -30,11 +30,11 @@ from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues
 from trident.state.interfaces import Key, StateConf
-from trident.state.table import OpaqueColumns
+from trident.state.table import OpaqueTable
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import by_count, by_size, refuse_read_only
 
-Found = TypeVar("Found", list[Any], OpaqueColumns)
+Found = TypeVar("Found", list[Any], OpaqueTable)
 
 _OF_SENTINELS = re.compile(rb"\d+(:calls)?|buckets")  # a field of a hash of sentinels
 _REMEMBERED = 50_000  # keys of one read whose names are cached for the write that follows
@@ -102,11 +102,11 @@ class KeyGroup:
         """Return the values of these keys, from a list of the values of all keys."""
         if isinstance(self.where, slice):
             return values[self.where]
-        return values.at(self.where) if type(values) is OpaqueColumns else [values[place] for place in self.where]
+        return values.at(self.where) if type(values) is OpaqueTable else [values[place] for place in self.where]
 
-    def put(self, values: Any, out: list[Any] | OpaqueColumns) -> None:
+    def put(self, values: Any, out: list[Any] | OpaqueTable) -> None:
         """Put the values of these keys at their positions of `out`."""
-        if isinstance(out, OpaqueColumns):
+        if isinstance(out, OpaqueTable):
             out.put(self.where, values.columns)
         elif isinstance(self.where, slice):
             out[self.where] = values
@@ -166,10 +166,10 @@ class RedisBackingMap(BackingMap):
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         return self._read(keys, _as_stored if self._values is None else self._values.decode, lambda n: [None] * n)
 
-    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read as `multi_get` does, as columns, if the values are opaque and in the codec."""
         decode = None if self._values is None else self._values.decode_opaque
-        return None if decode is None else self._read(keys, decode, OpaqueColumns.absent)
+        return None if decode is None else self._read(keys, decode, OpaqueTable.absent)
 
     def keeps_attempts(self) -> bool:
         return not isinstance(self._values, StoredValues) or self._values.keeps_attempts()

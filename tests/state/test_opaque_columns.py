@@ -15,7 +15,7 @@ from trident.errors import BackendError, CorruptValueError, StaleTransactionErro
 from trident.state import CodecSerializer, Key, OpaqueMap, OpaqueValue, SerializedMap, StateType
 from trident.state.encoding.codec import decode, encode, encode_columns
 from trident.state.encoding.serializers import StoredValues
-from trident.state.table import OpaqueColumns
+from trident.state.table import OpaqueTable
 from trident.testing.backend.simulated_log import Append, Log
 
 numbers = st.integers(-(2**70), 2**70)
@@ -32,7 +32,7 @@ found = st.lists(st.none() | opaque, max_size=8)
 
 @given(found, st.integers(0, 7), st.integers(0, 8))
 def test_columns_are_the_list_that_they_were_made_of(values: list[OpaqueValue | None], first: int, end: int) -> None:
-    columns = OpaqueColumns.of(values)
+    columns = OpaqueTable.of(values)
     assert list(columns) == [columns[at] for at in range(len(columns))] == values
     assert list(columns[first:end]) == values[first:end]
     places = list(range(len(values)))[::-1]
@@ -45,7 +45,7 @@ def test_columns_have_the_bytes_of_rows(values: list[OpaqueValue], of_one_commit
     if of_one_commit:
         values = [value._replace(txid=1 << 40, attempt=7) for value in values]
     serializer = CodecSerializer()
-    assert serializer.serialize_many(OpaqueColumns.of(values)) == list(map(serializer.serialize, values))
+    assert serializer.serialize_many(OpaqueTable.of(values)) == list(map(serializer.serialize, values))
 
 
 @given(st.lists(parts, max_size=3), st.lists(st.tuples(parts, parts), min_size=1, max_size=5))

@@ -17,7 +17,7 @@ from trident.errors import StaleTransactionError
 from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, ValueUpdater, state_type
 from trident.state.map_commits import CommittedMap
-from trident.state.table import KeyColumns, OpaqueColumns, OpaqueTable
+from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import Combine, CombinerUpdates, OpaqueValue, TransactionalValue, own, owned, values_to_store
 from trident.state.winners import Winners
@@ -65,8 +65,8 @@ class OpaqueMap(CommittedMap):
         Returns
         -------
         Any | None
-            The column of new values. None if this store, these values or an earlier update of the commit rule it out:
-            nothing was written, use `multi_update`.
+            The column of new values, for `pyarrow.array`. None if this store, these values or an earlier update of the commit
+            rule it out: nothing was written, use `multi_update`.
         """
         commit = self._current()
         if self._has_written() or self._has_former_types:
@@ -81,7 +81,7 @@ class OpaqueMap(CommittedMap):
             return None
         count_keys(asked=len(new))
         self._put_table(keys, new)
-        return new.curr
+        return new.currs
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Write `[txid, attempt, base, f(base)]` for each key, where base is the value before this batch."""
@@ -90,11 +90,11 @@ class OpaqueMap(CommittedMap):
         values = _update_all(bases, updaters)
         # What this commit wrote earlier is the base, but `prev` stays the value before the batch.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
-        txids, attempts = [int(txid)] * len(keys), [txid.attempt] * len(keys)
+        heads = [int(txid)] * len(keys), [txid.attempt] * len(keys)
         stored = list(values_to_store(values, updaters))
         if self._migrate is not None and self._has_former_types:
             prevs, stored = (list(self._migrate.widen(side, txid.attempt)) for side in (prevs, stored))
-        new = OpaqueColumns(txids, attempts, prevs, stored)
+        new = OpaqueTable((*heads, prevs, stored))
         self._put(keys, new if self._by_table else list(new))
         return values
 
@@ -165,7 +165,7 @@ class OpaqueMap(CommittedMap):
     ) -> list[Any]:
         """Return the value before batch `txid`; an error says that batch `behind` is behind a stored one."""
         if not isinstance(found, OpaqueTable):
-            found = OpaqueColumns.of(migrate_values(found, winners, self._migrate))
+            found = OpaqueTable.of(migrate_values(found, winners, self._migrate))
         self._refuse_later(keys, found, txid, behind)
         return found.values_before(txid, winners)
 

@@ -1,7 +1,7 @@
 """What is stored per key, and the rule by which a commit or a reader takes it (R6, R12); copies for user code (R13).
 
 The rule, `OpaqueValue.stands_before`, is the whole of the exactly-once promise; everything else only makes sure that it
-is asked with the right txid, attempt and winners. `stand_before` is the same rule for the values of many keys at once.
+is asked with the right txid, attempt and winners. `stand_before` is the same rule for many values at once.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tests.states.redis.redis_states import Interrupted
 from trident.errors import BackendError
 from trident.state import CodecSerializer, Key, OpaqueMap, OpaqueValue
 from trident.state.interfaces import StateConf
-from trident.state.table import OpaqueColumns
+from trident.state.table import OpaqueTable
 from trident.testing.backend.simulated_log import Append, Log
 
 _names = itertools.count()
@@ -86,7 +86,7 @@ def test_what_is_written_is_read_back_as_rows_and_as_columns(maps: list[RedisBac
         rng.shuffle(keys)
         some = keys[: rng.randrange(1, len(keys))]
         values = [OpaqueValue(rng.choice([5, 6]), rng.randrange(3), pair(rng), pair(rng)) for _ in some]
-        backing.multi_put(some, values if seed % 2 else OpaqueColumns.of(values))
+        backing.multi_put(some, values if seed % 2 else OpaqueTable.of(values))
         known = dict(zip(some, values, strict=True))
         asked = rng.sample(keys, len(keys))
         columns = backing.multi_get_opaque(asked)

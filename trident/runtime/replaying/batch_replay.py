@@ -46,6 +46,7 @@ from trident.runtime.steps.failures import StepFailed
 from trident.spout.interfaces import IBatchSpout, SpoutType, TransactionAttempt
 from trident.spout.partitioned import PartitionedSpout
 from trident.spout.query_batches import QueryBatches
+from trident.state.columns.number_columns import NumberForm
 from trident.state.columns.number_table import KeptValues
 from trident.state.encoding.equal_keys import canonical_key
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
@@ -267,7 +268,7 @@ class OverlayValues(KeptValues):
     """Values over those of a store, which is only read: what was not written here is as it is there."""
 
     def __init__(self, state: str, below: Below) -> None:
-        super().__init__(may_be_columns=False)
+        super().__init__()
         self._state, self._below = state, below
 
     def get(self, keys: Sequence[Key]) -> list[Any]:
@@ -345,7 +346,7 @@ class ScratchState:
         data = MemoryData()
         data.values = self.values
         backing = ColumnarMemoryMap(data)
-        backing.facts = replace(backing.facts, shares_keys=True, keeps_columns=self.values.may_be_columns)
+        backing.facts = replace(backing.facts, shares_keys=True, keeps_columns=self.values.form is not None)
         of = backing, conf.prefix, partition_index
         return SnapshottableMap(OpaqueMap(*of) if self.watch is None else _WatchedMap(*of, self.watch), TOTAL)
 
@@ -365,10 +366,13 @@ def replay_graph(
         _check_repeats(graph.name, spout)
     left_out = _left_out(graph, config)
     graph = without_states(graph, left_out)
-    written = [state.name for state in graph.states if not state.static]
-    values = {name: KeptValues() if below is None else OverlayValues(name, below) for name in written}
+    written = {state.name: state.conf(graph.name).value_type for state in graph.states if not state.static}
+    values = {
+        name: KeptValues(NumberForm.of(type_)) if below is None else OverlayValues(name, below)
+        for name, type_ in written.items()
+    }
     if watch is not None and watch.state in values:
-        values[watch.state] = KeptValues(may_be_columns=False)  # updated key by key
+        values[watch.state] = KeptValues()  # updated key by key
     states = tuple(state if state.static else _move_aside(state, values[state.name], watch) for state in graph.states)
     nodes = (*map(unseen, graph.nodes), *_watching(graph, watch))
     return replace(graph, nodes=nodes, states=states, placements={}), values, left_out

@@ -44,7 +44,7 @@ from trident.state.encoding.codec import (
     encode_many,
 )
 from trident.state.interfaces import Key, StateType, kind_of
-from trident.state.table import OpaqueColumns
+from trident.state.table import OpaqueTable
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import plain_number
@@ -134,7 +134,7 @@ class CodecSerializer:
 
     def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
         """Return the bytes of each object."""
-        if type(objs) is OpaqueColumns and self.kind is StateType.OPAQUE:
+        if type(objs) is OpaqueTable and self.kind is StateType.OPAQUE:
             heads = objs.heads()  # of most values one attempt of one batch is the writer
             if len(heads) == 1:
                 return encode_columns(heads.pop(), (objs.prevs, objs.currs))
@@ -273,7 +273,7 @@ def keeps_attempts(serializer: Serializer) -> bool:
         return True
 
 
-DecodeOpaque = Callable[[Sequence[Key], Sequence[bytes | None]], OpaqueColumns]
+DecodeOpaque = Callable[[Sequence[Key], Sequence[bytes | None]], OpaqueTable]
 Decode = Callable[[Sequence[Key], Sequence[bytes | None]], list[Any]]
 """Makes objects of the bytes of some keys; None stays None."""
 
@@ -310,7 +310,7 @@ class StoredValues:
     def keeps_attempts(self) -> bool:
         return keeps_attempts(self._serializer)
 
-    def _decoded_columns(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> OpaqueColumns:
+    def _decoded_columns(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> OpaqueTable:
         given: Sequence[Any] = stored
         there: Sequence[int] = range(len(stored))
         if None in stored:
@@ -318,8 +318,8 @@ class StoredValues:
             given = [stored[at] for at in there]
         columns = _columns(given, STORED_FORMS[StateType.OPAQUE])
         if columns is None:  # a few values, or some that are not as usual
-            return OpaqueColumns.of(self.decode(keys, stored))
-        return OpaqueColumns.spread(len(stored), there, columns)
+            return OpaqueTable.of(self.decode(keys, stored))
+        return OpaqueTable.spread(len(stored), there, columns)
 
 
 def apply_by_key(
