@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from inspect import isfunction
 from typing import Any
 
 import pytest
@@ -10,14 +12,16 @@ import pytest
 from states.memory import MemoryBackingMap
 from tests.harness.crashing_stores import DictMap, LateMap
 from trident.errors import UnsupportedOperation
-from trident.roles import adapt
+from trident.roles import Role, abilities_of, adapt
 from trident.state import (
     BackingMap,
     CachedMap,
     Key,
     MapFacts,
     MapWrapper,
+    MicroBatchIBackingMap,
     OpaqueMap,
+    Snapshot,
     SnapshottableMap,
     State,
     StateFacts,
@@ -27,6 +31,7 @@ from trident.state import (
 )
 from trident.state.backing_map import backing_map
 from trident.state.interfaces import state_of
+from trident.state.table import OpaqueColumns
 
 OPTIONAL = ("move_sentinel", "multi_delete", "key_pages", "reset")
 
@@ -57,7 +62,7 @@ def test_an_object_with_the_two_methods_gets_the_defaults() -> None:
     store.begin(Txid(1))
     store.end(Txid(1))
     store.close()
-    assert (store.past_caches, store.keeps_attempts()) == (store, True)
+    assert (OpaqueMap(given).past_caches.given, store.facts.keeps_attempts()) == (given, True)
     with pytest.raises(UnsupportedOperation, match="a DictMap has no reset"):
         store.reset()
 
@@ -126,6 +131,128 @@ def test_what_a_wrapper_does_of_its_own_may_go_on_to_the_map_in_it() -> None:
     assert [counting.resets, inner.resets, len(store)] == [1, 1, 0]
 
 
+class Able(DictMap):
+    """A store of a user's with all that a map need not have."""
+
+    kept_changes = past_caches = object()
+
+    def keeps_attempts(self) -> bool:
+        return False
+
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns:
+        return OpaqueColumns.of(self.multi_get(keys))
+
+    def commit_with_record(self, later: Any) -> None:
+        self.later = later
+
+
+class Own(MapWrapper):
+    """A wrapper of a user's that writes one itself."""
+
+    def keeps_attempts(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("around", [MapWrapper, Counting, Own, MicroBatchIBackingMap, CachedMap])
+@pytest.mark.parametrize("declares", [False, True], ids=["undeclared", "declared"])
+def test_a_wrapper_neither_hides_nor_invents_what_a_map_can_do_besides(around: Any, declares: bool) -> None:
+    able = Able()
+    if declares:  # then too what it can do is found
+        able.facts = MapFacts(shares_keys=True)  # type: ignore[attr-defined]
+    of_able, of_bare = backing_map(around(around(able))).facts, backing_map(around(DictMap())).facts
+    assert (of_able.commit_with_record, of_able.kept_changes) == (able.commit_with_record, able.kept_changes)
+    assert (of_able.keeps_attempts(), of_bare.keeps_attempts()) == (around is Own, True)
+    assert (of_bare.commit_with_record, of_bare.kept_changes) == (None, None)
+    # The form of values, and a memory, are those of the outermost map.
+    assert of_able.multi_get_opaque is of_bare.multi_get_opaque is None
+    behind = [facts.past_caches for facts in (of_able, of_bare)]
+    assert (behind == [able.past_caches, of_bare.past_caches]) if around is CachedMap else (behind == [None, None])
+    assert of_able.shares_keys is declares
+
+
+def test_what_is_behind_several_memories_is_the_store_though_it_is_empty() -> None:
+    store = MemoryBackingMap[Any]()
+    assert len(store) == 0
+    for cached in (CachedMap(store), CachedMap(CachedMap(store))):
+        assert OpaqueMap(cached).past_caches is cached.facts.past_caches is store
+    assert OpaqueMap(store).past_caches is store
+
+
+class Rich:
+    """A map state of a user's with much that a state need not have."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    begin_commit = commit = multi_put = lambda self, *given: None
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        return [1 for _ in keys]
+
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
+        return self.multi_get(keys)
+
+    def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
+        return [snapshot.txid for _ in keys]
+
+    def recorded(self, snapshot: Snapshot) -> None:
+        self.calls.append(snapshot.txid)
+
+
+class Heir(Rich, State):
+    """The same, of a class that inherits from the role."""
+
+
+@dataclass(frozen=True)
+class Frozen(State):
+    """A state of a frozen class."""
+
+    calls: list[Any] = field(default_factory=list)
+
+    def recorded(self, snapshot: Snapshot) -> None:
+        self.calls.append(snapshot.txid)
+
+
+class Noting(SnapshottableMap):
+    """A wrapper of a state that does one of them itself."""
+
+    def recorded(self, snapshot: Snapshot) -> None:
+        self.map_state.recorded(Snapshot(-snapshot.txid))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("made", [Rich, Heir, Frozen])
+def test_what_a_state_of_a_user_can_do_besides_is_found_when_it_is_opened(made: Any) -> None:
+    mine = made()
+    facts = state_of(mine).facts
+    assert facts.recorded is not None
+    facts.recorded(Snapshot(3))
+    assert mine.calls == [3]
+    assert (facts.multi_get_at is None) is (made is Frozen)
+    assert [facts.stage, facts.publish, facts.at, facts.get_at, facts.multi_combine] == [None] * 5
+
+
+@pytest.mark.parametrize("made", [Rich, Heir])
+def test_a_wrapper_of_a_state_neither_hides_nor_invents_what_it_can_do(made: Any) -> None:
+    mine = made()
+    wrapped: Any = SnapshottableMap(SnapshottableMap(mine))
+    assert (wrapped.multi_get_at([("a",)], Snapshot(2)), wrapped.get_at(Snapshot(2))) == ([2], 2)
+    assert abilities_of(StateFacts, state_of(wrapped)).keys() == {"multi_get_at", "get_at", "recorded"}
+    assert wrapped.facts.multi_get_at == mine.multi_get_at
+    noting: Any = state_of(Noting(mine))
+    noting.facts.recorded(Snapshot(3))
+    assert mine.calls == [-3]
+    with pytest.raises(AttributeError, match="'stage'"):
+        wrapped.stage(Txid(1))
+
+
+def test_roles_of_stores_and_states_stay_small() -> None:
+    own = [
+        [name for name in vars(role) if isfunction(vars(role)[name]) and name[0] != "_"] for role in (BackingMap, State)
+    ]
+    assert [len(names) <= most for names, most in zip(own, (9, 14), strict=True)] == [True, True], own
+    assert {name for name in vars(Role) if name[0] != "_"} == {"given", "offers", "close"}
+
+
 def test_a_wrapper_may_say_otherwise_than_the_map_in_it() -> None:
     torn, elsewhere = MapWrapper(MemoryBackingMap[Any]()), SnapshottableMap(OpaqueMap(DictMap()))
     torn.facts, elsewhere.place = MapFacts(), "elsewhere"
@@ -135,9 +262,19 @@ def test_a_wrapper_may_say_otherwise_than_the_map_in_it() -> None:
 
 def test_a_state_says_what_its_store_can() -> None:
     fenced, plain = SnapshottableMap(OpaqueMap(MemoryBackingMap[Any]())), SnapshottableMap(OpaqueMap(DictMap()))
-    assert (fenced.facts, plain.facts) == (StateFacts(fences=True), StateFacts(can_be_emptied=False))
-    assert all(map(fenced.offers, ("multi_get_at", "get_at", "get", "key_pages", "multi_update", "update")))
-    assert not any(map(fenced.offers, ("stage", "recorded", "at", "to_dataframe")))
+    yes = [{name for name, value in vars(each.facts).items() if value is True} for each in (fenced, plain)]
+    assert yes == [{"fences", "can_be_emptied"}, set()]
+    assert all(map(fenced.offers, ("get", "key_pages", "multi_update", "update")))
+    can = {
+        "multi_get_at",
+        "get_at",
+        "multi_combine",
+        "multi_update_once",
+        "share_keys",
+        "written_keys",
+        "keeps_attempts",
+    }
+    assert abilities_of(StateFacts, fenced).keys() == abilities_of(StateFacts, plain).keys() == can
 
 
 def test_a_state_of_a_user_keeps_its_own_methods_behind_the_role() -> None:
@@ -154,7 +291,9 @@ def test_a_state_of_a_user_keeps_its_own_methods_behind_the_role() -> None:
     mine = Mine()
     state = state_of(mine)
     state.begin_commit(3)
-    assert (state.given, state.kind, state.multi_get([("a",)]), state.written_keys()) == (mine, "opaque", [3], ())
+    assert (state.given, state.kind, state.multi_get([("a",)])) == (mine, "opaque", [3])
+    assert state.facts == StateFacts(), "nothing besides"
+    assert (state.facts.written_keys(), state.facts.keeps_attempts()) == ((), None)
     assert list(map(state.offers, ("multi_get", "begin_commit", "commit", "get"))) == [True, True, False, False]
     assert isinstance(state, State)
     assert type(state).__name__ == "Mine"

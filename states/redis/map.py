@@ -27,7 +27,7 @@ from states.redis.options import RedisOptions
 from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
 from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
-from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues
+from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues, keeps_attempts
 from trident.state.interfaces import Key, StateConf
 from trident.state.table import OpaqueColumns
 from trident.state.txid import Sentinel, Txid
@@ -156,6 +156,7 @@ class RedisBackingMap(BackingMap):
         self._fence = RedisFence(self._wire, self._layout, partition, self._what)
         self.facts = replace(self.facts, has_typed_columns=plain is not None)
         self._values: Any = plain or (None if serializer is None else StoredValues(serializer))
+        self._serializer = None if plain else serializer
         self._named: tuple[list[Key], list[KeyGroup]] = ([], [])
         kept = options.kept_changes
         streams = None if kept is None else ChangeStreams(self._wire, self._layout, self._fence, kept, self._what)
@@ -170,7 +171,7 @@ class RedisBackingMap(BackingMap):
         return None if decode is None else self._read(keys, decode, OpaqueColumns.absent)
 
     def keeps_attempts(self) -> bool:
-        return not isinstance(self._values, StoredValues) or self._values.keeps_attempts()
+        return self._serializer is None or keeps_attempts(self._serializer)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many distinct keys.

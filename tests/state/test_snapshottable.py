@@ -52,7 +52,7 @@ def test_the_single_value_as_of_a_snapshot() -> None:
 
 def test_a_map_without_earlier_values_says_so() -> None:
     state = SnapshottableMap(TransactionalMap(DictMap()))
-    assert not state.offers("multi_get_at")
+    assert state.facts.multi_get_at is None
     with pytest.raises(UnsupportedOperation, match="as of batch 4: a TransactionalMap keeps the latest value only"):
         state.get_at(Snapshot(4))
 

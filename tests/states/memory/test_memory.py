@@ -106,7 +106,7 @@ def test_rows_are_the_parts_of_the_key_and_the_value(kind: StateType) -> None:
     state.commit(1)
     assert sorted(state.get_tuples()) == [("a", 1, 10), ("b", 2, 20)]
     if kind is not StateType.OPAQUE:
-        assert not state.offers("multi_get_at")
+        assert state.facts.multi_get_at is None
 
 
 # ---- LRU -------------------------------------------------------------------------------------------------------------

@@ -158,7 +158,10 @@ class CommittingProgram(WorkerProgram):
             return None  # the one value is elsewhere
         with failing_at(node.id):
             state = self._open.partition_state(name, partition, partitions)
-        given, stages = _gather_updates(node, state, partition, partitions, arrived, run, order), state.offers("stage")
+        given, stages = (
+            _gather_updates(node, state, partition, partitions, arrived, run, order),
+            state.facts.stage is not None,
+        )
         if given is None and stages:
             return None  # what a task has staged counts only once the driver knows of it
         fragment, txid = self.program.fragments[node.id], order.txids[name][partition].of_run(secrets.token_hex(8))
