@@ -24,9 +24,10 @@ from typing import Any
 
 from trident.counts import count_keys
 from trident.errors import CommitOrderError, UnsupportedOperation
+from trident.roles import adapt
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.equal_keys import OneForm, typed_keys
-from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater, state_of
+from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import EMPTIED, Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue, owned
@@ -55,7 +56,7 @@ class CommittedMap(State, ABC):
         # What this commit wrote as a table, to be made when it is asked for; not yet in `_written`.
         self._unmerged: Callable[[], Iterable[tuple[Key, Any]]] | None = None
         self._removed_absent: list[Key] = []
-        state_of(self)  # what this class can do besides
+        adapt(State, self)  # what this class can do besides
 
     def share_keys(self) -> None:
         self._puts_at_commit = True

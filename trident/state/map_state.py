@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.errors import ConfigError, UnsupportedOperation
-from trident.roles import facts_of
+from trident.roles import abilities_of, adapt, facts_of
 from trident.state.cached import CachedMap
 from trident.state.forwarding import passes_on
 from trident.state.interfaces import (
@@ -19,6 +19,7 @@ from trident.state.interfaces import (
     MapState,
     State,
     StateConf,
+    StateFacts,
     StateSpec,
     StateType,
     StoreFacts,
@@ -54,13 +55,16 @@ class SnapshottableMap(State):
         self.snapshot_key: Key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
         self.inner = inner = state_of(map_state)
         self.facts, self.kind, self.place = inner.facts, kind_of(inner), inner.place
-        state_of(self)  # what this class can do besides
+        for name, found in abilities_of(
+            StateFacts, inner.facts
+        ).items():  # what only some maps have is called here as there
+            if not hasattr(type(self), name):
+                setattr(self, name, found)
+        adapt(State, self)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what only some maps have, `multi_get_at` and so on; called for what this class does not write."""
-        if name.startswith("_") or "inner" not in vars(self):
-            raise AttributeError(f"a {type(self).__name__} has no {name}")
-        return getattr(self.inner.given, name)
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def offers(self, method: str) -> bool:
         """Whether the map, or this class besides, has a method of its own in place of the default."""
