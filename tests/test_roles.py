@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import isfunction
 from typing import Any
 
@@ -31,7 +31,6 @@ from trident.state import (
 )
 from trident.state.backing_map import backing_map
 from trident.state.interfaces import state_of
-from trident.state.table import OpaqueColumns
 
 OPTIONAL = ("move_sentinel", "multi_delete", "key_pages", "reset")
 
@@ -141,121 +140,70 @@ class Able(DictMap):
     """A store of a user's with all that a map need not have."""
 
     kept_changes = past_caches = object()
-
-    def keeps_attempts(self) -> bool:
-        return False
-
-    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns:
-        return OpaqueColumns.of(self.multi_get(keys))
-
-    def commit_with_record(self, later: Any) -> None:
-        self.later = later
+    keeps_attempts = staticmethod(lambda: False)
+    commit_with_record = multi_get_opaque = lambda self, given: None
 
 
 class Own(MapWrapper):
-    """A wrapper of a user's that writes one itself."""
-
-    def keeps_attempts(self) -> bool:
-        return True
+    keeps_attempts = staticmethod(lambda: True)
 
 
-@pytest.mark.parametrize("around", [MapWrapper, Counting, Own, MicroBatchIBackingMap, CachedMap])
-@pytest.mark.parametrize("declares", [False, True], ids=["undeclared", "declared"])
-def test_a_wrapper_neither_hides_nor_invents_what_a_map_can_do_besides(around: Any, declares: bool) -> None:
-    able = Able()
-    if declares:  # then too what it can do is found
-        able.facts = MapFacts(shares_keys=True)  # type: ignore[attr-defined]
-    of_able, of_bare = backing_map(around(around(able))).facts, backing_map(around(DictMap())).facts
+@pytest.mark.parametrize("around", [MapWrapper, Own, MicroBatchIBackingMap, CachedMap])
+@pytest.mark.parametrize("declared", [{}, {"facts": MapFacts(shares_keys=True)}], ids=["undeclared", "declared"])
+def test_a_wrapper_neither_hides_nor_invents_what_a_map_can_do_besides(around: Any, declared: Any) -> None:
+    able = type("Declares", (Able,), declared)()
+    of_able, of_bare = (backing_map(around(around(store))).facts for store in (able, DictMap()))
     assert (of_able.commit_with_record, of_able.kept_changes) == (able.commit_with_record, able.kept_changes)
-    assert (of_able.keeps_attempts(), of_bare.keeps_attempts()) == (around is Own, True)
     assert (of_bare.commit_with_record, of_bare.kept_changes) == (None, None)
+    assert (of_able.keeps_attempts(), of_bare.keeps_attempts()) == (around is Own, True)
     # The form of values, and a memory, are those of the outermost map.
     assert of_able.multi_get_opaque is of_bare.multi_get_opaque is None
-    behind = [facts.past_caches for facts in (of_able, of_bare)]
-    assert (behind == [able.past_caches, of_bare.past_caches]) if around is CachedMap else (behind == [None, None])
-    assert of_able.shares_keys is declares
+    assert of_able.past_caches is (able.past_caches if around is CachedMap else None)
+    assert of_able.shares_keys is bool(declared)
 
 
 def test_what_is_behind_several_memories_is_the_store_though_it_is_empty() -> None:
     store = MemoryBackingMap[Any]()
+    for each in (store, CachedMap(store), CachedMap(CachedMap(store))):
+        assert OpaqueMap(each).past_caches is store
     assert len(store) == 0
-    for cached in (CachedMap(store), CachedMap(CachedMap(store))):
-        assert OpaqueMap(cached).past_caches is cached.facts.past_caches is store
-    assert OpaqueMap(store).past_caches is store
 
 
 class Rich:
-    """A map state of a user's with much that a state need not have."""
+    """A map state of a user's, with some of what a state need not have."""
 
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    begin_commit = commit = multi_put = lambda self, *given: None
-
-    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        return [1 for _ in keys]
-
-    def multi_update(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
-        return self.multi_get(keys)
-
-    def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
-        return [snapshot.txid for _ in keys]
-
-    def recorded(self, snapshot: Snapshot) -> None:
-        self.calls.append(snapshot.txid)
-
-
-class Heir(Rich, State):
-    """The same, of a class that inherits from the role."""
+    begin_commit = commit = multi_get = multi_put = multi_update = lambda self, *given: None
+    multi_get_at = staticmethod(lambda keys, snapshot: [snapshot.txid for _ in keys])
+    recorded = staticmethod(lambda snapshot: snapshot.txid)
 
 
 @dataclass(frozen=True)
-class Frozen(State):
-    """A state of a frozen class."""
-
-    calls: list[Any] = field(default_factory=list)
-
-    def recorded(self, snapshot: Snapshot) -> None:
-        self.calls.append(snapshot.txid)
+class Heir(Rich, State):
+    """The same, frozen, of a class that inherits from the role."""
 
 
 class Noting(SnapshottableMap):
-    """A wrapper of a state that does one of them itself."""
-
-    def recorded(self, snapshot: Snapshot) -> None:
-        self.map_state.recorded(Snapshot(-snapshot.txid))  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("made", [Rich, Heir, Frozen])
-def test_what_a_state_of_a_user_can_do_besides_is_found_when_it_is_opened(made: Any) -> None:
-    mine = made()
-    facts = state_of(mine).facts
-    assert facts.recorded is not None
-    facts.recorded(Snapshot(3))
-    assert mine.calls == [3]
-    assert (facts.multi_get_at is None) is (made is Frozen)
-    assert [facts.stage, facts.publish, facts.at, facts.get_at, facts.multi_combine] == [None] * 5
+    recorded = staticmethod(lambda snapshot: -snapshot.txid)
 
 
 @pytest.mark.parametrize("made", [Rich, Heir])
-def test_a_wrapper_of_a_state_neither_hides_nor_invents_what_it_can_do(made: Any) -> None:
+def test_a_wrapper_neither_hides_nor_invents_what_a_state_can_do_besides(made: Any) -> None:
     mine = made()
-    wrapped: Any = SnapshottableMap(SnapshottableMap(mine))
+    wrapped, noting = (SnapshottableMap(around(mine)) for around in (SnapshottableMap, Noting))
+    assert besides(state_of(mine)) == {"multi_get_at", "recorded"}
+    assert besides(wrapped) == besides(noting) == {"multi_get_at", "get_at", "recorded"}
+    found = [each.facts.recorded for each in (state_of(mine), wrapped, noting)]
+    assert [recorded is not None and recorded(Snapshot(3)) for recorded in found] == [3, 3, -3]
     assert (wrapped.multi_get_at([("a",)], Snapshot(2)), wrapped.get_at(Snapshot(2))) == ([2], 2)
-    assert besides(wrapped) == {"multi_get_at", "get_at", "recorded"}
-    assert wrapped.facts.multi_get_at == mine.multi_get_at
-    noting: Any = state_of(Noting(mine))
-    noting.facts.recorded(Snapshot(3))
-    assert mine.calls == [-3]
+    assert not any(map(wrapped.offers, ("reset", "read_sentinel", "multi_remove", "get_tuples")))
     with pytest.raises(AttributeError, match="'stage'"):
         wrapped.stage(Txid(1))
 
 
 def test_roles_of_stores_and_states_stay_small() -> None:
-    own = [
-        [name for name in vars(role) if isfunction(vars(role)[name]) and name[0] != "_"] for role in (BackingMap, State)
-    ]
-    assert [len(names) <= most for names, most in zip(own, (9, 14), strict=True)] == [True, True], own
+    for role, most in ((BackingMap, 9), (State, 14)):
+        own = [name for name, member in vars(role).items() if isfunction(member) and name[0] != "_"]
+        assert len(own) <= most, own
     assert {name for name in vars(Role) if name[0] != "_"} == {"given", "offers", "close"}
 
 

@@ -156,7 +156,8 @@ class RedisBackingMap(BackingMap):
         self._fence = RedisFence(self._wire, self._layout, partition, self._what)
         self.facts = replace(self.facts, has_typed_columns=plain is not None)
         self._values: Any = plain or (None if serializer is None else StoredValues(serializer))
-        self._serializer = None if plain else serializer
+        if serializer is not None and plain is None:
+            self.keeps_attempts = partial(keeps_attempts, serializer)
         self._named: tuple[list[Key], list[KeyGroup]] = ([], [])
         kept = options.kept_changes
         streams = None if kept is None else ChangeStreams(self._wire, self._layout, self._fence, kept, self._what)
@@ -169,9 +170,6 @@ class RedisBackingMap(BackingMap):
         """Read as `multi_get` does, as columns, if the values are opaque and in the codec."""
         decode = None if self._values is None else self._values.decode_opaque
         return None if decode is None else self._read(keys, decode, OpaqueColumns.absent)
-
-    def keeps_attempts(self) -> bool:
-        return self._serializer is None or keeps_attempts(self._serializer)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many distinct keys.

@@ -57,16 +57,6 @@ def test_a_map_without_earlier_values_says_so() -> None:
         state.get_at(Snapshot(4))
 
 
-def test_what_the_map_cannot_do_the_wrapper_does_not_offer() -> None:
-    class Bare:
-        begin_commit = commit = multi_get = multi_update = multi_put = lambda self, *args: None
-
-    state = SnapshottableMap(Bare())  # type: ignore[arg-type]  # signatures do not matter here
-    assert not any(map(state.offers, ("reset", "read_sentinel", "multi_remove", "get_tuples")))
-    assert state.kind is None
-    assert SnapshottableMap(TransactionalMap(DictMap())).kind is StateType.TRANSACTIONAL
-
-
 @pytest.mark.parametrize(
     ("size", "chunks"), [(0, [5]), (1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (5, [5]), (9, [5])], ids=lambda item: str(item)
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import isfunction
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -119,15 +120,12 @@ class SerializedMap(MapWrapper):
     def __init__(self, backing: IBackingMap[bytes], serializer: Serializer) -> None:
         super().__init__(backing)
         self.backing, self.serializer = backing, serializer
-        self._values = StoredValues(serializer)
+        self._values, self.keeps_attempts = StoredValues(serializer), partial(keeps_attempts, serializer)
         self.facts = replace(self.facts, gives_copies=True)  # what is read was decoded for this very call
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
         return self._values.decode(keys, self.backing.multi_get(keys))
-
-    def keeps_attempts(self) -> bool:
-        return keeps_attempts(self.serializer)
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read and deserialize as columns, if the serializer can."""

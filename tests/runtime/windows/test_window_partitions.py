@@ -275,7 +275,7 @@ def test_a_count_window_of_each_key_commits_the_partitions_that_have_rows() -> N
 
 
 def test_the_commit_of_a_partition_ends_as_its_caller_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    life, ended = windowed("tumbling event time", sums=True), list[Txid]()
+    life, ended = windowed("tumbling event time", sums=True), list[Any]()
     run = StepRun(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
     state, tables = OpaqueMap(DictMap(life.entries)), life.input([[("a", 1, 1), ("a", 2, 9)]]).sinks[life.node.id]
     monkeypatch.setattr(state, "facts", replace(state.facts, stage=ended.append))
