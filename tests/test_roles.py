@@ -178,7 +178,7 @@ class Rich:
 
 
 @dataclass(frozen=True)
-class Heir(Rich, State):
+class Heir(Rich, State):  # type: ignore[misc]  # signatures do not matter here
     """The same, frozen, of a class that inherits from the role."""
 
 
