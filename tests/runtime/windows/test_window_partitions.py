@@ -275,10 +275,11 @@ def test_a_count_window_of_each_key_commits_the_partitions_that_have_rows() -> N
 
 
 def test_the_commit_of_a_partition_ends_as_its_caller_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    life, ended = windowed("tumbling event time", sums=True), list[Any]()
+    life, ended = windowed("tumbling event time", sums=True), list[Txid]()
     run = StepRun(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
     state, tables = OpaqueMap(DictMap(life.entries)), life.input([[("a", 1, 1), ("a", 2, 9)]]).sinks[life.node.id]
-    monkeypatch.setattr(state, "facts", replace(state.facts, stage=ended.append))
+    facts: Any = state.facts
+    monkeypatch.setattr(state, "facts", replace(facts, stage=ended.append))
     commit = PartitionCommit(life.node, state, Txid(1), Share(tables, moment_of(life.node, tables), run), stages=True)
     commit.run()
     assert commit.values is not None
