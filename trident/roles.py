@@ -7,7 +7,7 @@ as with operations, `has` tells them apart by their methods.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from inspect import get_annotations
 from typing import Any, Protocol, Self, TypeVar
 
@@ -27,7 +27,11 @@ class Role:
     def offers(self, method: str) -> bool:
         """Whether this object has a method of its own in place of the default."""
         member = getattr(type(self), method)
-        return not any(vars(base).get(method) is member for base in type(self).__mro__ if Role in base.__bases__)
+        defaults = (base for base in type(self).__mro__ if base is Role or Role in base.__bases__)
+        return not any(vars(base).get(method) is member for base in defaults)
+
+    def close(self) -> None:
+        """Release everything that it holds, such as connections."""
 
     def _lacks(self, method: str) -> UnsupportedOperation:
         return UnsupportedOperation(f"a {type(self).__name__} has no {method}")
@@ -50,17 +54,26 @@ class Closes:
 def adapt(role: type, given: Any) -> Any:
     """Return an object as one of a role: itself if it inherits from the base class, else one that does.
 
-    It has what the object has of the role's methods and facts, and the defaults for the rest. What is None is not there.
+    It has what the object has of the role's methods and facts, and the defaults for the rest. What is None is not there. Its
+    facts have what only some of the role can do.
     """
+    record: Any = type(role.facts) if hasattr(role, "facts") else None
     if isinstance(given, role):
+        if record is not None and (can := abilities_of(record, given)):
+            object.__setattr__(given, "facts", replace(facts_of(record, given), **can))  # also of one that is frozen
         return given
-    own = {
-        name: getattr(given, name, None) for name in dir(role) if not name.startswith("_") and name not in vars(Role)
-    }
+    names = (name for name in dir(role) if not name.startswith("_") and name not in ("given", "offers"))
+    own = {name: getattr(given, name, None) for name in names}
     made = {name: staticmethod(value) if callable(value) else value for name, value in own.items() if value is not None}
-    if hasattr(role, "facts"):
-        made["facts"] = facts_of(type(role.facts), given)
+    if record is not None:
+        made["facts"] = replace(facts_of(record, given), **abilities_of(record, given))
     return type(type(given).__name__, (role,), {**made, "given": given})()
+
+
+def abilities_of(record: Any, given: Any) -> dict[str, Any]:
+    """Return what an object has of the facts that are not yes or no: methods, and things, that only some have."""
+    names = (each.name for each in fields(record) if not isinstance(each.default, bool))
+    return {name: found for name in names if (found := getattr(given, name, None)) is not None}
 
 
 def lacking(role: Any, given: object) -> list[str]:

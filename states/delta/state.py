@@ -149,6 +149,7 @@ class DeltaMapState(SnapshottableMap):
         return self._backing.staging.staged_by(lambda: self.commit(txid))
 
     def publish(self, txid: Txid, staged: bytes) -> None:
+        """Commit, in the driver, what a task staged for this attempt."""
         own = txid.sentinel
         if own is None:
             raise StateError(f"state {self._conf.prefix!r}: what a task stages is published in batches of a log")

@@ -28,7 +28,7 @@ from states.redis.options import RedisOptions
 from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
 from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
-from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues
+from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues, keeps_attempts
 from trident.state.interfaces import Key, StateConf
 from trident.state.table import OpaqueTable
 from trident.state.txid import Sentinel, Txid
@@ -158,6 +158,8 @@ class RedisBackingMap(BackingMap):
         self._fence = RedisFence(self._wire, self._layout, partition, self._what)
         self.facts = replace(self.facts, has_typed_columns=plain is not None)
         self._values: Any = plain or (None if serializer is None else StoredValues(serializer))
+        if serializer is not None and plain is None:
+            self.keeps_attempts = partial(keeps_attempts, serializer)
         self._named: tuple[list[Key], list[KeyGroup]] = ([], [])
         kept = options.kept_changes
         streams = None if kept is None else ChangeStreams(self._wire, self._layout, self._fence, kept, self._what)
@@ -170,9 +172,6 @@ class RedisBackingMap(BackingMap):
         """Read as `multi_get` does, as columns, if the values are opaque and in the codec."""
         decode = None if self._values is None else self._values.decode_opaque
         return None if decode is None else self._read(keys, decode, OpaqueTable.absent)
-
-    def keeps_attempts(self) -> bool:
-        return not isinstance(self._values, StoredValues) or self._values.keeps_attempts()
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many distinct keys.

@@ -286,7 +286,7 @@ OF_RUNS = (
     Mutant(
         "forget: the changes of the keys stay",
         _FORGETTING,
-        "            backing.kept_changes.forget(some)\n",
+        "            backing.facts.kept_changes.forget(some)\n",
         "            pass\n",
         ("tests/runtime/start/test_forgetting.py::test_no_byte_of_a_key_is_left_and_all_else_is_as_it_was",),
     ),

@@ -116,18 +116,6 @@ def test_h2_a_put_that_never_reached_the_store_is_not_counted_by_a_non_transacti
     assert commit(state, 2, a=7) == [12]
 
 
-def test_h2_an_opaque_replay_without_the_key_counts_once() -> None:
-    faults = Faults()
-    state = OpaqueMap(CachedMap(CrashingMap(DictMap(), faults)))
-    commit(state, Txid(1, 0, WON), a=5)
-    state.begin_commit(Txid(2, 0, WON))
-    faults.arm(1, "before")
-    with pytest.raises(Crash):
-        state.multi_update([("a",)], [Add(7)])
-    commit(state, Txid(2, 1, WON), z=1)
-    assert commit(state, Txid(3, 1, Winners(((1, 0), (2, 1)))), a=1) == [6]
-
-
 def test_within_a_commit_the_keys_of_a_failed_put_are_forgotten() -> None:
     store, faults = DictMap({("a",): 1, ("b",): 1}), Faults()
     cache = begun(CrashingMap(store, faults))
@@ -146,15 +134,6 @@ def test_h3_a_process_that_lost_the_partition_and_got_it_back_starts_empty(new_m
     assert commit(one, at(1, last=0), a=5) == [5]
     assert commit(two, at(2, last=1), a=7) == [12]
     assert commit(one, at(3, last=2), a=1) == [13]
-
-
-@pytest.mark.parametrize("new_map", [*EXACT, NonTransactionalMap])
-def test_h3_holds_for_plain_numbers_and_two_method_stores(new_map: Any) -> None:
-    store = DictMap()
-    one, two = (new_map(CachedMap(store)) for _ in range(2))
-    commit(one, 1, a=5)
-    commit(two, 2, a=7)
-    assert commit(one, 3, a=1) == [13]
 
 
 @pytest.mark.parametrize(

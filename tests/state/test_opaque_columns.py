@@ -66,7 +66,7 @@ def test_what_is_stored_is_decoded_as_columns(values: list[OpaqueValue | None]) 
 def test_only_the_codec_of_opaque_values_has_columns() -> None:
     assert StoredValues(CodecSerializer(StateType.TRANSACTIONAL)).decode_opaque is None
     assert SerializedMap(DictMap(), CodecSerializer(StateType.TRANSACTIONAL)).multi_get_opaque([("a",)]) is None
-    assert OpaqueMap(DictMap()).backing.multi_get_opaque([("a",)]) is None
+    assert OpaqueMap(DictMap()).backing.facts.multi_get_opaque is None
 
 
 @pytest.mark.parametrize("bad", [object(), "\ud800"])

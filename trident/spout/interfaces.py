@@ -150,9 +150,6 @@ class SourceLife(Role):
         """Return what does not answer at the moment and is asked again by itself; None if it answers. For any thread."""
         return None
 
-    def close(self) -> None:
-        """Release everything."""
-
     def activate(self) -> None:
         """From now on it is asked for something."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import isfunction
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from trident.roles import Role
 from trident.state.backing_map import BackingMap, backing_map
-from trident.state.encoding.serializers import Serializer, StoredValues
+from trident.state.encoding.serializers import Serializer, StoredValues, keeps_attempts
 from trident.state.interfaces import IBackingMap, Key
 from trident.state.table import OpaqueTable
 
@@ -29,19 +31,19 @@ def passed_on(declared: Callable[Concatenate[Any, P], R]) -> Callable[Concatenat
     return method
 
 
-def passes_on(role: type, *but: str) -> Callable[[type[T]], type[T]]:
-    """Return what lets a wrapper call the methods of `inner` for all of a role's that it does not write, but for some."""
+def passes_on(role: type) -> Callable[[type[T]], type[T]]:
+    """Return what lets a wrapper call the methods of `inner` for all of a role's that it does not write."""
 
     def complete(wrapper: type[T]) -> type[T]:
-        for name, declared in vars(role).items():
-            if isfunction(declared) and not name.startswith("_") and name not in {*but, *vars(wrapper)}:
+        for name, declared in (vars(Role) | vars(role)).items():
+            if isfunction(declared) and not name.startswith("_") and name not in vars(wrapper):
                 setattr(wrapper, name, passed_on(declared))
         return wrapper
 
     return complete
 
 
-@passes_on(BackingMap, "multi_get_opaque")
+@passes_on(BackingMap)
 class MapWrapper(BackingMap):
     """Base of the maps around a map: takes part in commits, keeps a sentinel, can be emptied … exactly if that one can.
 
@@ -52,13 +54,13 @@ class MapWrapper(BackingMap):
     inner
         The map that it is around.
     facts
-        The inner map's, except that what is read may be cached here, and by rows.
+        The inner map's, except that what is read may be cached here, and by rows, which may differ from those behind.
     """
 
     def __init__(self, inner: IBackingMap[Any]) -> None:
         self.inner = backing_map(inner)
-        self.facts = replace(self.inner.facts, gives_copies=False, keeps_columns=False)
-        self.kept_changes = self.inner.kept_changes
+        known = self.inner.facts
+        self.facts = replace(known, gives_copies=False, keeps_columns=False, multi_get_opaque=None, past_caches=None)
 
     multi_get = passed_on(BackingMap.multi_get)
     multi_put = passed_on(BackingMap.multi_put)
@@ -118,15 +120,12 @@ class SerializedMap(MapWrapper):
     def __init__(self, backing: IBackingMap[bytes], serializer: Serializer) -> None:
         super().__init__(backing)
         self.backing, self.serializer = backing, serializer
-        self._values = StoredValues(serializer)
+        self._values, self.keeps_attempts = StoredValues(serializer), partial(keeps_attempts, serializer)
         self.facts = replace(self.facts, gives_copies=True)  # what is read was decoded for this very call
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
         return self._values.decode(keys, self.backing.multi_get(keys))
-
-    def keeps_attempts(self) -> bool:
-        return self._values.keeps_attempts()
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read and deserialize as columns, if the serializer can."""

@@ -24,11 +24,11 @@ from typing import Any
 
 from trident.counts import count_keys
 from trident.errors import CommitOrderError, UnsupportedOperation
+from trident.roles import adapt
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
-from trident.state.kinds import LaterWrite
-from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel
+from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import EMPTIED, Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue, owned
 
@@ -44,17 +44,19 @@ class CommittedMap(State, ABC):
 
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         self.backing, self.name, self.place, self.partition = backing_map(backing), name, name, partition
-        known, self.kept_changes = self.backing.facts, self.backing.kept_changes
-        fences = self.backing.offers("move_sentinel")
-        self._guard = self.backing if fences else ReservedKeySentinel(self.backing, partition)
+        known, self._guard = self.backing.facts, fenced(self.backing, partition)
         keeps_columns = known.keeps_columns and self.kind is StateType.OPAQUE
-        self.facts = StateFacts(fences, known.shares_keys, keeps_columns, can_be_emptied=self.backing.offers("reset"))
+        fences, resets = self._guard is self.backing, self.backing.offers("reset")
+        self.facts = StateFacts(fences, known.shares_keys, keeps_columns, can_be_emptied=resets)
+        self.kept_changes, self.commit_with_record = known.kept_changes, known.commit_with_record
+        self.past_caches = self.backing if known.past_caches is None else known.past_caches
         self._removals = Removals(self.backing, self.kind)
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}
         # What this commit wrote as a table, to be made when it is asked for; not yet in `_written`.
         self._unmerged: Callable[[], Iterable[tuple[Key, Any]]] | None = None
         self._removed_absent: list[Key] = []
+        adapt(State, self)  # what this class can do besides
 
     def share_keys(self) -> None:
         self._puts_at_commit = True
@@ -83,9 +85,6 @@ class CommittedMap(State, ABC):
             # Everything is acknowledged. A store that loses any of it later loses the seal too, because the seal comes last.
             self._lay_sentinel(begun, sealed=True)
         self._forget()
-
-    def commit_with_record(self, later: Callable[[LaterWrite], None]) -> None:
-        self.backing.commit_with_record(later)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""

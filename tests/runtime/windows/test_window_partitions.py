@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -277,7 +278,8 @@ def test_the_commit_of_a_partition_ends_as_its_caller_says(monkeypatch: pytest.M
     life, ended = windowed("tumbling event time", sums=True), list[Txid]()
     run = StepRun(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
     state, tables = OpaqueMap(DictMap(life.entries)), life.input([[("a", 1, 1), ("a", 2, 9)]]).sinks[life.node.id]
-    monkeypatch.setattr(state, "stage", ended.append)
+    facts: Any = state.facts
+    monkeypatch.setattr(state, "facts", replace(facts, stage=ended.append))
     commit = PartitionCommit(life.node, state, Txid(1), Share(tables, moment_of(life.node, tables), run), stages=True)
     commit.run()
     assert commit.values is not None

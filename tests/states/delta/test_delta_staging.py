@@ -69,7 +69,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_what_is_staged_is_seen_once_it_is_published_as_one_version(tmp_path: Path) -> None:
     task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
-    assert task.offers("stage")
+    assert task.facts.stage is not None
     assert DeltaState.opaque(tmp_path / "another").facts.stages_commits
     step(task, driver, log, 1, 1, {"man": 1})
     txid, before = log.txid(2, 1), version_of(tmp_path)

@@ -92,9 +92,6 @@ def test_an_lru_keeps_its_number_of_entries_for_each_partition() -> None:
     assert factory.make_state(CONF, 0, 1).multi_get([*keys, ("g",)]) == [None] * 5 + [2, 3]
 
 
-# ---- fencing ---------------------------------------------------------------------------------------------------------
-
-
 # ---- rows -------------------------------------------------------------------------------------------------------------
 
 
@@ -105,8 +102,6 @@ def test_rows_are_the_parts_of_the_key_and_the_value(kind: StateType) -> None:
     state.multi_put([("a", 1), ("b", 2), ("none", 0)], [10, 20, None])
     state.commit(1)
     assert sorted(state.get_tuples()) == [("a", 1, 10), ("b", 2, 20)]
-    if kind is not StateType.OPAQUE:
-        assert not state.offers("multi_get_at")
 
 
 # ---- LRU -------------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class PartitionCommit:
         if self.reach is not None:
             self.reach("put", self.node.state)
         if self.stages:
-            self.staged = self.state.stage(self.txid)
+            self.staged = self.state.facts.stage(self.txid)
         else:
             self.state.commit(self.txid)
         if self.reach is not None:
@@ -142,7 +142,8 @@ class PartitionCommit:
 
     def _combine_columns(self, table: pa.Table, merging: Merging | None) -> Any | None:
         """Update the state by columns; return the column of new values, None (and nothing is written) if it takes rows only."""
-        if merging is None:
+        combine = self.state.facts.multi_combine
+        if merging is None or combine is None:
             return None
         *parts, values = map(one_array, table.columns)
         if isinstance(merging, str):
@@ -151,7 +152,7 @@ class PartitionCommit:
             has_null = any(
                 one.null_count for one, what in zip(values.flatten(), merging, strict=True) if what != "mean"
             )
-        return None if has_null else self.state.multi_combine(parts, values, merging)
+        return None if has_null else combine(parts, values, merging)
 
     def _new_values(self, rows: Sequence[Any]) -> pa.Table | None:
         fields = self.node.fields
@@ -173,7 +174,8 @@ class PartitionCommit:
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given.given]
         if aggregation.group.names:
-            values = (state.multi_update_once if once else state.multi_update)(given.keys, updaters)
+            update = (state.facts.multi_update_once if once else None) or state.multi_update
+            values = update(given.keys, updaters)
             rows = [(*key, value) for key, value in zip(given.keys, values, strict=True)]
         else:
             rows = [(state.update(updaters[0]),)]
@@ -281,7 +283,7 @@ class Committer:
     def leave_to_record(self, states: Iterable[str]) -> None:
         """From now on leave the writes of some states, of one partition each, to the record of their batch."""
         for name in states:
-            self.states[name][0].commit_with_record(self._later.append)
+            self.states[name][0].facts.commit_with_record(self._later.append)
 
     def commit(self, order: Order, output: TaskOutput, elsewhere: Collection[str] = ()) -> Committed:
         """Apply a batch to all states, except the entries `elsewhere`, which executors have committed.
@@ -298,7 +300,7 @@ class Committer:
             for state, staged in output.staged.items():
                 here.step = self._writers[state].id
                 for partition, data in sorted(staged.items()):
-                    self.states[state][partition].publish(order.txids[state][partition], data)
+                    self.states[state][partition].facts.publish(order.txids[state][partition], data)
             batch = BatchCommit(self, order, output, counts, here)
             batch.done.took_ns = {node.id: batch.take(node) for node in self.plan.commits if node.id not in elsewhere}
         batch.done.later = tuple(self._later)

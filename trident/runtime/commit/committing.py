@@ -154,7 +154,8 @@ class CommittingProgram(WorkerProgram):
         if aggregation is not None and not aggregation.group.names and partition != partition_of_total(partitions):
             return None  # the one value is elsewhere
         state = self._open.partition_state(name, partition, partitions)
-        given, stages = _gather_updates(node, state, partition, partitions, arrived, run, order), state.offers("stage")
+        given = _gather_updates(node, state, partition, partitions, arrived, run, order)
+        stages = state.facts.stage is not None
         if given is None and stages:
             return None  # what a task has staged counts only once the driver knows of it
         fragment, txid = self.program.fragments[node.id], order.txids[name][partition].of_run(secrets.token_hex(8))

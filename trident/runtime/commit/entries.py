@@ -153,7 +153,7 @@ def marks_of(state: State) -> list[bytes]:
         key
         if len(key) <= _MOST_BYTES
         else key[: _MOST_BYTES - _HASH_BYTES] + blake2b(key, digest_size=_HASH_BYTES).digest()
-        for key in encode_tuples(canonical_keys(list(state.written_keys())))
+        for key in encode_tuples(canonical_keys(list(state.facts.written_keys())))
     ]
 
 

@@ -134,7 +134,7 @@ class _Reader(DataSourceReader):
             raise StateError(f"read state {name!r} as of batch {self.txid}: {now.txid} is the last one committed")
         if self.txid < now.txid:
             with closing(self.open(0, 1)) as state:
-                keeps_earlier = state.offers("at")
+                keeps_earlier = state.facts.at is not None
             if not keeps_earlier:
                 raise StateError(
                     f"read state {name!r} as of batch {self.txid}: its store is not a Delta table, so only the last batch "

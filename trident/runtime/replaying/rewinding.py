@@ -224,8 +224,9 @@ class _KeyByKey(SnapshottableMap):
         self._map = inner
 
     def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Any) -> Any | None:
+        combine = self.inner.facts.multi_combine
         with suppress(StaleTransactionError):
-            return self._map.multi_combine(parts, values, function)
+            return None if combine is None else combine(parts, values, function)
         return None
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:

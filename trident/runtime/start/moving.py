@@ -183,7 +183,7 @@ class StatePlace:
         """Return what is stored for keys, as it is; absent keys are left out."""
         found: dict[Key, Any] = {}
         for partition, some in self.by_partition(keys).items():
-            stored = self.maps[partition].backing.past_caches.multi_get(some)
+            stored = self.maps[partition].past_caches.multi_get(some)
             found.update((key, one) for key, one in zip(some, stored, strict=True) if one is not None)
         return found
 
@@ -261,7 +261,8 @@ class _Move:
         log = self._log.state
         source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
         compare_stores(self._name, source.states, lambda: log)
-        if source.states[0].keeps_attempts() and not self._target.states[0].keeps_attempts():
+        keep = [place.states[0].facts.keeps_attempts() for place in (source, self._target)]
+        if keep[0] and not keep[1]:
             raise UnsupportedOperation(
                 f"move state {self._name!r}: the target's serializer does not store which attempt wrote a value, so what a "
                 "failed one wrote would count there; give the new declaration another serializer"

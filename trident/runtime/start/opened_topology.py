@@ -60,7 +60,7 @@ class OpenedTopology:
     `committing`: the spouts that take part in commits.
     `apart`: why the states of a batch and its record are transactions of their own; see `why_apart`.
     `carrier`: the log, if it takes the writes of all states along.
-    `publishing`: the states that publish their contents, by name.
+    `publishing`: the `recorded` of each partition that publishes its contents, with the name of its state.
     `replays`: processes some batches twice; None: none of them.
 
     `open_log`: called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
@@ -103,8 +103,8 @@ class OpenedTopology:
 
     def publish_recorded(self) -> None:
         """Let states that publish their contents know which batch the log holds."""
-        for name, state in self.publishing:
-            state.recorded(self.log.state.snapshot(name))
+        for name, recorded in self.publishing:
+            recorded(self.log.state.snapshot(name))
 
     def close(self) -> None:
         """Close everything, spouts first and the log last, also if something raises."""
@@ -148,7 +148,8 @@ class OpenedTopology:
         self.carrier, with_record = states_with_record(plan, self.log, self.apart)
         self.committer.leave_to_record(with_record)
         self.letters = dead_letters_of(config, plan.topology)
-        self.publishing = [(name, one) for name, each in self.states.items() for one in each if one.offers("recorded")]
+        publishing = ((name, one.facts.recorded) for name, each in self.states.items() for one in each)
+        self.publishing = [(name, recorded) for name, recorded in publishing if recorded is not None]
         self.replays: ReplayCheck | None = None
         if config.verify_replays:
             self.replays = ReplayCheck(here, config.verify_replays, self.runner.parallelism)

@@ -114,7 +114,7 @@ def check_stores(compared: TopologyChanges, states: States) -> None:
                 f"state {name!r} has values of former types ({types}): declare it with migrate=, as it was, until `trident "
                 f"state migrate MODULE:TOPOLOGY {name}` has rewritten them"
             )
-        if not (state.facts.migrates and state.keeps_attempts()):
+        if not (state.facts.migrates and state.facts.keeps_attempts()):
             raise TopologyError(
                 f"state {name!r} has values of former types ({types}), and a {type(state).__name__} as it is declared does not "
                 "say which declaration wrote a value: only an opaque state with the serializer 'codec' does. Nothing was "

@@ -307,9 +307,6 @@ class StoredValues:
             return [None if data is None else next(values) for data in stored]
         return apply_by_key("read", keys, stored, self._serializer.deserialize, self._deserialize_many)
 
-    def keeps_attempts(self) -> bool:
-        return keeps_attempts(self._serializer)
-
     def _decoded_columns(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> OpaqueTable:
         given: Sequence[Any] = stored
         there: Sequence[int] = range(len(stored))
