@@ -98,7 +98,8 @@ _OF_DRIVER: dict[type, Callable[[Any], Any]] = {
     # The driver reads it through a float.
     dt.datetime: lambda read: _EPOCH + round((read.replace(tzinfo=dt.UTC) - _EPOCH) / _MS) * _MS,
 }
-_CHECKED = (str, bytes, bool, int, float)
+_ONE_FORM = (str, bytes, bool, int)
+_CHECKED = (*_ONE_FORM, float)
 
 
 class CqlColumn(PlainColumn[CqlForm]):
@@ -136,7 +137,7 @@ class CqlColumn(PlainColumn[CqlForm]):
         """Return the values that the driver has read in their one form."""
         if self.form.of_driver is not None:
             values = [None if value is None else self.form.of_driver(value) for value in values]
-        return list(map(canonical, values)) if self.is_key else values
+        return list(map(canonical, values)) if self.is_key and self.form.checked not in _ONE_FORM else values
 
     def _encode(self, values: Sequence[Any]) -> list[bytes | None]:
         to_bytes = self.form.to_bytes
