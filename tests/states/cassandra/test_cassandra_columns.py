@@ -214,6 +214,11 @@ def test_the_owner_reads_a_row_by_two_fields(tables: Tables) -> None:
     commit(state, Log(), 1, rows)
     assert state.multi_get(list(rows)) == list(rows.values())
     assert tables.one(conf, "count", """"Shop" = 'wien' AND day = '2026-01-03'""") == 2
+    gone = [key for key in rows if key[0] == "oslo"]
+    backing = state.map_state.backing
+    backing.move_sentinel(Sentinel("log", 2, EPOCH, "", False))
+    backing.multi_delete(gone)
+    assert sorted(key for page in state.key_pages() for key in page) == [("wien", day) for day in days]
 
 
 @pytest.mark.long
