@@ -320,8 +320,9 @@ def _head_text(head: tuple[int, ...]) -> bytes:
 def _heads(texts: Sequence[bytes | None], width: int) -> list[list[int]]:
     """Return the batches, and the attempts if there are any, of their texts, of which there are few."""
     read = {text: tuple(map(int, (text or b"").split(b"/"))) for text in set(texts)}
-    if any(len(head) != width for head in read.values()):
-        raise ValueError(f"{_OWN} has {list(read)}")
+    bad = [text for text, head in read.items() if len(head) != width]
+    if bad:
+        raise ValueError(f"{bad[0]!r} in place of {'a batch and its attempt' if width > 1 else 'a batch'}")
     if len(read) == 1:
         return [[number] * len(texts) for (head,) in [read.values()] for number in head]
     heads = [read[text] for text in texts]

@@ -218,6 +218,17 @@ def test_a_null_leaves_no_field_of_the_value_before(redis_server: Server, client
 
 
 @pytest.mark.server
+def test_values_of_several_batches_are_put_at_once(redis_server: Server, client: redis.Redis) -> None:
+    backing, keys = opened(redis_server).map_state.backing, [(f"w{at}",) for at in range(5)]
+    several = [OpaqueValue(2 + at % 2, 7, None if at == 3 else at, at * 10 or None) for at in range(5)]
+    for values in (several, [OpaqueValue(9, 8, 1, 2)] * 5, several):  # of one batch alone, it is sent once
+        backing.multi_put(keys, values)
+        assert backing.multi_get([*keys, ("none",)]) == [*values, None]
+        assert list(backing.multi_get_opaque([("none",), *keys])) == [None, *values]
+    assert client.hgetall("plain/fields:w3") == {"_batch": "3/7", "count": "30"}
+
+
+@pytest.mark.server
 def test_what_another_program_wrote_is_named(redis_server: Server, client: redis.Redis) -> None:
     state = opened(redis_server)
     client.hset("plain/fields:new", mapping={"count": "5"})
@@ -227,7 +238,10 @@ def test_what_another_program_wrote_is_named(redis_server: Server, client: redis
         state.multi_get([("new",)])
     client.hset("plain/fields:new", mapping={"_batch": "0/-1"})
     assert state.multi_get([("new",)]) == [5]
-    client.hset("plain/fields:new", "count", "many")
+    client.hset("plain/fields:new", "_batch", "7")
+    with pytest.raises(CorruptValueError, match="another program wrote its hash: b'7' in place of a batch and its att"):
+        state.multi_get([("new",)])
+    client.hset("plain/fields:new", mapping={"_batch": "0/-1", "count": "many"})
     with pytest.raises(CorruptValueError, match="another program wrote its hash: invalid literal"):
         state.multi_get([("old",), ("new",)])
     client.delete("plain/fields:new")
