@@ -30,10 +30,10 @@ class CassandraOptions(Account, Expiring):
     keyspace
         Must exist, unless `replication` is given.
     table
-        None: the names of the topology and the state, as one word. Several states may share a table of bytes.
+        None: the names of the topology and the state, as one word. States with the same columns may share a table.
     layout
         `"binary"`: key and value are bytes. `"columns"`: fields of plain types are columns of their own, which the owner can
-        read, in a table of its own.
+        read.
     create_table
         Create the table if it is absent.
     replication

@@ -49,22 +49,24 @@ redis.call('MSET', unpack(pairs))"""
 _PUT_TTL = fenced_script("for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[i + 2], 'EX', ARGV[3]) end")
 _DELETE = fenced_script("redis.call('UNLINK', unpack(KEYS, 2))")
 
-# KEYS[2 …]: the hashes. ARGV[3]: the seconds, or ''. ARGV[4]: how many fields there are; then their names, then for each hash
-# as many values, of which a null is a byte that no text has.
+# KEYS[2 …]: the hashes. ARGV[3]: the seconds, or ''. ARGV[4], ARGV[5]: how many fields all of them have in common, and how many
+# others there are. Then the fields in common, each with its value; the names of the others; and for each hash their values, of
+# which a null is a byte that no text has.
 _PLAIN_PUT = fenced_script(
     """\
-local names, given, count = KEYS, ARGV, tonumber(ARGV[4])
-local row, at, call, ttl = {}, 4 + count, redis.call, given[3]
-for field = 1, count do row[2 * field - 1] = given[4 + field] end
+local names, given, ttl, common, count = KEYS, ARGV, ARGV[3], 2 * tonumber(ARGV[4]), tonumber(ARGV[5])
+local fields, call = 5 + common, redis.call
+local row, at = {unpack(given, 6, fields)}, fields + count
+for field = 1, count do row[common + 2 * field - 1] = given[fields + field] end
 for i = 2, #names do
   local gone
   for field = 1, count do
     local value = given[at + field]
     if value == '\\255' then
       gone = gone or {}
-      gone[#gone + 1] = given[4 + field]
+      gone[#gone + 1] = given[fields + field]
     end
-    row[2 * field] = value
+    row[common + 2 * field] = value
   end
   at = at + count
   call('HSET', names[i], unpack(row))
@@ -72,12 +74,16 @@ for i = 2, #names do
   if ttl ~= '' then call('EXPIRE', names[i], ttl) end
 end"""
 )
-# KEYS: the hashes. ARGV: the fields.
+# KEYS: the hashes. ARGV: the fields. One list for all, because Lua takes longer for a list of lists, and so does its reader.
 _PLAIN_GET = script(
     """\
-local rows, names, fields = {}, KEYS, ARGV
-for i = 1, #names do rows[i] = redis.call('HMGET', names[i], unpack(fields)) end
-return rows"""
+local all, names, fields, count, at, call = {}, KEYS, ARGV, #ARGV, 0, redis.call
+for i = 1, #names do
+  local row = call('HMGET', names[i], unpack(fields))
+  for field = 1, count do all[at + field] = row[field] end
+  at = at + count
+end
+return all"""
 )
 
 
@@ -329,11 +335,14 @@ class RedisBackingMap(BackingMap):
         self._wire.run(f"{doing} of {self._what}", calls, self._fence.renewals)
 
     def _puts(self, keys: Sequence[Key], values: Sequence[Any]) -> Iterator[tuple[int, Callable[[], Command]]]:
+        plain = self._layout.plain
         encode = _as_stored if self._values is None else self._values.encode
         for group in self._groups(keys):
             own, mine = group.of(keys), group.of(values)
-            for part, some in self._split_by_size(group, encode(own, mine)):
-                yield group.bucket, self._put(part, some)
+            common = {} if plain is None else plain.common(mine)
+            encoded = encode(own, mine) if plain is None else plain.encode(own, mine, common)
+            for part, some in self._split_by_size(group, encoded):
+                yield group.bucket, self._put(part, some, common)
             if self._changes is not None:
                 yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, own, mine))
 
@@ -354,14 +363,21 @@ class RedisBackingMap(BackingMap):
             return (b"EVALSHA", _PLAIN_GET, group.words.count, group.words, Words(self._layout.plain.stored_fields))
         return (b"MGET", group.words)
 
-    def _put(self, group: KeyGroup, values: Sequence[Any]) -> Callable[[], Command]:
+    def _put(self, group: KeyGroup, values: Sequence[Any], common: dict[bytes, bytes]) -> Callable[[], Command]:
         """Return what makes the call that writes a group; it has the sentinel's record as it is then."""
-        ttl = self._options.ttl_s
+        ttl, plain = self._options.ttl_s, self._layout.plain
         seconds = [] if ttl is None else [b"%d" % ttl]
-        if self._layout.plain is not None:
-            fields = self._layout.plain.stored_fields
-            given = [b"".join(seconds), b"%d" % len(fields), *fields, *itertools.chain.from_iterable(values)]
-            return partial(self._fence.command, _PLAIN_PUT, group.bucket, group.words, Words(given))
+        if plain is not None:
+            names = [name for name in plain.stored_fields if name not in common]
+            head = [
+                b"".join(seconds),
+                b"%d" % len(common),
+                b"%d" % len(names),
+                *itertools.chain(*common.items()),
+                *names,
+            ]
+            given = Words([*head, *itertools.chain.from_iterable(values)])
+            return partial(self._fence.command, _PLAIN_PUT, group.bucket, group.words, given)
         script = PUT if ttl is None else _PUT_TTL
         return partial(self._fence.command, script, group.bucket, group.words, Words([*seconds, *values]))
 

@@ -30,7 +30,7 @@ from trident.state.values import OpaqueValue
 def test_json_is_readable_by_other_programs(home: Home, cql: CassandraConnection) -> None:
     conf = home.conf()
     commit(home.state(conf, serializer="json"), Log(), 1, {"cow": 5})
-    rows = cql.execute(f"SELECT value FROM tests.states WHERE state = '{conf.prefix}' ALLOW FILTERING", "look")
+    rows = cql.execute(f"SELECT value FROM tests.states WHERE trident_state = '{conf.prefix}' ALLOW FILTERING", "look")
     assert (b"[1,%d,null,5]" % EPOCH,) in rows
 
 
@@ -92,9 +92,9 @@ def test_large_values_go_alone_and_no_batch_exceeds_the_limit(home: Home, monkey
     rows: Any = backing._rows
     whole = rows._batch
 
-    def noted(some: list[Any], at: bytes) -> Any:
-        sent.append([len(key) + len(value) for _, _, key, value in some])
-        return whole(some, at)
+    def noted(bucket: Any, some: list[Any], at: bytes) -> Any:
+        sent.append([len(key) + len(value) for key, value in some])
+        return whole(bucket, some, at)
 
     monkeypatch.setattr(rows, "_batch", noted)
     sizes = [1 << 20, 60_000, *[9_000] * 800, *[10] * 20_000]
@@ -121,7 +121,9 @@ def test_a_value_that_the_server_refuses_is_an_error_with_the_place(home: Home) 
 def test_a_ttl_goes_with_every_row_and_not_with_the_sentinel(home: Home, cql: CassandraConnection) -> None:
     conf = home.conf()
     commit(home.state(conf, ttl_s=100_000), Log(), 1, {"cow": 5})
-    select = f"SELECT bucket, TTL(value) FROM tests.states WHERE state = '{conf.prefix}' ALLOW FILTERING"
+    select = (
+        f"SELECT trident_bucket, TTL(value) FROM tests.states WHERE trident_state = '{conf.prefix}' ALLOW FILTERING"
+    )
     left = dict(cql.execute(select, "look"))
     assert [ttl for bucket, ttl in left.items() if bucket < 0] == [None, None]
     assert [99_000 < ttl <= 100_000 for bucket, ttl in left.items() if bucket >= 0] == [True]
@@ -270,15 +272,22 @@ def test_a_wiped_table_is_found_before_anything_is_written(home: Home, cql: Cass
     assert values(state, "cow") == [None]
 
 
-def test_a_table_of_the_first_version_is_opened_as_it_is(home: Home, cql: CassandraConnection) -> None:
-    cql.define(
-        "CREATE TABLE tests.early (state text, bucket int, key blob, value blob, PRIMARY KEY ((state, bucket), key)) "
-        "WITH comment = 'trident state table, layout 1, 128 buckets'"
-    )
-    conf, log = home.conf(), Log()
-    for number in (1, 2):
-        commit(home.state(conf, table="early", layout="binary"), log, number, {"cow": 1})
-    assert values(home.state(conf, table="early"), "cow") == [2]
+@pytest.mark.parametrize("layout", ["binary", "columns"])
+def test_a_table_of_the_first_version_is_refused_by_its_number(
+    home: Home, cql: CassandraConnection, layout: str
+) -> None:
+    cql.define("DROP TABLE IF EXISTS tests.early")
+    early = {
+        "binary": "(state text, bucket int, key blob, value blob, PRIMARY KEY ((state, bucket), key)) WITH comment = 'trident "
+        "state table, layout 1, 128 buckets'",
+        "columns": "(word text PRIMARY KEY, count bigint) WITH comment = 'trident columns table, layout 1'",
+    }
+    cql.define(f"CREATE TABLE tests.early {early[layout]}")
+    conf = StateConf("topology", "early", (("word", "string"),), "bigint", value_field="count")
+    with pytest.raises(
+        StateError, match="has layout 1; this version knows 2. Nothing was written. Give the state another"
+    ):
+        home.state(conf, table="early", layout=layout)
 
 
 # ---- connections -----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {"table": "two", "buckets": 2, "rows_per_batch": 2}  # a
 
 
 class Values(Sequence[bytes]):
-    """Values of a put that call a function when the one at a place is taken: between the check of a window and its send."""
+    """Values of a put that call a function when those from a place on are taken: between the check of a window and its send."""
 
     def __init__(self, size: int, value: bytes, at: int, act: Callable[[], None]) -> None:
         self._size, self._value, self._at, self._act = size, value, at, act
@@ -39,9 +39,9 @@ class Values(Sequence[bytes]):
         return self._size
 
     def __getitem__(self, at: Any) -> Any:
-        if at == self._at:
+        if at.start == self._at:
             self._act()
-        return self._value
+        return [self._value] * len(range(self._size)[at])
 
 
 # ---- writers that were replaced --------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_a_sentinel_that_disappears_in_a_commit_is_a_loss(home: Home, cql: Cassa
 def test_a_foreign_record_is_named(home: Home, cql: CassandraConnection) -> None:
     conf = home.conf()
     backing = home.map(conf)
-    insert = "INSERT INTO tests.states (state, bucket, key, value) VALUES ('{}', {}, 0x, 0x0191{})"
+    insert = "INSERT INTO tests.states (trident_state, trident_bucket, trident_record) VALUES ('{}', {}, 0x0191{})"
     cql.define(insert.format(conf.prefix, FLOOR_BUCKET, "01"))
     with pytest.raises(CorruptValueError, match=r"the floor of timestamps is \[1\]"):
         claim(backing, 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from states.cassandra.fence import RECORD
+from states.cassandra.fence import CODEC
 from states.cassandra.map import CassandraBackingMap
 from tests.harness.servers import start_cassandra
 from tests.harness.store_commits import update
@@ -105,12 +105,12 @@ def test_one_run_of_an_attempt_does_not_seal_what_another_one_began(home: Home) 
 
 def test_the_record_of_a_sentinel_is_its_fields(home: Home) -> None:
     fields = ["log", 3, EPOCH, 10, bytes(range(8)), "words/count", False, "4f1c"]
-    found = RECORD.decode(encode(fields), "state p")
+    found = CODEC.decode(encode(fields), "state p")
     assert (tuple(found.sentinel), found.notes) == (
         ("log", 3, EPOCH, "words/count", False, "4f1c"),
         (10, bytes(range(8))),
     )
-    assert RECORD.encode(found) == encode(fields)
+    assert CODEC.encode(found) == encode(fields)
 
 
 @pytest.mark.long
