@@ -116,7 +116,7 @@ LAYERS = (
     ),
     Layer(
         ("trident.servers",),
-        ("trident.errors", "trident.extras", "trident.fields", "trident.object_stores", "trident.redaction"),
+        ("trident.errors", "trident.extras", "trident.fields", "trident.redaction"),
         deferred=("fastavro", *DRIVERS),
     ),
     Layer(("trident.setting_types",), ("trident.errors",)),
@@ -152,11 +152,13 @@ LAYERS = (
     Layer(("trident.observe",), ("trident.http", *INTERFACES), deferred=("prometheus_client",)),
     Layer(
         ("trident.nodes",),
-        ("msgpack", "trident.cluster_errors", "trident.servers", *VALUES),
+        ("trident.cluster_errors", "trident.servers", *VALUES),
         deferred=("kazoo", "psycopg"),
     ),
     Layer(
-        ("trident.coordination",), ("msgpack", "trident.nodes", "trident.servers", *INTERFACES), deferred=("psycopg",)
+        ("trident.coordination",),
+        ("msgpack", "trident.nodes", "trident.servers", *INTERFACES),
+        deferred=("obstore", "psycopg"),
     ),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(

@@ -12,7 +12,7 @@ from tests.coordination.log_processes import ProcessContract
 from tests.coordination.stored_faults import StoredAway
 from tests.coordination.test_log_contract import LogContract, OwnerContract
 from tests.harness.servers import AZURE_ACCOUNT, Server, start_azurite
-from trident.servers import object_client
+from trident.coordination import object_records
 
 pytestmark = [pytest.mark.soak, pytest.mark.server, pytest.mark.slow]
 
@@ -40,7 +40,7 @@ class InAzure:
 
     @pytest.fixture
     def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(object_client, "_TIMEOUT", {"timeout": "1s", "connect_timeout": "1s"})
+        monkeypatch.setattr(object_records, "_TIMEOUT", {"timeout": "1s", "connect_timeout": "1s"})
 
 
 class TestAzureLog(InAzure, LogContract):

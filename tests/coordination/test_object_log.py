@@ -21,12 +21,12 @@ from tests.coordination.stored_faults import StoredAway, StoredFaults
 from tests.coordination.test_log_contract import LogContract, OwnerContract
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
+from trident.coordination import object_records
 from trident.coordination.head_records import HeadBody
 from trident.coordination.lock import SegmentName
 from trident.coordination.object_records import ObjectRecords
 from trident.coordination.records import DefineRecord
 from trident.errors import CorruptLogError, EnvironmentProblem, FencedError, LogError, LogHeldError
-from trident.servers import object_client
 from trident.servers.log_addresses import ObjectAddress
 from trident.servers.patience import Patience
 
@@ -67,7 +67,7 @@ class TestObjectStoreThatHangs(StoredAway):
 
     @pytest.fixture
     def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(object_client, "_TIMEOUT", {"timeout": "1s", "connect_timeout": "1s"})
+        monkeypatch.setattr(object_records, "_TIMEOUT", {"timeout": "1s", "connect_timeout": "1s"})
 
 
 # ---- what is asked of the store --------------------------------------------------------------------------------------
@@ -78,8 +78,8 @@ class Counting:
 
     def __init__(self, store: Any) -> None:
         self.made: list[str] = []
-        self._real = store._client._obstore
-        store._client._obstore = self
+        self._real = store._obstore
+        store._obstore = self
 
     def __getattr__(self, name: str) -> Any:
         self.made.append(name)

@@ -13,22 +13,20 @@ import pytest
 from trident.cluster.state.cluster_records import Assignment
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.nodes import object_nodes
 from trident.nodes.interface import NodeEvent
 
 _LIMIT_S = 60.0
-ON_SERVERS = ("zookeeper", "postgres", "objects")
+ON_SERVERS = ("zookeeper", "postgres")
 _roots = itertools.count(1)
 
 
 def address_on(kind: str, request: pytest.FixtureRequest) -> str:
     """Return the address of a cluster on a server of a kind, which no other test has."""
-    server: Any = request.getfixturevalue({"objects": "s3"}.get(kind, kind) + "_server")
-    request.getfixturevalue("monkeypatch").setattr(object_nodes, "_POLL_S", 0.05)  # tests wait for what they are told
+    server: Any = request.getfixturevalue(f"{kind}_server")
     name = f"cluster{next(_roots)}"
     if kind == "postgres":
         return f"postgresql://trident@{server.address}/postgres?cluster={name}"
-    return f"s3://logs/{name}" if kind == "objects" else f"zookeeper://{server.addresses}/{name}"
+    return f"zookeeper://{server.hosts}/{name}"
 
 
 class Opened:

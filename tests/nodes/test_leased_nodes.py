@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
 
 from trident.nodes import polled_nodes
 from trident.nodes.interface import Create, NodeEvent, Put, StoredNode
-from trident.nodes.polled_nodes import LeasedNodes, NodeTable, Work, above
+from trident.nodes.polled_nodes import LeasedNodes, SqlTable, Work
 
 T = TypeVar("T")
 TIMEOUT_S = 10.0
@@ -24,39 +25,29 @@ class Clock:
         return self.now
 
 
-class Table(dict[str, StoredNode]):
-    """What is stored; each session of a test has it."""
-
-    def find(self, paths: Sequence[str]) -> dict[str, StoredNode]:
-        return {path: self[path] for path in paths if path in self}
-
-    def below(self, paths: Sequence[str]) -> dict[str, list[str]]:
-        return {path: [each.rpartition("/")[2] for each in self if above(each) == path != each] for path in paths}
-
-    def owned(self, session: str) -> list[str]:
-        return [path for path, node in self.items() if node.owner == session]
-
-
 class SharedNodes(LeasedNodes):
     """One of several processes, whose thread sleeps: a test looks when it wants to."""
 
-    def __init__(self, table: Table) -> None:
-        self.table, self.told = table, list[NodeEvent]()
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.table, self.told = SqlTable(db.execute), list[NodeEvent]()
         super().__init__("nodes of a test", TIMEOUT_S, self.told.append, 3600.0)
+
+    @property
+    def a(self) -> StoredNode | None:
+        """The node `/a`."""
+        return self.table.find(["/a"]).get("/a")
 
     def look(self) -> None:
         self._look_at_sessions(False)
 
-    def _seen(self, look: Callable[[NodeTable], T]) -> T:
+    def _seen(self, look: Callable[[SqlTable], T]) -> T:
         return look(self.table)
 
     def _transact(self, work: Work, durable: bool = True) -> Any:
         changes = work(self.table)
         if isinstance(changes, str):
             return changes
-        for path, node in changes.items():
-            self.table.pop(path, None)
-            self.table |= {} if node is None else {path: node}
+        self.table.write(changes)
         return None
 
     def _count(self) -> object:
@@ -72,12 +63,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def two(clock: Clock) -> Iterator[tuple[SharedNodes, SharedNodes]]:
-    table = Table({"/": StoredNode(b"", 0)})
-    one, other = SharedNodes(table), SharedNodes(table)
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE TABLE node (path PRIMARY KEY, parent, name, data, version, session)")
+    SqlTable(db.execute).write({"/": StoredNode(b"", 0)})
+    one, other = SharedNodes(db), SharedNodes(db)
     one.change(Create("/a", b"1", ephemeral=True))
     yield one, other
     one.close()
     other.close()
+    db.close()
 
 
 def test_a_session_that_is_set_again_goes_on(clock: Clock, two: tuple[SharedNodes, SharedNodes]) -> None:
@@ -86,7 +80,7 @@ def test_a_session_that_is_set_again_goes_on(clock: Clock, two: tuple[SharedNode
         clock.now += 1.0
         one.look()
         other.look()
-    assert "/a" in one.table
+    assert one.a is not None
     assert one.told == other.told == []
 
 
@@ -95,16 +89,16 @@ def test_a_session_that_is_silent_is_ended_and_its_process_finds_out(
 ) -> None:
     one, other = two
     for seconds in range(12):
-        assert "/a" in one.table, f"after {seconds} seconds"
+        assert one.a is not None, f"after {seconds} seconds"
         clock.now += 1.0
         other.look()
-    assert "/a" not in one.table
+    assert one.a is None
     before = one.id
     assert one.change(Put("/a", b"2")) == "missing"
     assert one.told == [("expired", "")]
     assert one.id != before
     assert one.change(Create("/a", b"2", ephemeral=True)) is None
-    assert one.table["/a"] == StoredNode(b"2", 0, one.id)
+    assert one.a == StoredNode(b"2", 0, one.id)
 
 
 def test_a_look_after_a_long_sleep_or_a_jump_ends_no_session(
@@ -115,12 +109,12 @@ def test_a_look_after_a_long_sleep_or_a_jump_ends_no_session(
     for _ in range(9):
         clock.now += 3600.0
         other.look()
-    assert "/a" in one.table
+    assert one.a is not None
     one.look()
     for _ in range(9):
         clock.now += 3600.0
         other.look()
-    assert "/a" in one.table
+    assert one.a is not None
 
 
 def test_a_session_that_was_set_again_meanwhile_is_not_ended(
@@ -141,4 +135,4 @@ def test_a_session_that_was_set_again_meanwhile_is_not_ended(
         other.look()
     assert late == [True]
     assert clock.now == 12.0
-    assert one.table["/a"].data == b"2"
+    assert one.a == StoredNode(b"2", 1, one.id)

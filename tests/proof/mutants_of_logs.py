@@ -12,7 +12,7 @@ _STATE, _FRAMING, _READER = (
 _FILES, _LOCK = "trident/coordination/transaction_log.py", "trident/coordination/lock.py"
 _ZOOKEEPER = "trident/coordination/zookeeper_records.py"
 _NODES = "trident/nodes/polled_nodes.py"
-_OBJECTS, _POSTGRES = "trident/servers/object_client.py", "trident/coordination/postgres_records.py"
+_OBJECTS, _POSTGRES = "trident/coordination/object_records.py", "trident/coordination/postgres_records.py"
 _STORED = "trident/coordination/stored_log.py"
 
 _RECORD_TESTS = ("tests/coordination/test_log_records.py", "tests/coordination/test_log_contract.py")
@@ -209,8 +209,8 @@ OF_LOGS = (
     Mutant(
         "log in an object store: the head is replaced without a condition",
         _OBJECTS,
-        'return self._put_once(name, data, "create" if tag is None else tag)',
-        'return self._put_once(name, data, "overwrite")',
+        'return self._put_once(HEAD, data, "create" if tag is None else tag)',
+        'return self._put_once(HEAD, data, "overwrite")',
         (
             "tests/coordination/test_object_log.py::TestOwnerOfObjectLog::test_a_takeover_fences_the_first_at_its_next_append",
         ),
@@ -218,7 +218,7 @@ OF_LOGS = (
     Mutant(
         "log in an object store: a put that was refused is taken for one whose answer was lost",
         _OBJECTS,
-        "if found is not None and found[0] == data:",
+        "if found is not None and found.data == data:",
         "if found is not None:",
         (
             "tests/coordination/test_object_log.py::TestOwnerOfObjectLog::test_a_takeover_fences_the_first_at_its_next_append",
@@ -227,8 +227,8 @@ OF_LOGS = (
     Mutant(
         "log in an object store: a store without conditions is accepted",
         _OBJECTS,
-        "        if not self.call(request):\n",
-        "        if self.call(request) is None:\n",
+        "        if not self._call(request):\n",
+        "        if self._call(request) is None:\n",
         ("tests/coordination/test_object_log.py::test_a_store_that_carries_out_what_a_condition_forbids_is_refused",),
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""What nodes need whose keeper does not tell of changes: a thread that looks for them, the rules of steps, sessions.
+"""What nodes need that are rows of a database: a thread that looks for changes, the rules of steps, sessions.
 
 `PolledNodes` looks whether what is watched is as it was read. `LeasedNodes` adds sessions that need nothing but the nodes: each
 is a node too, which its process sets again and again. Who sees for a session's timeout, by its own clock and while it looks,
@@ -18,7 +18,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from trident.cluster_errors import ClusterError
 from trident.nodes.interface import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode, Tell
@@ -26,6 +26,7 @@ from trident.nodes.interface import Check, Create, Delete, NodeEvent, Put, Refus
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
+_MAX_VALUES = 500  # SQLite takes 999, or more since 3.32
 LOOK_S = 1.0  # how often a process looks which sessions are over
 _SESSIONS = "sessions"  # the nodes of sessions are below it; no path of another one begins so
 
@@ -34,28 +35,67 @@ Changes = Mapping[str, StoredNode | None]
 """By path what nodes hold from now on; None: there is none any more."""
 
 
-class NodeTable(Protocol):
-    """The nodes as they are at one moment, or within a change."""
+class SqlTable:
+    """Nodes as rows of a table, as a connection sees them: with statements that SQLite and PostgreSQL both understand.
 
-    def find(self, paths: Sequence[str]) -> dict[str, StoredNode]:
-        """Return the nodes that are there."""
+    `execute`: of a connection. `table`: its name. `mark`: what stands for a value in a statement. `root`: goes before paths.
+    """
+
+    def __init__(
+        self, execute: Callable[[str, Sequence[Any]], Any], table: str = "node", mark: str = "?", root: str = ""
+    ) -> None:
+        self._execute, self._table, self._mark, self._root = execute, table, mark, root
+
+    def find(self, paths: Sequence[str], data: str = "data") -> dict[str, StoredNode]:
+        """Return the nodes that are there. `data`: `NULL` where that is not needed."""
+        query, root = f"SELECT path, {data}, version, session FROM {self._table} WHERE path", len(self._root)
+        return {path[root:]: StoredNode(*node) for path, *node in self._rows(query, paths)}
 
     def below(self, paths: Sequence[str]) -> dict[str, list[str]]:
-        """Return the names below nodes that have any."""
+        """Return the names below nodes."""
+        found, root = {path: list[str]() for path in paths}, len(self._root)
+        for parent, name in self._rows(f"SELECT parent, name FROM {self._table} WHERE parent", list(found)):
+            found[parent[root:]].append(name)
+        return found
 
     def owned(self, session: str) -> list[str]:
         """Return the paths of a session's nodes."""
+        query = f"SELECT path FROM {self._table} WHERE session = {self._mark}"
+        return [path[len(self._root) :] for (path,) in self._execute(query, (session,)).fetchall()]
+
+    def write(self, changes: Changes) -> None:
+        mark, table = self._mark, self._table
+        for path, node in changes.items():
+            if node is None:
+                self._execute(f"DELETE FROM {table} WHERE path = {mark}", (self._root + path,))
+            elif node.version:  # it is there
+                set_data = f"UPDATE {table} SET data = {mark}, version = {mark} WHERE path = {mark}"
+                self._execute(set_data, (node.data, node.version, self._root + path))
+            else:
+                values = (self._root + path, self._root + above(path), path.rpartition("/")[2], *node)
+                self._execute(
+                    f"INSERT INTO {table} (path, parent, name, data, version, session) VALUES ({', '.join([mark] * 6)}) "
+                    "ON CONFLICT (path) DO UPDATE SET data = excluded.data, version = 0, session = excluded.session",
+                    values,
+                )
+
+    def _rows(self, query: str, paths: Sequence[str]) -> list[Any]:
+        rows: list[Any] = []
+        for at in range(0, len(paths), _MAX_VALUES):
+            some = [self._root + path for path in paths[at : at + _MAX_VALUES]]
+            rows += self._execute(f"{query} IN ({', '.join([self._mark] * len(some))})", some).fetchall()
+        return rows
 
 
-Work = Callable[[NodeTable], Changes | str]
+Work = Callable[[SqlTable], Changes | str]
 """Says what is to be changed; or in a word why nothing is."""
 
 
-def carry_out(table: NodeTable, steps: Sequence[Step], session: str) -> dict[str, StoredNode | None] | Refusal:
+def carry_out(table: SqlTable, steps: Sequence[Step], session: str) -> dict[str, StoredNode | None] | Refusal:
     """Return what steps change; or why one of them cannot be carried out."""
     paths = {step.path for step in steps}
-    nodes: dict[str, StoredNode | None] = dict.fromkeys(paths)
-    nodes |= table.find(list(paths | {above(step.path) for step in steps if isinstance(step, Create)}))
+    paths |= {above(step.path) for step in steps if isinstance(step, Create)}
+    nodes: dict[str, StoredNode | None] = {**dict.fromkeys(paths), **table.find(list(paths), "NULL")}
     below = table.below([step.path for step in steps if isinstance(step, Delete)])
     changes: dict[str, StoredNode | None] = {}
     for step in steps:
@@ -112,7 +152,7 @@ class PolledNodes(ABC):
         self._thread = threading.Thread(target=self._run, name="trident-cluster-session", daemon=True)
 
     @abstractmethod
-    def _seen(self, look: Callable[[NodeTable], T]) -> T:
+    def _seen(self, look: Callable[[SqlTable], T]) -> T:
         """Return what a look at the nodes finds, as they are at one moment."""
 
     @abstractmethod
@@ -246,7 +286,7 @@ class LeasedNodes(PolledNodes):
             self._number += 1
             mark = b"%g %d" % (self._timeout_s, self._number)
 
-            def work(table: NodeTable) -> Changes | str:
+            def work(table: SqlTable) -> Changes | str:
                 own = table.find([self._own]).get(self._own)
                 if own is None or own.data == mark:
                     return "expired" if own is None else {}  # it was made by a try whose answer was lost
@@ -298,7 +338,7 @@ class LeasedNodes(PolledNodes):
         self._silent = silent
         return goes_on
 
-    def _set_again(self, table: NodeTable) -> Changes | str:
+    def _set_again(self, table: SqlTable) -> Changes | str:
         own = table.find([self._own]).get(self._own)
         return "expired" if own is None else {self._own: _set(own, own.data)}
 
@@ -307,11 +347,11 @@ def _set(node: StoredNode, data: bytes) -> StoredNode:
     return StoredNode(data, node.version + 1, node.owner)
 
 
-def _sessions(table: NodeTable) -> dict[str, StoredNode]:
+def _sessions(table: SqlTable) -> dict[str, StoredNode]:
     return table.find([f"{_SESSIONS}/{name}" for name in table.below([_SESSIONS]).get(_SESSIONS, ())])
 
 
-def _end(session: str, version: object, table: NodeTable) -> Changes | str:
+def _end(session: str, version: object, table: SqlTable) -> Changes | str:
     """Remove a session that has this version still, and what it owns."""
     found = table.find([session]).get(session)
     if found is None or found.version != version:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 from trident.extras import needs_package
 from trident.nodes.interface import Tell
-from trident.nodes.polled_nodes import Changes, LeasedNodes, NodeTable, T, Work, answer_time
-from trident.nodes.sql_table import SqlTable
+from trident.nodes.polled_nodes import Changes, LeasedNodes, SqlTable, T, Work, answer_time
 from trident.servers.local_processes import abandon_in_children
 from trident.servers.log_addresses import PostgresAddress
 from trident.servers.patience import Patience
@@ -74,7 +73,7 @@ class PostgresNodes(LeasedNodes):
                 f"{_FORMAT.decode()}. Use the version that made it"
             )
 
-    def _seen(self, look: Callable[[NodeTable], T]) -> T:
+    def _seen(self, look: Callable[[SqlTable], T]) -> T:
         (found,) = self._session.run(lambda connection: (look(self._table(connection)),)) or (None,)
         return self._there(found)
 

@@ -23,8 +23,7 @@ from typing import Any
 
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 from trident.nodes.interface import Tell
-from trident.nodes.polled_nodes import NodeTable, PolledNodes, T, Work
-from trident.nodes.sql_table import SqlTable
+from trident.nodes.polled_nodes import PolledNodes, SqlTable, T, Work
 from trident.servers.local_processes import abandon_in_children, is_locked, stat_of
 
 _LOCK = re.compile(r"POSIX\s+\S+\s+WRITE\s+(\d+)\s+[0-9a-f]+:[0-9a-f]+:(\d+)")  # a line of /proc/locks
@@ -97,7 +96,7 @@ class SqliteNodes(PolledNodes):
             _remove_owned(db, self._id)
         self._file(self._id).unlink(missing_ok=True)
 
-    def _seen(self, look: Callable[[NodeTable], T]) -> T:
+    def _seen(self, look: Callable[[SqlTable], T]) -> T:
         with self._reader.reading() as db:
             return look(SqlTable(db.execute))
 

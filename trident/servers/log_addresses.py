@@ -38,11 +38,11 @@ def is_postgres(address: str) -> bool:
     return _POSTGRES.match(address) is not None
 
 
-def log_address_of(address: str, what: str = "log_dir") -> ZooKeeperAddress | PostgresAddress | ObjectAddress:
-    """Read the address of a log, or of a `cluster`, on a server; `ConfigError` naming that setting if it is none."""
+def log_address_of(address: str) -> ZooKeeperAddress | PostgresAddress | ObjectAddress:
+    """Read the address of a log on a server; `ConfigError` if it is none."""
     if is_zookeeper(address):
-        return ZooKeeperAddress.of(address, what)
-    return PostgresAddress.of(address, what) if is_postgres(address) else ObjectAddress.of(address, what)
+        return ZooKeeperAddress.of(address)
+    return PostgresAddress.of(address) if is_postgres(address) else ObjectAddress.of(address)
 
 
 class Database(NamedTuple):
@@ -180,30 +180,26 @@ class PostgresAddress:
 
 @dataclass(frozen=True)
 class ObjectAddress:
-    """A log, or a cluster, below a prefix of an object store."""
+    """A log below a prefix of an object store."""
 
     url: str
 
     @staticmethod
-    def of(address: str, what: str = "log_dir") -> ObjectAddress:
-        """Read an address; `ConfigError` naming the setting `what` if it is none."""
+    def of(address: str) -> ObjectAddress:
+        """Read an address; `ConfigError` if it is none."""
         text = _OBJECTS.sub(lambda found: f"{found[1].lower()}://", address, count=1)
-        url = _split(text, address, what, _OBJECTS_LIKE)
+        url = _split(text, address, "log_dir", _OBJECTS_LIKE)
         if url.password is not None or (url.username is not None and url.scheme != "abfss") or url.query or "#" in text:
             raise ConfigError(
-                f"{what}: an address in an object store must have neither credentials nor options in it, because it is "
+                "log_dir: an address in an object store must have neither credentials nor options in it, because it is "
                 "shown in logs. Give them in the environment (AWS_…, GOOGLE_…, AZURE_…)"
             )
         parts = url.path.strip("/").split("/")
         if not url.netloc or any(part in ("", ".", "..") for part in parts):
             raise ConfigError(
-                f"{what}={address!r}: name a bucket and a prefix that nothing else has, as in {_OBJECTS_LIKE}"
+                f"log_dir={address!r}: name a bucket and a prefix that no other topology has, as in {_OBJECTS_LIKE}"
             )
         return ObjectAddress(f"{url.scheme}://{url.netloc}/{'/'.join(parts)}")
-
-    def log_below(self, name: str) -> str:
-        """Return the address of a topology's log, if a cluster is here."""
-        return f"{self}/transactional/{name}"
 
     def __str__(self) -> str:
         return self.url

@@ -1,4 +1,4 @@
-"""A cluster whose state and logs are on a server, without a ZooKeeper: it keeps a topology running, and its counts exact."""
+"""A cluster whose state and logs are in PostgreSQL, without a ZooKeeper: it keeps a topology running, and its counts exact."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from tests.harness.commands import until
 
 @pytest.mark.server
 @pytest.mark.slow
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("kind", ["postgres", "objects"])
-def test_a_topology_goes_on_when_its_machine_is_lost(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    with MachineCluster(tmp_path, address_on(kind, request), MOVED_AFTER_S) as cluster:
+def test_a_topology_goes_on_when_its_machine_is_lost(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    with MachineCluster(tmp_path, address_on("postgres", request), MOVED_AFTER_S) as cluster:
         cluster.up(machines=2)
         storm_id = cluster.submit()
         goes_on(cluster)

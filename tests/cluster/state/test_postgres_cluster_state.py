@@ -15,7 +15,7 @@ from tests.harness.servers import Server
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable
-from trident.nodes.sql_table import SqlTable
+from trident.nodes.polled_nodes import SqlTable
 from trident.servers.log_addresses import PostgresAddress
 
 pytestmark = pytest.mark.server

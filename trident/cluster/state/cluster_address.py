@@ -13,17 +13,14 @@ from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NotAllowed
 from trident.errors import ConfigError
 from trident.nodes.interface import NodeEvent, Nodes, Tell
-from trident.nodes.object_nodes import ObjectNodes
 from trident.nodes.postgres_nodes import PostgresNodes
 from trident.nodes.sqlite_nodes import SqliteNodes
 from trident.nodes.zookeeper_nodes import ZooKeeperNodes
 from trident.servers.log_addresses import (
-    ObjectAddress,
     PostgresAddress,
     ZooKeeperAddress,
-    is_log_address,
+    is_postgres,
     is_zookeeper,
-    log_address_of,
 )
 from trident.servers.patience import Patience
 
@@ -36,8 +33,7 @@ TOKEN_VARIABLE = "TRIDENT_TOKEN"
 _FOLDER = "trident-cluster"
 _ROOT = "/storm"
 _EXPECTED = (
-    f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}, postgresql://USER@HOST/DATABASE?cluster=NAME, "
-    "s3://BUCKET/PREFIX (gs, az, abfss)"
+    f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}, or postgresql://USER@HOST/DATABASE?cluster=NAME"
 )
 
 _log = logging.getLogger(__name__)
@@ -54,7 +50,7 @@ def is_embedded(address: str | Path) -> bool:
         return True
     if not address.strip():
         raise ClusterError(f"an empty text is not the address of a cluster; {_EXPECTED}")
-    if is_log_address(address):
+    if is_zookeeper(address) or is_postgres(address):
         return False
     if "://" in address or address.lower().startswith("zookeeper:"):
         raise ClusterError(f"{address!r} is not the address of a cluster; {_EXPECTED}")
@@ -80,7 +76,7 @@ def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> 
     ----------
     address
         A folder, which is made if there is none; `zookeeper://host:2181,host:2181/root`, whose root is `/storm` if it has
-        none; `postgresql://user@host/database?cluster=name`; or `s3://bucket/prefix`.
+        none; or `postgresql://user@host/database?cluster=name`.
     session_timeout_s
         How long this process may be out of touch with servers before its session is over, and its ephemeral nodes vanish.
         In a folder a session lasts as long as its process, and this is how long a change waits for others.
@@ -102,9 +98,7 @@ def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> 
     return ClusterState(lambda tell: SqliteNodes(folder / STATE_FILE, session_timeout_s, tell))
 
 
-def _open_nodes(
-    where: ZooKeeperAddress | PostgresAddress | ObjectAddress, session_timeout_s: float, tell: Tell
-) -> Nodes:
+def _open_nodes(where: ZooKeeperAddress | PostgresAddress, session_timeout_s: float, tell: Tell) -> Nodes:
     match where:
         case ZooKeeperAddress():
 
@@ -118,16 +112,16 @@ def _open_nodes(
             return ZooKeeperNodes(where, what, session_timeout_s, patience, ClusterError, hear, makes_root=True)
         case PostgresAddress():
             return PostgresNodes(where, session_timeout_s, tell)
-        case ObjectAddress():
-            return ObjectNodes(where, session_timeout_s, tell)
 
 
-def _servers(address: str) -> ZooKeeperAddress | PostgresAddress | ObjectAddress:
+def _servers(address: str) -> ZooKeeperAddress | PostgresAddress:
     servers, slash, root = address.partition("://")[2].partition("/")
     if is_zookeeper(address) and servers and not root.strip("/"):
         address = f"{address.removesuffix(slash + root)}{_ROOT}"
     try:
-        return log_address_of(address, "cluster")
+        return (
+            PostgresAddress.of(address, "cluster") if is_postgres(address) else ZooKeeperAddress.of(address, "cluster")
+        )
     except ConfigError as error:
         raise ClusterError(f"{error}; {_EXPECTED}") from error
 
