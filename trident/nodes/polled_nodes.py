@@ -80,11 +80,10 @@ class SqlTable:
                 )
 
     def _rows(self, query: str, paths: Sequence[str]) -> list[Any]:
-        rows: list[Any] = []
-        for at in range(0, len(paths), _MAX_VALUES):
-            some = [self._root + path for path in paths[at : at + _MAX_VALUES]]
-            rows += self._execute(f"{query} IN ({', '.join([self._mark] * len(some))})", some).fetchall()
-        return rows
+        if len(paths) > _MAX_VALUES:
+            return self._rows(query, paths[:_MAX_VALUES]) + self._rows(query, paths[_MAX_VALUES:])
+        marks, values = ", ".join([self._mark] * len(paths)), [self._root + path for path in paths]
+        return list(self._execute(f"{query} IN ({marks})", values)) if paths else []
 
 
 Work = Callable[[SqlTable], Changes | str]
@@ -93,9 +92,9 @@ Work = Callable[[SqlTable], Changes | str]
 
 def carry_out(table: SqlTable, steps: Sequence[Step], session: str) -> dict[str, StoredNode | None] | Refusal:
     """Return what steps change; or why one of them cannot be carried out."""
-    paths = {step.path for step in steps}
-    paths |= {above(step.path) for step in steps if isinstance(step, Create)}
-    nodes: dict[str, StoredNode | None] = {**dict.fromkeys(paths), **table.find(list(paths), "NULL")}
+    paths = [step.path for step in steps]
+    paths += [above(step.path) for step in steps if isinstance(step, Create)]
+    nodes: dict[str, StoredNode | None] = {**dict.fromkeys(paths), **table.find(paths, "NULL")}
     below = table.below([step.path for step in steps if isinstance(step, Delete)])
     changes: dict[str, StoredNode | None] = {}
     for step in steps:
@@ -153,7 +152,7 @@ class PolledNodes(ABC):
 
     @abstractmethod
     def _seen(self, look: Callable[[SqlTable], T]) -> T:
-        """Return what a look at the nodes finds, as they are at one moment."""
+        """Return what a look at the nodes finds."""
 
     @abstractmethod
     def _transact(self, work: Work, durable: bool = True) -> Any:

@@ -97,7 +97,7 @@ class SqliteNodes(PolledNodes):
         self._file(self._id).unlink(missing_ok=True)
 
     def _seen(self, look: Callable[[SqlTable], T]) -> T:
-        with self._reader.reading() as db:
+        with self._reader.reading(begin=None) as db:
             return look(SqlTable(db.execute))
 
     def _transact(self, work: Work, durable: bool = True) -> Any:
@@ -150,6 +150,7 @@ class SqliteFile:
             # Autocommit: transactions are begun where they are needed.
             self._db = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
         self._inode = _inode(path)
+        self._synchronous: str | None = None
 
     def writing(self, durable: bool) -> AbstractContextManager[sqlite3.Connection]:
         """Change the file, all or nothing. `durable`: it is on disk afterwards, whatever happens to the machine."""
@@ -168,8 +169,9 @@ class SqliteFile:
                     f"{self.path}, the state of the cluster, was removed or replaced while it was open; start this process "
                     "again"
                 )
-            if synchronous is not None:
+            if synchronous not in (None, self._synchronous):
                 self._db.execute(f"PRAGMA synchronous = {synchronous}")
+                self._synchronous = synchronous
             if begin is not None:
                 self._db.execute(begin)
             try:
