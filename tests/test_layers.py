@@ -110,7 +110,10 @@ LAYERS = (
     # What notebooks show, as functions of values.
     Layer(("trident.notebook",), ("trident.moments", "trident.naming", "trident.roles")),
     Layer(("trident.extras",), ("trident.errors",), deferred=("pyspark",)),
-    Layer(("trident.servers.postgres_connection",), ("psycopg", "trident.redaction")),
+    Layer(
+        ("trident.servers.postgres_connection",),
+        ("psycopg", "trident.errors", "trident.redaction", "trident.servers.patience"),
+    ),
     Layer(
         ("trident.servers",),
         ("trident.errors", "trident.extras", "trident.fields", "trident.redaction", "trident.setting_types"),
@@ -148,7 +151,14 @@ LAYERS = (
     # Below the runtime: what a topology says of itself, as functions of values.
     Layer(("trident.observe",), ("trident.http", *INTERFACES), deferred=("prometheus_client",)),
     Layer(
-        ("trident.coordination",), ("msgpack", "trident.servers", *INTERFACES), deferred=("kazoo", "obstore", "psycopg")
+        ("trident.nodes",),
+        ("trident.cluster_errors", "trident.servers", *VALUES),
+        deferred=("kazoo", "psycopg"),
+    ),
+    Layer(
+        ("trident.coordination",),
+        ("msgpack", "trident.nodes", "trident.servers", *INTERFACES),
+        deferred=("obstore", "psycopg"),
     ),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(
@@ -229,7 +239,7 @@ LAYERS = (
     Layer(("trident.crashtest.injected",), deferred=("pyspark",)),
     Layer(("trident.crashtest",), ("trident.servers", *VALUES), deferred=("deltalake", "psycopg", "pyarrow")),
     Layer(("trident.cluster_errors",), ("trident.errors",)),
-    Layer(("trident.cluster.state",), ("trident.cluster_errors", "trident.servers", *VALUES), deferred=("kazoo",)),
+    Layer(("trident.cluster.state",), ("trident.cluster_errors", "trident.nodes", "trident.servers", *VALUES)),
     # The upper storeys. None of them is imported from below, but where a door is named above.
     Layer(
         ("trident.cluster",),
@@ -243,6 +253,7 @@ LAYERS = (
             "trident.ui",
             "trident.http",
             "trident.observe",
+            "trident.nodes",
             "trident.servers",
             "trident.spark",
             "trident.coordination",

@@ -17,7 +17,7 @@ from states.cassandra.statements import StateRows
 from trident.errors import CommitOrderError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.state.table import OpaqueColumns
+from trident.state.table import OpaqueTable
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import refuse_read_only
 
@@ -66,9 +66,9 @@ class CassandraBackingMap(BackingMap):
         self._at_home()
         return self._rows.get(keys) if keys else []
 
-    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read opaque values as `multi_get` does, as a table; None: what is stored is bytes, or of another kind."""
-        return OpaqueColumns.of(self.multi_get(keys)) if self._is_opaque else None
+        return OpaqueTable.of(self.multi_get(keys)) if self._is_opaque else None
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many keys; return once a quorum has them on its commit logs.

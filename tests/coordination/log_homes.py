@@ -134,7 +134,7 @@ class PostgresHome(StoredHome):
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
-        self._url, self._topology = PostgresAddress.of(address).url, PostgresAddress.of(address).topology
+        self._url, self._topology = PostgresAddress.of(address).url, PostgresAddress.of(address).name
 
     def contents(self) -> list[Any]:
         """Return all rows of the log."""

@@ -18,10 +18,10 @@ from tests.coordination.log_samples import commit, without_epoch
 from tests.harness.commands import until
 from tests.harness.proxy import Point, Proxy
 from tests.harness.servers import Server
-from trident.coordination import record_store
-from trident.coordination.record_store import Patience
 from trident.coordination.records import DefineRecord
 from trident.errors import FencedError, LogError, LogHeldError
+from trident.servers import patience
+from trident.servers.patience import Patience
 
 WAIT_S = 60
 
@@ -257,7 +257,7 @@ class StoredAway:
     def test_a_server_that_is_away_at_the_start_is_named(
         self, home: StoredHome, server: Server, quick: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(record_store, "START_S", 1.0)
+        monkeypatch.setattr(patience, "START_S", 1.0)
         self.vanish(server)
         try:
             with pytest.raises(LogError, match=self.at_start):

@@ -11,6 +11,7 @@ _STATE, _FRAMING, _READER = (
 )
 _FILES, _LOCK = "trident/coordination/transaction_log.py", "trident/coordination/lock.py"
 _ZOOKEEPER = "trident/coordination/zookeeper_records.py"
+_NODES = "trident/nodes/polled_nodes.py"
 _OBJECTS, _POSTGRES = "trident/coordination/object_records.py", "trident/coordination/postgres_records.py"
 _STORED = "trident/coordination/stored_log.py"
 
@@ -190,7 +191,7 @@ OF_LOGS = (
     ),
     Mutant(
         "log in ZooKeeper: an append whose answer was lost fails",
-        "trident/servers/zookeeper_nodes.py",
+        "trident/nodes/zookeeper_nodes.py",
         "return None if refusal and repeated and",
         "return None if refusal and not repeated and",
         (
@@ -282,5 +283,42 @@ OF_LOGS = (
         (
             "tests/states/postgres/test_one_transaction.py::test_a_table_that_is_emptied_before_the_transaction_is_found_and_nothing_is_recorded",
         ),
+    ),
+    Mutant(
+        "nodes in PostgreSQL: a change whose answer was lost is made again",
+        _NODES,
+        'return "expired" if own is None else {}',
+        'return "expired" if own is None else carry_out(table, steps, self._id)',
+        (
+            "tests/cluster/state/test_postgres_cluster_state.py::test_a_change_is_made_once_though_the_answer_to_its_commit_is_lost",
+        ),
+    ),
+    Mutant(
+        "nodes in PostgreSQL: a session that is set again is ended",
+        _NODES,
+        "seconds + elapsed if node.version == version else 0.0",
+        "seconds + elapsed",
+        ("tests/nodes/test_leased_nodes.py::test_a_session_that_is_set_again_goes_on",),
+    ),
+    Mutant(
+        "nodes in PostgreSQL: what a session owns outlasts it",
+        _NODES,
+        'return {**dict.fromkeys(table.owned(session.rpartition("/")[2])), session: None}',
+        "return {session: None}",
+        ("tests/nodes/test_leased_nodes.py::test_a_session_that_is_silent_is_ended_and_its_process_finds_out",),
+    ),
+    Mutant(
+        "nodes in PostgreSQL: a change is not counted",
+        "trident/nodes/postgres_nodes.py",
+        "SET version = version + 1 WHERE path = %s",
+        "SET version = version WHERE path = %s",
+        ("tests/cluster/state/test_cluster_state.py::test_a_data_watch_tells_once",),
+    ),
+    Mutant(
+        "nodes in PostgreSQL: a compare-and-set takes any version",
+        _NODES,
+        "if wanted not in (None, found.version):",
+        "if wanted == -7:",
+        ("tests/cluster/state/test_cluster_state.py::test_compare_and_set_needs_the_version",),
     ),
 )

@@ -161,7 +161,8 @@ ClusterAddress = Annotated[
         "--cluster",
         metavar="ADDRESS",
         envvar="TRIDENT_CLUSTER",
-        help="The cluster: zookeeper://host1:2181,host2:2181/storm, or the folder of one on this machine.",
+        help="The cluster: zookeeper://host1:2181,host2:2181/storm, postgresql://USER@HOST/DATABASE?cluster=NAME, or a "
+        "folder of this machine.",
         show_default="trident-cluster",
         show_envvar=True,
     ),

@@ -26,7 +26,9 @@ Timeout = Annotated[float, seconds("A driver without a heartbeat for this long i
 Session = Annotated[
     float,
     seconds(
-        "A daemon that a ZooKeeper has not heard of for this long counts as gone; in a folder, one that has ended.", 1.0
+        "A daemon that is out of touch with ZooKeeper or PostgreSQL for this long counts as gone; in a folder, one that has "
+        "ended.",
+        1.0,
     ),
 ]
 

@@ -65,7 +65,7 @@ EXTRAS = {
     "redis": _brings("redis hiredis", "RedisState TransactionalRedisStreamSpout RedisStreamRichSpout RedisStreamBolt"),
     "memcached": _brings("pymemcache", "MemcachedState"),
     "cassandra": _brings("cassandra-driver", "CassandraState"),
-    "postgres": _brings("psycopg", "PostgresState", "a log in PostgreSQL"),
+    "postgres": _brings("psycopg", "PostgresState", "a log or a cluster in PostgreSQL"),
     "kafka": _brings(
         "confluent-kafka fastavro", "KafkaTopicState OpaqueTridentKafkaSpout TransactionalTridentKafkaSpout KafkaSpout"
     ),

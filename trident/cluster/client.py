@@ -46,7 +46,7 @@ class ClusterClient(Closes):
     Parameters
     ----------
     address
-        `zookeeper://host1:2181,host2:2181/storm`, or the folder of a cluster on this machine.
+        `zookeeper://host1:2181,host2:2181/storm`, `postgresql://user@host/database?cluster=name`, or a folder of this machine.
     token
         What changes need; by default that in the folder of the cluster.
     patience_s

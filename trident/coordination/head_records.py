@@ -27,9 +27,10 @@ from typing import Any, NamedTuple
 from trident.coordination.framing import decode, encode, frame, read_frames
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_state import CommittedUpTo
-from trident.coordination.record_store import Head, LogEnd, Patience, RecordStore
+from trident.coordination.record_store import Head, LogEnd, RecordStore
 from trident.errors import CorruptLogError, LogError
-from trident.servers.nodes import StoredNode
+from trident.nodes.interface import StoredNode
+from trident.servers.patience import Patience
 from trident.state.kinds import LaterWrite
 
 FORMAT = "trident-log-head"

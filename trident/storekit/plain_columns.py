@@ -22,7 +22,7 @@ from trident.fields import free_name, normal_type, quote, struct_fields
 from trident.state.encoding.equal_keys import canonical
 from trident.state.encoding.serializers import STORED_FORMS
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.state.table import OpaqueColumns
+from trident.state.table import OpaqueTable
 from trident.storekit.store_options import MapOptions
 from trident.types import TYPES, FieldType, class_of, simple_type
 
@@ -320,7 +320,7 @@ class PlainColumns(ABC, Generic[C]):
         """Return keys and what is stored for them as the values of each column of `read`."""
         fields: list[Sequence[Any]] = [values]
         if self.kind in STORED_FORMS:
-            fields = list(values.columns if type(values) is OpaqueColumns else zip(*values, strict=True))
+            fields = list(values.columns if type(values) is OpaqueTable else zip(*values, strict=True))
         if self.shape.is_struct:
             numbers = len(_NUMBERS[self.kind])
             columns = ([*self.shape.columns(one), [each is None for each in one]] for one in fields[numbers:])

@@ -74,7 +74,7 @@ def test_what_is_no_address_is_an_error_that_says_what_is_expected(address: str,
 
 def test_a_cluster_in_zookeeper_has_no_folder() -> None:
     assert not is_embedded("zookeeper://a:2181,b:2181/storm")
-    with pytest.raises(ClusterError, match="'zookeeper://a' is a cluster in ZooKeeper; it has no folder"):
+    with pytest.raises(ClusterError, match="'zookeeper://a' is a cluster on servers; it has no folder"):
         folder_of("zookeeper://a")
 
 

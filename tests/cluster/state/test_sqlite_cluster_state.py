@@ -22,10 +22,10 @@ import pytest
 from tests.harness.cluster_session import SessionProcess
 from tests.harness.cluster_states import Opened
 from tests.harness.commands import until
-from trident.cluster.state import sqlite_nodes
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.sqlite_nodes import SqliteNodes, holders_text, writers_of
 from trident.cluster_errors import ClusterError, ClusterUnreachable
+from trident.nodes import sqlite_nodes
+from trident.nodes.sqlite_nodes import SqliteNodes, holders_text, writers_of
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from trident.cluster.state.cluster_address import TOKEN_VARIABLE, folder_of, is_
 from trident.cluster.state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology
+from trident.nodes.interface import NodeEvent
 from trident.redaction import redacted
-from trident.servers.nodes import NodeEvent
 from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of
 from trident.ui.ui_server import UIServer
 

@@ -23,8 +23,9 @@ from trident.cluster.state.cluster_records import (
     SupervisorInfo,
     WorkerHeartbeat,
 )
-from trident.cluster.state.cluster_state import ClusterState, above
+from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError, NoSuchTopology
+from trident.nodes.polled_nodes import above
 from trident.redaction import redacted
 
 _ASSIGNMENTS, _STORMS, _SUPERVISORS = "/assignments", "/storms", "/supervisors"

@@ -1,0 +1,86 @@
+"""How long requests to a server wait while it is away: one pause, one text, one end for all of them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from trident.errors import LogError, TridentError
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+START_S = 10.0
+STOP_S = 5.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_SILENCE_S = 1.0
+
+
+class Patience:
+    """How long requests to a server wait while it is away.
+
+    `server`, `place`: the kind of server and the address of what it keeps, for messages.
+    `error`: what is raised after so many `seconds`; None: those of a start.
+    """
+
+    def __init__(
+        self, server: str, place: object, error: type[TridentError] = LogError, seconds: float | None = None
+    ) -> None:
+        self.server, self.seconds = server, START_S if seconds is None else seconds
+        self._place, self.error = place, error
+        self._stopping_since = math.inf
+        self._waiting_since: float | None = None  # that it was said
+        self._pauses = threading.Event()
+
+    def stop(self) -> None:
+        """From now on let each request wait for some seconds at most."""
+        self._stopping_since = min(self._stopping_since, time.monotonic())
+        self._pauses.set()  # the pause of now ends
+
+    def run(self, request: Callable[[], T], is_away: Callable[[Exception], str | None]) -> T:
+        """Return what `request` returns; it is called again while the server is away, so it may write nothing twice.
+
+        `is_away`: what an error says if it is one of a server that is away; None for others.
+        """
+        since, pause = time.monotonic(), _PAUSE_S
+        while True:
+            try:
+                result = request()
+            except Exception as error:
+                text = is_away(error)
+                if text is None:
+                    raise
+                self.check(since, f": {text}", error)
+            else:
+                self.note_answer()
+                return result
+            self._pauses.wait(pause)
+            self._pauses.clear()
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def check(self, since: float, why: str = "", error: Exception | None = None) -> None:
+        """Raise the error if a request that has waited since then is not to wait any longer; else say that it waits.
+
+        `why`: what the server's last answer says; without one, it is said after a second.
+        """
+        now = time.monotonic()
+        if now - since > self.seconds or now - max(since, self._stopping_since) > STOP_S:
+            self._waiting_since = None
+            raise self.error(
+                f"no answer from {self.server} at {self._place} for {now - since:.0f} seconds{why}"
+            ) from error
+        if self._waiting_since is None and (why or now - since > _SILENCE_S):
+            self._waiting_since = since
+            logger.warning("no answer from %s for %s; waiting until there is one%s", self.server, self._place, why)
+
+    def note_answer(self) -> None:
+        """Say that the server answers again, if it was said that it did not."""
+        since, self._waiting_since = self._waiting_since, None
+        if since is not None:
+            logger.warning(
+                "%s answers again for %s, after %.1f seconds", self.server, self._place, time.monotonic() - since
+            )
