@@ -11,7 +11,7 @@ import inspect
 import json
 import os
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields
 from types import NoneType, UnionType
@@ -193,24 +193,6 @@ def _choice(hint: Any, value: Any) -> list[str]:
     if inner == (str, ...):
         return ["a tuple of texts"]
     return [_WORDS.get(origin) or f"{'an' if origin.__name__[0] in 'AEIOU' else 'a'} {origin.__name__}"]
-
-
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as a file has them with Spark's, in tables `spark` and `spark_conf`, as texts under their whole names."""
-    tables = {name: values[name] for name in ("spark", "spark_conf") if isinstance(values.get(name), Mapping)}
-    found = {name: value for name, value in values.items() if name not in tables}
-    if tables:
-        named = [*_leaves("spark.", tables.get("spark", {})), *_leaves("", tables.get("spark_conf", {}))]
-        found["spark_conf"] = dict(named)
-    return found
-
-
-def _leaves(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(f"{prefix}{name}.", value)
-        else:
-            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
 
 
 def nest_spark_conf(given: Mapping[str, Any]) -> dict[str, Any]:
