@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,17 +13,7 @@ from typing import Any, Literal, Self
 from trident.errors import ConfigError
 from trident.retention import Retention
 from trident.servers.log_addresses import LIKE, is_log_address, log_address_of
-from trident.setting_types import (
-    MOST_MS,
-    Settings,
-    close_to,
-    flat,
-    nest_spark_conf,
-    number,
-    read_settings,
-    seconds,
-    whole,
-)
+from trident.setting_types import MOST_MS, Settings, close_to, nest_spark_conf, number, read_settings, seconds, whole
 
 NO_URL = (
     "must be a folder on a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
@@ -306,10 +297,28 @@ def _of_file(path: Path, names: Sequence[str]) -> Iterator[tuple[str, Config]]:
             yield f"{shown} [{name}]", _layer(f"{shown} [{name}]", found[name])
 
 
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as a file has them with Spark's, in tables `spark` and `spark_conf`, as texts under their whole names."""
+    tables = {name: values[name] for name in ("spark", "spark_conf") if isinstance(values.get(name), Mapping)}
+    found = {name: value for name, value in values.items() if name not in tables}
+    if tables:
+        named = [*_leaves("spark.", tables.get("spark", {})), *_leaves("", tables.get("spark_conf", {}))]
+        found["spark_conf"] = dict(named)
+    return found
+
+
+def _leaves(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
+
+
 def _layer(where: str, values: Mapping[str, Any]) -> Config:
     """Read the settings of one place; an error names it."""
     try:
-        return Config.of(nest_spark_conf(flat(values)))
+        return Config.of(nest_spark_conf(_flat(values)))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 

@@ -11,7 +11,7 @@ import inspect
 import json
 import os
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields
 from types import NoneType, UnionType
@@ -33,7 +33,7 @@ _WORDS: dict[Any, str] = {
 }  # fmt: skip
 
 
-class Bounds(NamedTuple):
+class NumberBounds(NamedTuple):
     """From where to where a number may be; `least` None: above 0."""
 
     kind: type
@@ -54,22 +54,22 @@ class Bounds(NamedTuple):
         )
 
 
-Limit = Annotated[int, Bounds(int, "a whole number", 1, MOST)]
+Limit = Annotated[int, NumberBounds(int, "a whole number", 1, MOST)]
 """The type of an argument that is a number of rows, bytes and the like."""
-Whole = Annotated[int, Bounds(int, "a whole number", 0, MOST)]
+Whole = Annotated[int, NumberBounds(int, "a whole number", 0, MOST)]
 """The type of an argument that is a number from 0 on."""
-Seconds = Annotated[float, Bounds(float, "seconds", 0, MOST_S)]
+Seconds = Annotated[float, NumberBounds(float, "seconds", 0, MOST_S)]
 """The type of an argument that is a time."""
 
 
 def whole(default: T, least: int, most: int = MOST) -> T:
     """Declare a setting that is a whole number from `least` to `most`; it may be None if its type or default says so."""
-    return field(default=default, metadata={_BOUNDS: Bounds(int, "a whole number", least, most)})
+    return field(default=default, metadata={_BOUNDS: NumberBounds(int, "a whole number", least, most)})
 
 
 def number(default: T, unit: str, least: float | None, most: float) -> T:
     """Declare a setting that is a number of a unit, of which errors speak."""
-    return field(default=default, metadata={_BOUNDS: Bounds(float, unit, least, most)})
+    return field(default=default, metadata={_BOUNDS: NumberBounds(float, unit, least, most)})
 
 
 def seconds(default: T, least: float | None = None) -> T:
@@ -155,16 +155,25 @@ def _is(value: Any, hint: Any) -> bool:
         return _is(value, inner[0]) and all(each.hold(value) for each in inner[1:])
     if origin is Literal:
         return any(type(value) is type(one) and value == one for one in inner)
-    if origin in (tuple, Sequence) and inner:  # what can be read once only is not looked into
-        looked_into = inner[1:] == (...,) if origin is tuple else isinstance(value, Collection)
-        is_one = isinstance(value, tuple if origin is tuple else Iterable)
-        return is_one and (not looked_into or all(_is(each, inner[0]) for each in value))
-    if origin in (int, float):
-        return isinstance(value, (int, origin)) and not isinstance(value, bool)
+    return _are(value, origin, inner) if origin in (tuple, Sequence) and inner else _is_plain(value, origin)
+
+
+def _is_plain(value: Any, kind: Any) -> bool:
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
     try:
-        return origin is Any or isinstance(value, origin)
+        return kind is Any or isinstance(value, kind)
     except TypeError:  # a protocol that is for type checkers only, a type variable
         return True
+
+
+def _are(values: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
+    """Whether values are a tuple or list of a type; what can be read once only is not looked into."""
+    if origin is tuple:
+        return isinstance(values, tuple) and (inner[1:] != (...,) or all(_is(each, inner[0]) for each in values))
+    return isinstance(values, Iterable) and not (
+        isinstance(values, Collection) and any(not _is(each, inner[0]) for each in values)
+    )
 
 
 def _choices(hint: Any, value: Any) -> str:
@@ -184,24 +193,6 @@ def _choice(hint: Any, value: Any) -> list[str]:
     if inner == (str, ...):
         return ["a tuple of texts"]
     return [_WORDS.get(origin) or f"{'an' if origin.__name__[0] in 'AEIOU' else 'a'} {origin.__name__}"]
-
-
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as a file has them with Spark's, in tables `spark` and `spark_conf`, as texts under their whole names."""
-    tables = {name: values[name] for name in ("spark", "spark_conf") if isinstance(values.get(name), Mapping)}
-    found = {name: value for name, value in values.items() if name not in tables}
-    if tables:
-        named = [*_leaves("spark.", tables.get("spark", {})), *_leaves("", tables.get("spark_conf", {}))]
-        found["spark_conf"] = dict(named)
-    return found
-
-
-def _leaves(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(f"{prefix}{name}.", value)
-        else:
-            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
 
 
 def nest_spark_conf(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from spouts.files.file_coordinator import FileCut, FileFormat, Rest
 from spouts.files.ranges import FileRange, Position, bytes_before, check_goes_on, opened, position_in
 from spouts.files.tails import Check, End, Tail, gz_end
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
-from trident.setting_types import Bounds
+from trident.setting_types import NumberBounds
 
 _WINDOW = 256 << 10
 SHOWN = 200
-LineLimit = Annotated[int, Bounds(int, "a whole number", 1, 512 << 20)]
+LineLimit = Annotated[int, NumberBounds(int, "a whole number", 1, 512 << 20)]
 
 
 class RowParser(ABC):

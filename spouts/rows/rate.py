@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.setting_types import MOST, MOST_S, Bounds, Limit, Seconds, Whole, check_arguments
+from trident.setting_types import MOST, MOST_S, Limit, NumberBounds, Seconds, Whole, check_arguments
 from trident.spout.interfaces import Definition, Lag, SpoutType, ThrottledCoordinator, TransactionAttempt
 
 # When which row is due: a steady rate after an optional ramp.
@@ -109,12 +109,12 @@ class RateSpout:
     @check_arguments
     def __init__(
         self,
-        rows_per_second: Annotated[float, Bounds(float, "a number", None, MOST)] | None = None,
+        rows_per_second: Annotated[float, NumberBounds(float, "a number", None, MOST)] | None = None,
         *,
         rows_per_batch: Limit | None = None,
         rows: Whole | None = None,
         ramp_up_s: Seconds = 0.0,
-        tick_s: Annotated[float, Bounds(float, "seconds", 0.001, MOST_S)] = 1.0,
+        tick_s: Annotated[float, NumberBounds(float, "seconds", 0.001, MOST_S)] = 1.0,
         partitions: Limit | None = None,
     ) -> None:
         if rows_per_second is None and rows_per_batch is None:

@@ -126,7 +126,7 @@ def test_settings_that_are_mappings_are_json(submissions: Submissions, facts: di
     assert base is not None
     settings = settings_of(base.kind, "mine", base.conf)
     assert settings.spark_conf == {"spark.ui.enabled": "false", "spark.driver.memory": "2g"}
-    with pytest.raises(ConfigError, match="spark_conf='x=1': expected a JSON object"):
+    with pytest.raises(ConfigError, match="spark_conf: the text is no JSON object"):
         submissions.submit(sha256, "other", conf={"spark_conf": "x=1"})
 
 
