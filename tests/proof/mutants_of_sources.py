@@ -26,9 +26,21 @@ OF_SOURCES = (
     Mutant(
         "sources: a replay asks the spout again",
         _SOURCES,
-        "name: logged[name]\n            if name in logged\n            else self._ask(",
+        "name: logged[name]\n            if name in logged\n            else None\n            if self._is_repeated[name]\n"
+        "            and txid in self._begun_before  # keys that it has written take no more of the batch\n"
+        "            else self._ask(",
         "name: self._ask(",
         ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
+    ),
+    Mutant(
+        "sources: a further source takes part in a batch that was begun without it",
+        _SOURCES,
+        "frozenset(opened.log.state.definitions)",
+        "frozenset[int]()",
+        (
+            "tests/runtime/loop/test_changed_topologies.py::"
+            "test_a_further_source_has_no_part_in_a_batch_that_was_begun_without_it",
+        ),
     ),
     Mutant(
         "sources: a batch begins where the last committed one ended, not the one in flight",
