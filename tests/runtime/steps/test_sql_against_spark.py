@@ -40,7 +40,7 @@ def test_many_texts_give_what_spark_gives(spark: SparkSession, seed: int) -> Non
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", [5, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20))])
 def test_operators_without_parentheses_are_taken_in_the_order_of_spark(spark: SparkSession, seed: int) -> None:
-    assert different_texts(spark, flat_texts(seed, 150), 0.4, rows(seed, 25)) == {}
+    assert different_texts(spark, flat_texts(seed, 150), 0.3, rows(seed, 25)) == {}
 
 
 def different(spark: SparkSession, seed: int, each: int, count: int) -> dict[str, tuple[dict[str, Any], Any, Any]]:
