@@ -146,18 +146,11 @@ class PlainHashes:
 
     def names(self, keys: Sequence[Key], start: bytes = b"") -> list[bytes]:
         """Return what keys are called, behind `start`."""
-        escaped = _ESCAPED if len(self._key_forms) > 1 else _BACKSLASH
-        columns = []
-        for (to_text, _), parts in zip(self._key_forms, zip(*canonical_keys(keys), strict=True), strict=bool(keys)):
-            is_text = {str}.issuperset(map(type, parts))
-            texts = parts if is_text else ["" if part is None else to_text(part) for part in parts]
-            if escaped.search("".join(texts)) is not None:
-                texts = [escaped.sub(r"\\\g<0>", text) for text in texts]
-            if None in parts:
-                texts = [_NO_VALUE if part is None else text for part, text in zip(parts, texts, strict=True)]
-            columns.append(texts)
         if not keys:
             return []
+        escaped = _ESCAPED if len(self._key_forms) > 1 else _BACKSLASH
+        by_field = zip(self._key_forms, zip(*canonical_keys(keys), strict=True), strict=True)
+        columns = [_key_texts(parts, to_text, escaped) for (to_text, _), parts in by_field]
         texts = columns[0] if len(columns) == 1 else list(map(":".join, zip(*columns, strict=True)))
         return [start + text for text in _encode_texts(texts)]
 
@@ -303,6 +296,17 @@ class PlainHashes:
             f"read key {key!r}: its hash has no {field}, so another program wrote it. Delete it; or, to count on from its "
             f"value, set {field} to {known}"
         )
+
+
+def _key_texts(parts: Sequence[Any], to_text: ToText, escaped: re.Pattern[str]) -> Sequence[str]:
+    """Return the parts of one field of keys as texts, what separates parts escaped."""
+    is_text = {str}.issuperset(map(type, parts))
+    texts = parts if is_text else ["" if part is None else to_text(part) for part in parts]
+    if escaped.search("".join(texts)) is not None:
+        texts = [escaped.sub(r"\\\g<0>", text) for text in texts]
+    if None in parts:
+        texts = [_NO_VALUE if part is None else text for part, text in zip(parts, texts, strict=True)]
+    return texts
 
 
 def _head_text(head: tuple[int, ...]) -> bytes:

@@ -83,7 +83,13 @@ class Evolving:
             self._refuse("by", _aggregate_text(known), _aggregate_text(own), _BESIDE)
         if migrates and (self.refused or self._widens):
             self.taken, self.refused, self._migrates = [f"{self._what}: values are migrated by its function"], [], True
-        if not self.refused and own["kind"] != StateType.OPAQUE.value and (self._migrates or self._changes_values()):
+        if not self.refused:
+            self._check_kind()
+
+    def _check_kind(self) -> None:
+        """Only an opaque state's values say, by the attempt that wrote them, which declaration they are of."""
+        known, own = self._known, self._own
+        if own["kind"] != StateType.OPAQUE.value and (self._migrates or self._changes_values()):
             remedy = f"a {own['kind']} state does not say which declaration wrote a value. Declare it as it was; or {_BESIDE}"
             self._refuse("value", type_of(known), type_of(own), remedy)
             self.taken = []

@@ -101,14 +101,8 @@ class Sources:
         logged = self._log.state.definitions.get(txid, {})
         if self.pressure.share != self._told_share:
             self._throttle()
-        asked: dict[str, Definition | None] = {
-            name: logged[name]
-            if name in logged
-            else None
-            if self._is_repeated[name]
-            and txid in self._begun_before  # keys that it has written take no more of the batch
-            else self._ask(txid, name, one.initialize_transaction, txid, self._earlier(name, txid, in_flight))
-            for name, one in self._coordinators.items()
+        asked = {
+            name: logged[name] if name in logged else self._begin(txid, name, in_flight) for name in self._coordinators
         }
         asked[LETTERS] = logged.get(LETTERS)
         if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
@@ -122,6 +116,12 @@ class Sources:
         time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, asked))
         self._settle(txid, logged, decided, time)
         return _given_definitions(asked, time_if_read), Undecided(undecided, decided, time_if_read, time)
+
+    def _begin(self, txid: int, name: str, in_flight: Mapping[int, Batch]) -> Definition | None:
+        if self._is_repeated[name] and txid in self._begun_before:
+            return None  # keys that the batch has written take no more of it
+        begin = self._coordinators[name].initialize_transaction
+        return self._ask(txid, name, begin, txid, self._earlier(name, txid, in_flight))
 
     def _throttle(self) -> None:
         self._told_share = self.pressure.share
