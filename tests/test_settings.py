@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import math
 import typing
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ from spouts.kafka.value_formats import format_of
 from spouts.messages.deliveries import RetryPolicy
 from spouts.redis.group_queue import GroupReading
 from spouts.redis.stream_server import RedisServerOptions, RedisServerSettings
+from states.cassandra import CassandraState
+from states.delta import DeltaState
+from states.memcached import MemcachedState
+from states.postgres import PostgresState
+from states.redis import RedisState
 from tests.house_figures import store_options
 from trident import Config
 from trident.errors import ConfigError, TridentError
@@ -161,3 +167,15 @@ def test_an_odd_argument_of_a_source_is_taken_or_refused_by_name(source: Any, na
             refused = str(error)
         assert refused or not isinstance(value, float) or math.isfinite(value), value
         assert "hush" not in refused or "password" not in name
+
+
+@pytest.mark.parametrize(
+    "state", [RedisState, PostgresState, CassandraState, MemcachedState, DeltaState], ids=lambda one: one.__name__
+)
+def test_an_odd_place_of_a_state_is_taken_or_refused_by_name(state: Any) -> None:
+    for value in ODD:
+        with suppress(ConfigError):
+            assert state.opaque(value).store == state.__name__
+            assert value is None or (value and isinstance(value, (str, Path, list, tuple))), value
+    with pytest.raises(ConfigError, match="url=None of a Redis state: give text"):
+        RedisState.opaque(None)  # as of a variable that is not set

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -100,9 +100,9 @@ class CassandraOptions(Account, Expiring):
             raise ConfigError("user and password belong together: give both, or neither")
 
     @classmethod
-    def target(cls, given: str | Sequence[str]) -> tuple[str, ...]:
+    def target(cls, given: Any) -> Any:
         """Return the contact points of a list, or of one as text."""
-        return (given,) if isinstance(given, str) else tuple(given)
+        return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list) else given
 
     @property
     def connection(self) -> tuple[Any, ...]:

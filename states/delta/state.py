@@ -294,8 +294,8 @@ class DeltaState(SpecKinds[str | os.PathLike[str]]):
     @classmethod
     def of_kind(cls, kind: StateType, target: str | os.PathLike[str] | None, options: dict[str, Any]) -> StateSpec:
         path = options.pop("path", None) if target is None else target
-        if path is None:
-            raise ConfigError("a Delta state without a path: give the folder or the URL of its table")
+        if not isinstance(path, (str, os.PathLike)) or not str(path):
+            raise ConfigError(f"path={path!r} of a Delta state: give the folder or the URL of its table")
         kept = {name: options[name] for name in KEEPING if name in options}
         factory = _DeltaFactory(kind, os.fspath(path), DeltaOptions.of(None, options), kept)
         local = local_path(factory.path)  # one folder has many names: links, URLs, `..`

@@ -55,7 +55,12 @@ class StoreOptions(Settings):
         check_options(cls.store, cls, given)
         if isinstance(target, cls):
             return dataclasses.replace(target, **given)
-        return cls(**given) if target is None else cls(cls.target(target), **given)  # type: ignore[call-arg]
+        needed = [
+            each.name for each in dataclasses.fields(cls) if each.default is each.default_factory is dataclasses.MISSING
+        ]
+        if target is None and given.keys() >= set(needed):
+            return cls(**given)
+        return cls(cls.target(target), **given)  # type: ignore[call-arg]
 
     @classmethod
     def target(cls, given: Any) -> Any:

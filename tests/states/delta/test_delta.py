@@ -229,7 +229,7 @@ def test_a_table_is_one_partition_and_has_a_path(tmp_path: Path) -> None:
     assert (spec.required_num_partitions, spec.kind) == (1, StateType.OPAQUE)
     with pytest.raises(ConfigError, match="with 2 partitions: a table is one partition"):
         spec.factory.make_state(StateConf(), 1, 2)
-    with pytest.raises(ConfigError, match="without a path"):
+    with pytest.raises(ConfigError, match="path=None of a Delta state: give the folder or the URL"):
         DeltaState.opaque()
 
 
