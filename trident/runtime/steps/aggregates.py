@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import Misfit, one_array, schema_of, strict_cast
+from trident.arrow import Misfit, one_array, python_of, schema_of, strict_cast
 from trident.graph import Aggregation
 from trident.operations import Avg, Count, First, Last, Max, Min, Sum
 from trident.operations.builtin import sums
@@ -241,7 +241,7 @@ def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[lis
 
 def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[Any]]:
     """Return the keys and values of a partial, in the same order."""
-    return keys_of(table, aggregation.group.names), table.column(aggregation.outputs.names[0]).to_pylist()
+    return keys_of(table, aggregation.group.names), python_of(table.column(aggregation.outputs.names[0]))
 
 
 # ---- `First` and `Last`: the number of the row that each key keeps, then the values of those rows ----------------------------
