@@ -423,7 +423,9 @@ def test_a_letter_holds_the_whole_tuple_typed_and_it_comes_back_as_it_was(settin
         assert (letter.id, letter.txid, letter.attempt, letter.failure.step) == ("1-0", 1, 1 << 20, "s/careful")
         assert letter.failure.cause == "ValueError: cannot read this"
         assert "look_at" in letter.failure.details
-        given = tuple(list(one.items()) if one == {"k": 1} else one for one in whole.rows[0])  # a map as pairs, to be edited
+        given = tuple(
+            list(one.items()) if one == {"k": 1} else one for one in whole.rows[0]
+        )  # a map as pairs, to be edited
         assert (*letter.left_out.values.values(),) == given
         assert list(map(type, letter.left_out.values.values())) == list(map(type, given))
         mend()

@@ -169,3 +169,11 @@ def test_a_map_is_a_dictionary_wherever_python_sees_it(tmp_path: Path) -> None:
         running.process_all_available()
         seen += [running.state(name).get() for name in stores]
     assert seen == [nested] * 5
+
+
+def test_a_map_whose_keys_no_dictionary_can_have_is_a_list_of_pairs() -> None:
+    for ddl, pairs in {
+        "map<array<int>,int>": [([1], 2)],
+        "map<struct<a:int>,map<int,int>>": [({"a": 1}, {3: 4})],
+    }.items():
+        assert from_pipeline(ddl, [pairs, None]) == [pairs, None]
