@@ -113,11 +113,11 @@ class ACombiner(Lives, CombinerAggregator[int]):
         return int(tuple[0])
 
     def combine(self, val1: int, val2: int) -> int:
-        assert self.calls
+        assert self.calls.name
         return val1 + val2
 
     def zero(self) -> int:
-        assert self.calls
+        assert self.calls.name
         return 0
 
 
@@ -144,7 +144,7 @@ class AnAggregator(Lives, Aggregator[int]):
     output_types = ("bigint",)
 
     def init(self, batch_id: Any, collector: TridentCollector) -> int:
-        assert self.calls
+        assert self.calls.name
         return 0
 
     def aggregate(self, val: int, tuple: TridentTuple, collector: TridentCollector) -> int:
@@ -159,7 +159,7 @@ class AMultiReducer(Lives, MultiReducer[int]):
     output_types = ("bigint",)
 
     def init(self, collector: TridentCollector) -> int:
-        assert self.calls
+        assert self.calls.name
         return 0
 
     def execute(self, state: int, stream_index: int, input: TridentTuple, collector: TridentCollector) -> int:
@@ -190,7 +190,7 @@ class AQuery(Lives, BaseQueryFunction[Any, Any]):
     output_types = ("bigint",)
 
     def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        assert self.calls
+        assert self.calls.name
         return [0] * len(args)
 
     def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
