@@ -498,16 +498,11 @@ def test_a_right_import_is_let_through(tmp_path: Path) -> None:
     assert violations(_tree(tmp_path, files)) == []
 
 
-# Imports that close a circle on purpose: (importer, target, the reason). Each is late or for the type checker only.
-CLOSING: tuple[tuple[str, str, str], ...] = ()
-
-
 def circles(root: Path) -> list[list[str]]:
     """Return the groups of modules that import each other in a circle, late imports and those for types included."""
-    closing = {(importer, target) for importer, target, _ in CLOSING}
     imports: dict[str, set[str]] = {}
     for one in imports_of(root):
-        if (one.importer, one.target) not in closing and one.target != one.importer:
+        if one.target != one.importer:
             imports.setdefault(one.importer, set()).add(one.target)
     reach = {module: _reached(module, imports) for module in imports}
     found = {frozenset(other for other in reach[module] if module in reach.get(other, ())) for module in imports}
@@ -540,11 +535,6 @@ def _package(module: str) -> str:
     """Return the package directly below `trident`, or the room of the runtime."""
     parts = module.split(".")
     return ".".join(parts[: 3 if parts[1:2] == ["runtime"] else 2])
-
-
-def test_every_import_that_closes_a_circle_on_purpose_is_there() -> None:
-    there = {(one.importer, one.target) for one in imports_of(ROOT) if one.deferred}
-    assert [cut for *cut, _ in CLOSING if tuple(cut) not in there] == []
 
 
 @pytest.mark.parametrize(

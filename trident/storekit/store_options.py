@@ -75,7 +75,7 @@ class MapOptions(StoreOptions):
     Attributes
     ----------
     cache
-        Entries of a partition that are remembered between commits (`CachedMap`); 0: none.
+        Entries of a partition that are remembered between commits (`CachedMap`), for keys that come often; 0: none.
     serializer
         `"codec"` (keeps every type), `"json"` (other programs can read it), or a `Serializer`.
     num_partitions

@@ -44,7 +44,6 @@ from trident.runtime.engine.routing import RowFrame
 from trident.runtime.loop.batch import Batch
 from trident.runtime.running import RunningTopology
 from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
-from trident.servers.local_processes import make_directory
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
 from trident.state.encoding.equal_keys import canonical_key
@@ -883,12 +882,6 @@ def test_letters_are_durable_before_the_record_with_their_folders(
     name = next(one for one in before if one.endswith(".tmp"))
     assert before.index(".") < before.index("new") < before.index(name)
     assert before.index(name) < len(before) - 1 - before[::-1].index("new/letters")
-
-
-def test_a_folder_is_made_durable_with_those_above_it(tmp_path: Path) -> None:
-    make_directory(tmp_path / "a" / "b")
-    make_directory(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()
 
 
 # ---- tuples that a state has already ---------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from tests.harness.topology_runs import (
     GATES,
     WAIT_S,
     FailTimes,
+    GatedState,
     Keep,
     Points,
     RowsSpout,
@@ -58,28 +59,6 @@ LIFE = ["defined", "processed", "committing", "committed", "recorded", "succeede
 
 def letters(text: str = "abc") -> FixedBatchSpout:
     return FixedBatchSpout("x: string", 1, *([letter] for letter in text))
-
-
-@pytest.fixture
-def gate(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A gate of its own for the test; open at the end, so that nothing waits for ever."""
-    name: str = request.node.name
-    yield name
-    GATES.open(name)
-
-
-class GatedState(RowsState):
-    """Waits at a gate in the commit of one batch, the first time."""
-
-    def __init__(self, gate: str, txid: int) -> None:
-        super().__init__()
-        self.gate, self.txid = gate, txid
-
-    def commit(self, txid: int) -> None:
-        if txid == self.txid:
-            self.txid = 0
-            GATES.pass_through(self.gate)
-        super().commit(txid)
 
 
 # ---- order and overlap -------------------------------------------------------------------------------------------------

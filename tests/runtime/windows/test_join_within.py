@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,6 +19,7 @@ from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
 from states.redis import RedisState
+from tests.harness.lives import die_in_turn
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
 from tests.runtime.windows.join_life import DELAYS, LEFT, RIGHT, SIZE, WITHIN, topology_in
@@ -36,7 +34,6 @@ from trident.spout import SpoutType
 from trident.state import StateSpec
 from trident.testing import TopologyTestDriver
 
-ROOT = Path(__file__).parents[3]
 MS = timedelta(milliseconds=1)
 FIELDS = "key: string, n: int, at: bigint"
 OUT = "key, l, l_at, r, r_at"
@@ -308,10 +305,7 @@ def goes_on(state: StateSpec, folder: Path) -> None:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_driver_that_is_killed_joins_each_pair_once(tmp_path: Path) -> None:
-    for death in (["committed", "2"], ["committing", "3"], ["committed", "5"], []):
-        command = [sys.executable, "-m", "tests.runtime.windows.join_life", str(tmp_path), *death]
-        done = subprocess.run(command, cwd=ROOT, check=False, timeout=100)
-        assert done.returncode == (-signal.SIGKILL if death else 0)
+    die_in_turn("tests.runtime.windows.join_life", tmp_path, ("committed", 2), ("committing", 3), ("committed", 5))
     state = LogReader(tmp_path / "log").refresh()
     model, expected = model_of(WITHIN, DELAYS, (INNER, OUTER)), Counter[tuple[Any, Any]]()
     for at in range(0, len(LEFT), SIZE):

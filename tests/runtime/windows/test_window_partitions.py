@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,6 +23,7 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from tests.harness.crashing_stores import WAYS, CrashingMap, DictMap, Faults
+from tests.harness.lives import exit_code_of
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsState, dict_state, keep, open_view
 from tests.runtime.windows.join_life import LEFT, RIGHT, SIZE, WITHIN
@@ -55,7 +54,6 @@ from trident.state.txid import Txid
 from trident.state.values import OpaqueValue
 from trident.state.winners import Winners
 
-ROOT = Path(__file__).parents[3]
 FIELDS = Fields("key: string, n: int, at: bigint")
 MS = timedelta(milliseconds=1)
 COUNTS = st.sampled_from([1, 2, 3])
@@ -415,10 +413,9 @@ def moved_by(deaths: Sequence[tuple[int, str, int]], address: str, folder: Path)
     """Let drivers die one after the other, and the last one end; compare what fired with the models. Return how many died."""
     died = 0
     for partitions, *death in [*deaths, (2,)]:
-        command = [sys.executable, "-m", "tests.runtime.windows.moving_life", str(folder), address, str(partitions)]
-        done = subprocess.run([*command, *map(str, death)], cwd=ROOT, check=False, timeout=100)
-        assert done.returncode in ((-signal.SIGKILL, 0) if death else (0,))
-        died += done.returncode != 0
+        code = exit_code_of("tests.runtime.windows.moving_life", folder, address, partitions, *death)
+        assert code in ((-signal.SIGKILL, 0) if death else (0,))
+        died += code != 0
     state = LogReader(folder / "log").refresh()
     assert (state.txid, state.layouts["w"]) == (len(LEFT) // SIZE, (2, "opaque"))
     within = [one // timedelta(milliseconds=1) for one in WITHIN]
