@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.crashing_stores import DictMap
-from trident.errors import BackendError, CorruptValueError, StaleTransactionError
+from trident.errors import CorruptValueError
 from trident.state import CodecSerializer, Key, OpaqueMap, OpaqueValue, SerializedMap, StateType
 from trident.state.encoding.codec import decode, encode, encode_columns
 from trident.state.encoding.serializers import StoredValues
@@ -83,32 +82,6 @@ def test_a_damaged_value_is_named_with_its_key() -> None:
     state = OpaqueMap(SerializedMap(store, CodecSerializer()))
     with pytest.raises(CorruptValueError, match=r"read key \('b',\)"):
         state.multi_get([("a",), ("b",), ("c",)])
-
-
-def test_a_later_value_is_named_with_its_key() -> None:
-    store = DictMap({("a",): encode([1, 1, None, 1]), ("b",): encode([9, 1, None, 1])})
-    state, log = OpaqueMap(SerializedMap(store, CodecSerializer())), Log()
-    state.begin_commit(log.next())
-    with pytest.raises(StaleTransactionError, match=r"'b'"):
-        state.multi_put([("a",), ("b",)], [1, 2])
-
-
-class FailsOnce(DictMap):
-    """The put behind that of the sentinel writes nothing."""
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        if len(self.puts) == 1:
-            self.puts.append(list(keys))
-            raise BackendError("the store is away")
-        super().multi_put(keys, values)
-
-
-def test_within_a_commit_a_failed_put_does_not_look_written() -> None:
-    state, log = OpaqueMap(SerializedMap(FailsOnce(), CodecSerializer())), Log()
-    state.begin_commit(log.next())
-    with pytest.raises(BackendError):
-        state.multi_update([("a",), ("b",)], [Append(1), Append(1)])
-    assert state.multi_update([("a",), ("b",)], [Append(1), Append(1)]) == [[1], [1]]
 
 
 @pytest.mark.parametrize("seed", range(30))
