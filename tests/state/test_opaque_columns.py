@@ -29,16 +29,6 @@ opaque = st.builds(OpaqueValue, st.integers(1, 3), st.integers(0, 2**21), parts,
 found = st.lists(st.none() | opaque, max_size=8)
 
 
-@given(found, st.integers(0, 7), st.integers(0, 8))
-def test_columns_are_the_list_that_they_were_made_of(values: list[OpaqueValue | None], first: int, end: int) -> None:
-    columns = OpaqueTable.of(values)
-    assert list(columns) == [columns[at] for at in range(len(columns))] == values
-    assert list(columns[first:end]) == values[first:end]
-    places = list(range(len(values)))[::-1]
-    assert list(columns.at(places)) == values[::-1]
-    assert {value[:2] for value in values if value is not None} == {head for head in columns.heads() if head[0] > 0}
-
-
 @given(st.lists(opaque, max_size=8), st.booleans())
 def test_columns_have_the_bytes_of_rows(values: list[OpaqueValue], of_one_commit: bool) -> None:
     if of_one_commit:
