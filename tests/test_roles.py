@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import isfunction
 from typing import Any
 
@@ -16,11 +17,13 @@ from trident.roles import Role, adapt
 from trident.state import (
     BackingMap,
     CachedMap,
+    CodecSerializer,
     Key,
     MapFacts,
     MapWrapper,
     MicroBatchIBackingMap,
     OpaqueMap,
+    SerializedMap,
     Snapshot,
     SnapshottableMap,
     State,
@@ -30,7 +33,8 @@ from trident.state import (
     Txid,
 )
 from trident.state.backing_map import backing_map
-from trident.state.interfaces import state_of
+from trident.state.interfaces import STORE_CALLS, state_of
+from trident.testing import Faults, FaultyMap
 
 OPTIONAL = ("move_sentinel", "multi_delete", "key_pages", "reset")
 
@@ -115,7 +119,7 @@ class Counting(MapWrapper):
         super().reset()
 
 
-@pytest.mark.parametrize("around", [MapWrapper, Counting, CachedMap])
+@pytest.mark.parametrize("around", [MapWrapper, Counting, CachedMap, partial(FaultyMap, faults=Faults())])
 def test_a_wrapper_offers_what_the_map_in_it_offers(around: Any) -> None:
     wrapped, bare = around(MemoryBackingMap[Any]()), around(DictMap())
     for method in OPTIONAL:
@@ -200,6 +204,78 @@ def test_a_wrapper_neither_hides_nor_invents_what_a_state_can_do_besides(made: A
         wrapped.stage(Txid(1))
 
 
+class Polite:
+    """What only some can do, added to what the base class does."""
+
+    def share_keys(self) -> Any:
+        return "mine", super().share_keys()  # type: ignore[misc]
+
+    def recorded(self, snapshot: Snapshot) -> Any:
+        return "mine", super().recorded(snapshot)  # type: ignore[misc]
+
+    def commit_with_record(self, later: Any) -> Any:
+        return "mine", super().commit_with_record(later)  # type: ignore[misc]
+
+
+def test_a_class_of_a_user_may_call_super_for_what_only_some_can_do() -> None:
+    class Plain(Polite, State): ...
+
+    class Around(Polite, SnapshottableMap): ...
+
+    class Wrapper(Polite, MapWrapper): ...
+
+    class Values(Polite, OpaqueMap): ...
+
+    class Bytes(SerializedMap):
+        def keeps_attempts(self) -> bool:
+            return not super().keeps_attempts()
+
+    able, rich = Able(), Rich()  # type: Any, Any
+    able.commit_with_record = lambda later: later
+    assert not backing_map(Bytes(able, CodecSerializer())).facts.keeps_attempts()
+    around, plain, values = state_of(Around(rich)), state_of(Plain()), state_of(Around(Values(Wrapper(able))))
+    recorded = [state.facts.recorded(Snapshot(3)) for state in (plain, around, values)]  # type: ignore[func-returns-value]
+    assert recorded == [("mine", None), ("mine", 3), ("mine", ("mine", None))]
+    shared = [state.facts.share_keys() for state in (plain, around, values)]  # type: ignore[func-returns-value]
+    assert shared == [("mine", None), ("mine", None), ("mine", ("mine", None))]
+    later: Any = values.facts.commit_with_record
+    assert later(7) == ("mine", ("mine", ("mine", 7)))
+    with pytest.raises(AttributeError, match="a Around has no 'commit_with_record'"):
+        around.commit_with_record(7)  # type: ignore[attr-defined]
+
+
+def test_what_is_none_or_data_is_not_what_a_state_can_do() -> None:
+    class Named(Heir):
+        stage, at = "production", 3
+
+    class Hides(SnapshottableMap):
+        recorded = multi_get_at = share_keys = None  # type: ignore[assignment]
+
+    rich: Any = Rich()
+    named, duck = state_of(Named()), state_of(type("Named", (Rich,), {"stage": "production", "at": 3})())
+    assert besides(named) == besides(duck) == besides(state_of(Heir()))
+    assert besides(state_of(Hides(rich))) == {"get_at"}
+
+
+def test_a_state_whose_facts_are_a_property_can_do_what_it_has() -> None:
+    class Says(Heir):
+        facts = property(lambda self: StateFacts(fences=True))
+
+    says = Says()
+    state = state_of(says)
+    assert (state.given, state.facts.fences, besides(state)) == (says, True, {"multi_get_at", "recorded"})
+    assert list(map(state.offers, ("multi_get", "get", "reset", "close"))) == [True, False, False, False]
+
+
+def test_what_a_class_gets_later_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert besides(state_of(Heir())) == {"multi_get_at", "recorded"}
+    monkeypatch.setattr(Heir, "stage", lambda self, txid: b"%d" % txid, raising=False)
+    monkeypatch.setattr(Heir, "commit", later := lambda self, txid: None)
+    state = state_of(Heir())
+    assert state.facts.stage is not None and state.facts.stage(3) == b"3"  # noqa: PT018
+    assert later.__code__ in STORE_CALLS
+
+
 def test_roles_of_stores_and_states_stay_small() -> None:
     for role, most in ((BackingMap, 9), (State, 14)):
         own = [name for name, member in vars(role).items() if isfunction(member) and name[0] != "_"]
@@ -219,16 +295,8 @@ def test_a_state_says_what_its_store_can() -> None:
     yes = [{name for name, value in vars(each.facts).items() if value is True} for each in (fenced, plain)]
     assert yes == [{"fences", "can_be_emptied"}, set()]
     assert all(map(fenced.offers, ("get", "key_pages", "multi_update", "update")))
-    can = {
-        "multi_get_at",
-        "get_at",
-        "multi_combine",
-        "multi_update_once",
-        "share_keys",
-        "written_keys",
-        "keeps_attempts",
-    }
-    assert besides(fenced) == besides(plain) == can
+    can = "multi_get_at get_at multi_combine multi_update_once share_keys written_keys keeps_attempts"
+    assert besides(fenced) == besides(plain) == set(can.split())
 
 
 def test_a_state_of_a_user_keeps_its_own_methods_behind_the_role() -> None:

@@ -7,7 +7,9 @@ as with operations, `has` tells them apart by their methods.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
+from functools import cache
 from inspect import get_annotations
 from typing import Any, Protocol, Self, TypeVar
 
@@ -51,29 +53,48 @@ class Closes:
         raise NotImplementedError
 
 
-def adapt(role: type, given: Any) -> Any:
+def adapt(role: Any, given: Any) -> Any:
     """Return an object as one of a role: itself if it inherits from the base class, else one that does.
 
     It has what the object has of the role's methods and facts, and the defaults for the rest. What is None is not there. Its
     facts have what only some of the role can do.
     """
-    record: Any = type(role.facts) if hasattr(role, "facts") else None
-    if isinstance(given, role):
-        if record is not None and (can := abilities_of(record, given)):
-            object.__setattr__(given, "facts", replace(facts_of(record, given), **can))  # also of one that is frozen
+    usual: Any = getattr(role, "facts", None)
+    facts: Any = None if usual is None else _with_own(facts_of(type(usual), given), given)
+    # Of one whose facts are a property they cannot be replaced: it is adapted as if it did not inherit.
+    if isinstance(given, role) and (usual is None or not isinstance(given.__class__.facts, property)):
+        if usual is not None and facts is not given.facts:
+            object.__setattr__(given, "facts", facts)  # also of one that is frozen
         return given
-    names = (name for name in dir(role) if not name.startswith("_") and name not in ("given", "offers"))
-    own = {name: getattr(given, name, None) for name in names}
-    made = {name: staticmethod(value) if callable(value) else value for name, value in own.items() if value is not None}
-    if record is not None:
-        made["facts"] = replace(facts_of(record, given), **abilities_of(record, given))
-    return type(type(given).__name__, (role,), {**made, "given": given})()
+    made: dict[str, Any] = {"given": given}
+    for name in (name for name in dir(role) if not name.startswith("_") and name not in ("given", "offers")):
+        value = facts if name == "facts" else getattr(given, name, None)
+        if callable(value) and getattr(type(given), name, None) is not getattr(role, name):
+            made[name] = staticmethod(value)
+        elif value is not None and not callable(value):
+            made[name] = value
+    return type(type(given).__name__, (role,), made)()
 
 
-def abilities_of(record: Any, given: Any) -> dict[str, Any]:
-    """Return what an object has of the facts that are not yes or no: methods, and things, that only some have."""
-    names = (each.name for each in fields(record) if not isinstance(each.default, bool))
-    return {name: found for name in names if (found := getattr(given, name, None)) is not None}
+@cache
+def abilities(record: Any) -> list[str]:
+    """Return the facts that are not yes or no: methods, and things, that only some of a role have."""
+    return [each.name for each in fields(record) if not isinstance(each.default, bool)]
+
+
+def _with_own(facts: Any, given: Any, names: Iterable[str] = ()) -> Any:
+    """Return facts with the abilities, or `names`, that an object has: nothing that is None, no data in place of a method."""
+    record, own = facts.__class__, {}
+    for name in names or abilities(record):
+        known = getattr(facts, name)
+        found = getattr(given, name, known)
+        if found is None:
+            found = getattr(record, name, known)
+        elif not callable(found) and str(record.__dataclass_fields__[name].type).startswith("Callable"):
+            found = known
+        if found != known:
+            own[name] = found
+    return replace(facts, **own) if own else facts
 
 
 def lacking(role: Any, given: object) -> list[str]:
@@ -98,5 +119,5 @@ def facts_of(record: type[F], given: Any) -> F:
     declared = getattr(given, "facts", None)
     if isinstance(declared, record):
         return declared
-    found = {each.name: getattr(given, each.name, None) for each in fields(record)}  # type: ignore[arg-type]
-    return record(**{name: value for name, value in found.items() if value is not None})
+    made: F = _with_own(record(), given, [each.name for each in fields(record)])  # type: ignore[arg-type]
+    return made

@@ -41,15 +41,6 @@ def test_the_single_value_is_kept_under_the_fixed_key() -> None:
     assert SnapshottableMap(NonTransactionalMap(store)).snapshot_key == ("$GLOBAL$",)
 
 
-def test_the_single_value_as_of_a_snapshot() -> None:
-    state = SnapshottableMap(OpaqueMap(DictMap()))
-    for txid in (1, 2):
-        state.begin_commit(txid)
-        state.update(Add(5))
-        state.commit(txid)
-    assert [state.get_at(Snapshot(1)), state.get_at(Snapshot(2)), state.get()] == [5, 10, 10]
-
-
 def test_a_map_without_earlier_values_says_so() -> None:
     state = SnapshottableMap(TransactionalMap(DictMap()))
     assert state.facts.multi_get_at is None

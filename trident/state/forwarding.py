@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from inspect import isfunction
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from trident.roles import Role
+from trident.roles import Role, abilities
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.serializers import Serializer, StoredValues, keeps_attempts
 from trident.state.interfaces import IBackingMap, Key
@@ -31,10 +30,24 @@ def passed_on(declared: Callable[Concatenate[Any, P], R]) -> Callable[Concatenat
     return method
 
 
-def passes_on(role: type) -> Callable[[type[T]], type[T]]:
-    """Return what lets a wrapper call the methods of `inner` for all of a role's that it does not write."""
+class PassedAbility:
+    """What only some can do, of a wrapper: it is there if the object within has it, also for `super()`."""
+
+    def __init__(self, name: str, within: str = "inner") -> None:
+        self._name, self._within = name, within
+
+    def __get__(self, wrapper: Any, owner: type) -> Any:
+        if (found := getattr(getattr(wrapper, self._within).facts, self._name)) is None:
+            raise AttributeError(f"a {owner.__name__} has no {self._name!r}")
+        return found
+
+
+def passes_on(role: Any, *but: str) -> Callable[[type[T]], type[T]]:
+    """Return what lets a wrapper have all that a role may have as `inner` has it, if it does not write it, but for some."""
 
     def complete(wrapper: type[T]) -> type[T]:
+        for name in {*abilities(role.facts.__class__)} - {*but, *vars(wrapper)}:
+            setattr(wrapper, name, PassedAbility(name))
         for name, declared in (vars(Role) | vars(role)).items():
             if isfunction(declared) and not name.startswith("_") and name not in vars(wrapper):
                 setattr(wrapper, name, passed_on(declared))
@@ -43,7 +56,7 @@ def passes_on(role: type) -> Callable[[type[T]], type[T]]:
     return complete
 
 
-@passes_on(BackingMap)
+@passes_on(BackingMap, "multi_get_opaque", "past_caches")
 class MapWrapper(BackingMap):
     """Base of the maps around a map: takes part in commits, keeps a sentinel, can be emptied … exactly if that one can.
 
@@ -120,12 +133,16 @@ class SerializedMap(MapWrapper):
     def __init__(self, backing: IBackingMap[bytes], serializer: Serializer) -> None:
         super().__init__(backing)
         self.backing, self.serializer = backing, serializer
-        self._values, self.keeps_attempts = StoredValues(serializer), partial(keeps_attempts, serializer)
+        self._values = StoredValues(serializer)
         self.facts = replace(self.facts, gives_copies=True)  # what is read was decoded for this very call
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
         return self._values.decode(keys, self.backing.multi_get(keys))
+
+    def keeps_attempts(self) -> bool:
+        """Whether stored values say which attempt wrote them."""
+        return keeps_attempts(self.serializer)
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read and deserialize as columns, if the serializer can."""

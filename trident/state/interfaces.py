@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from inspect import isfunction, unwrap
-from types import CodeType
+from inspect import unwrap
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from trident.redaction import Redacted
@@ -195,7 +195,7 @@ class StateFacts:
     keeps_attempts: Callable[[], bool | None] = lambda: None
     stage: Callable[[int], bytes] | None = None
     publish: Callable[[Txid, bytes], None] | None = None
-    recorded: Callable[[Snapshot], None] | None = None
+    recorded: Callable[[Snapshot], None] = lambda snapshot: None
     commit_with_record: Callable[[Callable[[LaterWrite], None]], None] | None = None
 
 
@@ -224,6 +224,11 @@ class State(Role):
     facts: StateFacts = StateFacts()
     kind: StateType | str | None = None
     place: str = ""
+
+    share_keys = staticmethod(StateFacts.share_keys)  # those with a default, for who calls `super()`
+    written_keys = staticmethod(StateFacts.written_keys)
+    keeps_attempts = staticmethod(StateFacts.keeps_attempts)
+    recorded = staticmethod(StateFacts.recorded)
 
     def begin_commit(self, txid: int) -> None:
         """Updates of batch `txid` follow."""
@@ -294,8 +299,10 @@ STORE_CALLS: set[CodeType] = set()
 
 
 def note_state(made: object) -> None:
-    members = (unwrap(member) for base in type(made).__mro__ for member in vars(base).values() if isfunction(member))
-    STORE_CALLS.update(member.__code__ for member in members if isfunction(member))
+    # Asked of the class each time, because a class may be changed later; so it must be quick.
+    members = [member for base in type(made).__mro__ for member in vars(base).values() if type(member) is FunctionType]
+    inner = [unwrap(member) if member.__dict__ else member for member in members]
+    STORE_CALLS.update([member.__code__ for member in inner if type(member) is FunctionType])
 
 
 @dataclass(frozen=True)

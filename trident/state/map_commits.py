@@ -27,6 +27,7 @@ from trident.errors import CommitOrderError, UnsupportedOperation
 from trident.roles import adapt
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.equal_keys import OneForm, typed_keys
+from trident.state.forwarding import PassedAbility
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import EMPTIED, Sentinel, Txid
@@ -40,6 +41,8 @@ class CommittedMap(State, ABC):
     """What the three kinds share: the commit's life cycle, the sentinel, and the keys that it wrote so far."""
 
     kind: StateType
+    kept_changes = PassedAbility("kept_changes", "backing")
+    commit_with_record = PassedAbility("commit_with_record", "backing")
     _puts_at_commit = False
 
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
@@ -48,7 +51,6 @@ class CommittedMap(State, ABC):
         keeps_columns = known.keeps_columns and self.kind is StateType.OPAQUE
         fences, resets = self._guard is self.backing, self.backing.offers("reset")
         self.facts = StateFacts(fences, known.shares_keys, keeps_columns, can_be_emptied=resets)
-        self.kept_changes, self.commit_with_record = known.kept_changes, known.commit_with_record
         self.past_caches = self.backing if known.past_caches is None else known.past_caches
         self._removals = Removals(self.backing, self.kind)
         self._txid: Txid | None = None

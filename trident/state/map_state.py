@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.errors import ConfigError, UnsupportedOperation
-from trident.roles import abilities_of, adapt, facts_of
+from trident.roles import adapt, facts_of
 from trident.state.cached import CachedMap
 from trident.state.forwarding import passes_on
 from trident.state.interfaces import (
@@ -19,7 +19,6 @@ from trident.state.interfaces import (
     MapState,
     State,
     StateConf,
-    StateFacts,
     StateSpec,
     StateType,
     StoreFacts,
@@ -55,11 +54,6 @@ class SnapshottableMap(State):
         self.snapshot_key: Key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
         self.inner = inner = state_of(map_state)
         self.facts, self.kind, self.place = inner.facts, kind_of(inner), inner.place
-        for name, found in abilities_of(
-            StateFacts, inner.facts
-        ).items():  # what only some maps have is called here as there
-            if not hasattr(type(self), name):
-                setattr(self, name, found)
         adapt(State, self)
 
     if TYPE_CHECKING:

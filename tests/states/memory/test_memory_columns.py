@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
+from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMapState
 from tests.harness.crashing_stores import Crash, DictMap, tuples_at
 from trident.errors import FencedError, StaleTransactionError
 from trident.operations import Max, Min, Sum
@@ -229,13 +229,6 @@ def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None
     assert summed(state, 2, a=-1, b=1) == [MOST - 1, 2]
 
 
-def test_numbers_of_another_type_are_left_to_python() -> None:
-    state = opened(numbers())
-    assert summed(state, 1, a=1) == [1]
-    assert summed(state, 2, a=0.5) is None
-    assert state.multi_get([("a",)]) == [1]
-
-
 def test_the_second_columns_of_a_commit_are_left_to_python_and_see_the_first() -> None:
     state = opened(numbers())
     state.begin_commit(1)
@@ -290,8 +283,6 @@ def test_only_opaque_states_without_a_bound_take_columns() -> None:
     takes = [backing(MemoryMapState(kind=kind)).facts.keeps_columns for kind in kinds]
     assert (takes, backing(LRUMemoryMapState(2)).facts.keeps_columns) == ([True, False, False], False)
     assert not OpaqueMap(DictMap()).facts.keeps_columns
-    assert MemoryMap(StateType.OPAQUE, numbers()).facts.keeps_columns
-    assert not MemoryMap(StateType.TRANSACTIONAL, numbers()).facts.keeps_columns
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------

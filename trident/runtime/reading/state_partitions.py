@@ -207,9 +207,9 @@ class StatePartitions:
         return self.instances[0].offers("key_pages")
 
     def at(self, snapshot: Snapshot, chosen: Sequence[int]) -> list[State]:
-        """Return some partitions as they were after an earlier batch; none if the store does not keep that."""
-        ways = (self.instances[index].facts.at for index in chosen)
-        return [state_of(at(snapshot)) for at in ways if at is not None]
+        """Return some partitions as they were after an earlier batch; none if one of them does not keep that."""
+        ways = [self.instances[index].facts.at for index in chosen]
+        return [] if None in ways else [state_of(at(snapshot)) for at in ways if at is not None]
 
     def rows(self, snapshot: Snapshot, only: int | None = None) -> list[Row]:
         """Return all rows, or the rows of one partition; for a state without keys its value, if there is one."""

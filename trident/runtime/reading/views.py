@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import partial
 from heapq import nlargest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -304,10 +303,9 @@ class StateView:
         Raises `StateError`: commits overtook the reading again and again.
         Raises `UnsupportedOperation`: the store cannot list its keys (Memcached).
         """
-        to_dataframe = self._current().instances[0].facts.to_dataframe
-        if to_dataframe is not None:
+        if self._current().instances[0].facts.to_dataframe is not None:
             with suppress(EnvironmentProblem):
-                return self._frame_of_table(partial(to_dataframe, spark))
+                return self._frame_of_table(spark)
         rows = self.rows_at_once()
         columns = columns_of_rows(self._name, rows) if self._free_keys else self._columns
         found = table_of_state(self._name, columns, rows)
@@ -318,12 +316,13 @@ class StateView:
         values = zip(*map(python_of, found.columns), strict=True)
         return spark.createDataFrame(list(values), from_arrow_schema(found.schema, prefer_timestamp_ntz=True))
 
-    def _frame_of_table(self, frame_at: Callable[[Snapshot], DataFrame]) -> DataFrame:
+    def _frame_of_table(self, spark: SparkSession) -> DataFrame:
         parts = self._parts
+        read: Any = parts.instances[0].facts.to_dataframe  # of these very parts, which another thread may replace
         with parts.lock:
             parts.compare()
             snapshot = parts.snapshot()
-            frame = frame_at(snapshot)
+            frame: DataFrame = read(spark, snapshot)
             keys = frame.columns[:-1] if self._free_keys else self._columns.names[:-1]
             frame = frame.toDF(*keys, self._columns.names[-1])
             parts.txid = snapshot.txid

@@ -31,6 +31,7 @@ from trident.runtime.start.placements import (
     why_apart,
 )
 from trident.runtime.start.recovery import NewMeaning, check_stores, compared_with_log, reconcile
+from trident.state.interfaces import StateFacts
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +150,9 @@ class OpenedTopology:
         self.committer.leave_to_record(with_record)
         self.letters = dead_letters_of(config, plan.topology)
         publishing = ((name, one.facts.recorded) for name, each in self.states.items() for one in each)
-        self.publishing = [(name, recorded) for name, recorded in publishing if recorded is not None]
+        self.publishing = [
+            (name, recorded) for name, recorded in publishing if recorded not in (None, StateFacts.recorded)
+        ]
         self.replays: ReplayCheck | None = None
         if config.verify_replays:
             self.replays = ReplayCheck(here, config.verify_replays, self.runner.parallelism)
