@@ -26,6 +26,20 @@ OF_SOURCES = (
     Mutant(
         "sources: a replay asks the spout again",
         _SOURCES,
+        "name: logged[name] if name in logged else self._begin(",
+        "name: self._begin(",
+        ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
+    ),
+    Mutant(
+        "sources: a definition is logged, but not durable",
+        _SOURCES,
+        "self._sync or name in chosen)",
+        "False)",
+        ("tests/runtime/loop/test_power_loss.py::test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact",),
+    ),
+    Mutant(
+        "sources: a replay asks the spout again",
+        _SOURCES,
         "name: logged[name]\n            if name in logged\n            else None\n            if self._is_repeated[name]\n"
         "            and txid in self._begun_before  # keys that it has written take no more of the batch\n"
         "            else self._ask(",
