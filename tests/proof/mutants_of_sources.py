@@ -31,22 +31,6 @@ OF_SOURCES = (
         ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
     ),
     Mutant(
-        "sources: a definition is logged, but not durable",
-        _SOURCES,
-        "self._sync or name in chosen)",
-        "False)",
-        ("tests/runtime/loop/test_power_loss.py::test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact",),
-    ),
-    Mutant(
-        "sources: a replay asks the spout again",
-        _SOURCES,
-        "name: logged[name]\n            if name in logged\n            else None\n            if self._is_repeated[name]\n"
-        "            and txid in self._begun_before  # keys that it has written take no more of the batch\n"
-        "            else self._ask(",
-        "name: self._ask(",
-        ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
-    ),
-    Mutant(
         "sources: a further source takes part in a batch that was begun without it",
         _SOURCES,
         "frozenset(opened.log.state.definitions)",
