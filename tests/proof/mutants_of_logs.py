@@ -123,8 +123,8 @@ OF_LOGS = (
         "log in files: a segment gets its name before it is durable (a rotation too early)",
         _FILES,
         "            file.sync()\n            # It may become the newest segment only now, complete and durable.\n"
-        "            temporary.rename(self._directory / segment.file)\n",
-        "            temporary.rename(self._directory / segment.file)\n            file.sync()\n",
+        "            temporary.rename(self.path / segment.file)\n",
+        "            temporary.rename(self.path / segment.file)\n            file.sync()\n",
         ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
@@ -137,8 +137,8 @@ OF_LOGS = (
     Mutant(
         "log in files: a failed record stays in the file",
         _FILES,
-        "            self._file.cut(self._size)",
-        "            pass",
+        "                self._file.cut(self._size)",
+        "                pass",
         ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
