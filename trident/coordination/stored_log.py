@@ -44,15 +44,14 @@ class StoredClaim:
 
         Raises `LogHeldError`: another process is the writer and `takeover` is False, or it claimed the log at the same time.
         """
-        before = look(store)
+        before = store.look()
         if before is not None and not takeover and (holder := holder_of(store, before, wait=True)) is not None:
             raise (AlreadyRunningError if before.id in held_here else LogHeldError)(str(place), holder)
         epoch = 1 if before is None else before.epoch + 1
         head = store.claim(before, epoch, secrets.token_hex(8), holder_facts(epoch, clock))
         if head is None:
             now = store.look()
-            other = "another driver" if now is None else holder_text(now.about, now.epoch)
-            raise LogHeldError(str(place), other)
+            raise LogHeldError(str(place), "another driver" if now is None else holder_text(now.about, now.epoch))
         return cls(store, place, head)
 
     def check(self) -> None:
@@ -77,11 +76,6 @@ class StoredClaim:
     def abandon(self) -> None:
         """Forget the claim, in a forked child as well."""
         held_here.discard(self.head.id)
-
-
-def look(store: RecordStore) -> Head | None:
-    """Return the head before a claim is taken."""
-    return store.look()
 
 
 class StoredLog(DurableLog):
