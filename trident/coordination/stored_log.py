@@ -106,12 +106,9 @@ class StoredLog(DurableLog):
         history: Retention | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
-        """Open the log in a store, or make one there, and become its writer.
+        """Open the log in a store, or make one there, and become its writer; see `FileLog.open`.
 
-        `takeover`: replace a driver that holds the log, running or paused: its next append raises `FencedError`.
         `segment_bytes`: the size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
-        `history`: how long segments are kept; None: as long as the last start that said so asked for.
-        Raises `LogHeldError`, `ForeignLogError`, `CorruptLogError`: nothing was changed.
         Raises `LogError`: the server does not answer or refuses.
         """
         reader = StoredReader(address, store, closes=False)

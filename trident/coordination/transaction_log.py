@@ -110,19 +110,10 @@ class FileLog(DurableLog):
     ) -> Self:
         """Open the log in the directory `path`, or make one there, and become its writer.
 
-        Parameters
-        ----------
-        takeover
-            Replace a driver that holds the log, running or paused: its next append raises `FencedError`.
-        segment_bytes
-            The size in bytes, about, at which the next segment begins.
-        history
-            How long segments are kept; None: as long as the last start that said so asked for.
-
-        Raises
-        ------
-        LogHeldError, ForeignLogError, CorruptLogError, LogError
-            Nothing was changed.
+        `takeover`: replace a driver that holds the log, running or paused: its next append raises `FencedError`.
+        `segment_bytes`: the size in bytes, about, at which the next segment begins.
+        `history`: how long segments are kept; None: as long as the last start that said so asked for.
+        Raises `LogHeldError`, `ForeignLogError`, `CorruptLogError`, `LogError`: nothing was changed.
         """
         directory = Path(path)
         try:

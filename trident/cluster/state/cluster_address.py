@@ -72,21 +72,12 @@ def log_below(address: str, name: str) -> str:
 def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> ClusterState:
     """Open the state of a cluster, and begin a session.
 
-    Parameters
-    ----------
-    address
-        A folder, which is made if there is none; `zookeeper://host:2181,host:2181/root`, whose root is `/storm` if it has
-        none; or `postgresql://user@host/database?cluster=name`.
-    session_timeout_s
-        How long this process may be out of touch with servers before its session is over, and its ephemeral nodes vanish.
-        In a folder a session lasts as long as its process, and this is how long a change waits for others.
-
-    Raises
-    ------
-    ClusterError
-        The address is none, or what is there cannot be used.
-    ClusterUnreachable
-        Nothing answers within the timeout.
+    `address`: a folder, which is made if there is none; `zookeeper://host:2181,host:2181/root`, whose root is `/storm` if it
+    has none; or `postgresql://user@host/database?cluster=name`.
+    `session_timeout_s`: how long this process may be out of touch with servers before its session is over, and its ephemeral
+    nodes vanish. In a folder a session lasts as long as its process, and this is how long a change waits for others.
+    Raises `ClusterError`: the address is none, or what is there cannot be used.
+    Raises `ClusterUnreachable`: nothing answers within the timeout.
     """
     if session_timeout_s <= 0:
         raise ValueError(f"session_timeout_s is {session_timeout_s}; it must be more than 0")
