@@ -239,13 +239,8 @@ class StoredReader(Closes):
         self._end = weakref.finalize(self, store.close if closes else lambda: None)  # for those that forget to close it
         self._state: LogState | None = None
         self._claim = (0, "")  # that was there when the state was read, and from which segment
-        self._segment = SegmentName(0, 0)
+        self.segment = SegmentName(0, 0)
         self._number = 0
-
-    @property
-    def segment(self) -> SegmentName | None:
-        """The segment that the state was read from; None before the first `refresh`."""
-        return self._segment if self._number else None
 
     def is_there(self) -> bool:
         return _is_begun(self._store.look())
@@ -269,8 +264,8 @@ class StoredReader(Closes):
             segment, count = head.position
             # Another one of the same name, of a log that was removed and begun again, is read from its header on.
             is_same = (head.epoch, head.id) == self._claim or head.epoch > self._claim[0]
-            if segment != self._segment or count < self._number or not is_same:
-                self._segment, self._number, self._state = segment, 0, None
+            if segment != self.segment or count < self._number or not is_same:
+                self.segment, self._number, self._state = segment, 0, None
             self._claim = head.epoch, head.id
             if self._read(head):
                 return self._state
@@ -286,7 +281,7 @@ class StoredReader(Closes):
         return [*self._store.segments(head.position.segment), head.position.segment]
 
     def read_segment(self, segment: SegmentName, header_only: bool = False) -> Iterator[bytes]:
-        if segment != self._segment:  # the one that `refresh` has read
+        if segment != self.segment:  # the one that `refresh` has read
             return self._store.read_old(segment, header_only)
         head = self._store.look()
         if head is None or head.position.segment == segment:
@@ -315,7 +310,7 @@ class StoredReader(Closes):
             else:
                 self._state.apply(record_from_data(content))
         except (ValueError, KeyError) as error:
-            where, self._segment = f"{self.address}, segment {segment.file}, record {self._number}", SegmentName(0, 0)
+            where, self.segment = f"{self.address}, segment {segment.file}, record {self._number}", SegmentName(0, 0)
             raise CorruptLogError(where, 0, str(error)) from error
 
 

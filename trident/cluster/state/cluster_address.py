@@ -16,6 +16,7 @@ from trident.nodes.interface import NodeEvent, Nodes, Tell
 from trident.nodes.postgres_nodes import PostgresNodes
 from trident.nodes.sqlite_nodes import SqliteNodes
 from trident.nodes.zookeeper_nodes import ZooKeeperNodes
+from trident.servers.local_processes import write_whole
 from trident.servers.log_addresses import (
     PostgresAddress,
     ZooKeeperAddress,
@@ -150,11 +151,8 @@ def own_token(given: str | None, folder: Path | None) -> str:
             f"-hex 16`, and put it into the environment as {TOKEN_VARIABLE} (or --token)"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f"{TOKEN_FILE}.{secrets.token_hex(4)}.tmp"
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
-        opened.write(secrets.token_hex(16))
-        opened.flush()
-        os.fsync(opened.fileno())
+    aside = folder / f"{TOKEN_FILE}.{secrets.token_hex(4)}"
+    write_whole(aside, secrets.token_hex(16), 0o600)
     with contextlib.suppress(FileExistsError):  # another daemon may make it just now
         os.link(aside, folder / TOKEN_FILE)  # whole, and only once
     aside.unlink()
