@@ -17,12 +17,7 @@ from trident.nodes.postgres_nodes import PostgresNodes
 from trident.nodes.sqlite_nodes import SqliteNodes
 from trident.nodes.zookeeper_nodes import ZooKeeperNodes
 from trident.servers.local_processes import write_whole
-from trident.servers.log_addresses import (
-    PostgresAddress,
-    ZooKeeperAddress,
-    is_postgres,
-    is_zookeeper,
-)
+from trident.servers.log_addresses import PostgresAddress, ZooKeeperAddress, is_postgres, is_zookeeper
 from trident.servers.patience import Patience
 
 STATE_FILE = "cluster.db"
