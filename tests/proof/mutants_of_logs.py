@@ -253,8 +253,8 @@ OF_LOGS = (
     Mutant(
         "log in PostgreSQL: the end of the log is not read again after the claim",
         "trident/coordination/log_interface.py",
-        "return claim, state_to_continue(read(), topology",
-        "return claim, state_to_continue(None, topology",
+        "state = read() or LogState(incarnation",
+        "state = LogState(incarnation",
         ("tests/coordination/test_postgres_log.py::TestPostgresLog::test_everything_is_there_after_a_restart",),
     ),
     Mutant(

@@ -229,6 +229,7 @@ def claim_log(
     """Become the writer of a log; return the claim, and the state with which the writer begins.
 
     `stored`: reads what the log holds, None if there is no log. `take`: claims it.
+    `history`: how long the log keeps its history from now on; None: as long as it does.
     Raises `ForeignLogError`: it is of another topology.
     """
 
@@ -242,19 +243,11 @@ def claim_log(
     claim = take()
     try:
         # After the claim, because no later append of another driver is valid, so this is all of the log.
-        return claim, state_to_continue(read(), topology, claim.epoch, history)
+        state = read() or LogState(incarnation=secrets.token_hex(8), topology=topology)
     except BaseException:
         claim.release()
         raise
-
-
-def state_to_continue(stored: LogState | None, topology: str, epoch: int, history: Retention | None) -> LogState:
-    """Return the state with which a writer begins: what the log holds, or a new log's, with the writer's epoch.
-
-    `history`: how long the log keeps its history from now on; None: as long as it does.
-    """
-    state = stored or LogState(incarnation=secrets.token_hex(8), topology=topology)
-    state.epoch = epoch
+    state.epoch = claim.epoch
     if history is not None:
         state.retention = None if history.keeps_nothing else history
     elif state.retention is not None:
@@ -262,7 +255,7 @@ def state_to_continue(stored: LogState | None, topology: str, epoch: int, histor
             "topology %s keeps the history that its log has, history=%s, which this start does not set; history=0 gives it up",
             topology, state.retention,
         )  # fmt: skip
-    return state
+    return claim, state
 
 
 AT_ONCE = 10

@@ -8,6 +8,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import NoReturn, Self
 
 from trident.coordination.framing import decode, encode
@@ -112,20 +113,16 @@ class StoredLog(DurableLog):
         Raises `LogError`: the server does not answer or refuses.
         """
         reader = StoredReader(address, store, closes=False)
-        try:
+        with ExitStack() as undo:
+            undo.callback(store.close)
             claim, state = claim_log(
                 address, topology, reader.state_if_there,
                 lambda: StoredClaim.take(store, address, takeover, clock), history,
             )  # fmt: skip
-            try:
-                log = cls(address, store, claim, state, segment_bytes)
-                log._begin_segment()
-            except BaseException:
-                claim.release()
-                raise
-        except BaseException:
-            store.close()
-            raise
+            undo.callback(claim.release)
+            log = cls(address, store, claim, state, segment_bytes)
+            log._begin_segment()
+            undo.pop_all()
         store.patience.seconds = math.inf  # a running topology waits for its log
         return log
 
