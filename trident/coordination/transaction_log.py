@@ -166,9 +166,8 @@ class FileLog(DurableLog):
     def abandon(self) -> None:
         """Close the log in a forked child, where the file exists but a thread that was appending does not."""
         self._refuse_all()
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
+        if self._file is not None:
+            self._file.close()
         self._claim.release()
 
     def _begin_segment(self, previous: SegmentName | None) -> None:
