@@ -122,7 +122,7 @@ def _start(log: _Log, batches: int) -> dict[str, Any]:
         if isinstance(writer, StoredLog):
             writer._begin_segment()
         elif isinstance(writer, FileLog):
-            writer._segments.begin(state, None)
+            writer._begin_segment(None)
         while state.txid < batches:
             writer.append(CommitRecord(state.txid + 1, 1 << 40, {"lines": _DEFINITION}, {"counts": [0]}, {}, 0))
     requests, run = [0], Patience.run

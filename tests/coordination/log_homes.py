@@ -85,7 +85,7 @@ class FileHome:
 class StoredHome:
     """A log that a `RecordStore` keeps."""
 
-    claim = (stored_log, "look")
+    claim = (stored_log, "holder_facts")
     claim_type = stored_log.StoredClaim
     keeps_undurable = False
 

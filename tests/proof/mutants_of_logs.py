@@ -123,8 +123,8 @@ OF_LOGS = (
         "log in files: a segment gets its name before it is durable (a rotation too early)",
         _FILES,
         "            file.sync()\n            # It may become the newest segment only now, complete and durable.\n"
-        "            temporary.rename(self._directory / segment.file)\n",
-        "            temporary.rename(self._directory / segment.file)\n            file.sync()\n",
+        "            temporary.rename(self.path / segment.file)\n",
+        "            temporary.rename(self.path / segment.file)\n            file.sync()\n",
         ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
@@ -137,8 +137,8 @@ OF_LOGS = (
     Mutant(
         "log in files: a failed record stays in the file",
         _FILES,
-        "            self._file.cut(self._size)",
-        "            pass",
+        "                self._file.cut(self._size)",
+        "                pass",
         ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
@@ -253,8 +253,8 @@ OF_LOGS = (
     Mutant(
         "log in PostgreSQL: the end of the log is not read again after the claim",
         "trident/coordination/log_interface.py",
-        "return claim, state_to_continue(read(), topology",
-        "return claim, state_to_continue(None, topology",
+        "state = read() or LogState(incarnation",
+        "state = LogState(incarnation",
         ("tests/coordination/test_postgres_log.py::TestPostgresLog::test_everything_is_there_after_a_restart",),
     ),
     Mutant(

@@ -33,21 +33,12 @@ class TransactionLog(Protocol):
     def append(self, record: Record, durable: bool = True) -> None:
         """Write a record. When it returns the record is applied to `state`, and it and all before it are durable.
 
-        Parameters
-        ----------
-        durable
-            False: the record is durable once a later one is. Until then it survives the end of this process, but not of the
-            machine, in a log in files; in ZooKeeper it is sent together with the later one. That append checks whether another
-            driver has claimed the log.
-
-        Raises
-        ------
-        ValueError
-            The record cannot come next, or is not plain data. Nothing was written; the log can still be used.
-        FencedError
-            Another driver has claimed the log; the record is not valid. Every later append fails as well.
-        LogError
-            The record could not be made durable. Every later append fails as well.
+        `durable`: False: the record is durable once a later one is. Until then it survives the end of this process, but not of
+        the machine, in a log in files; in ZooKeeper it is sent together with the later one. That append checks whether another
+        driver has claimed the log.
+        Raises `ValueError`: the record cannot come next, or is not plain data. Nothing was written; the log can still be used.
+        Raises `FencedError`: another driver has claimed the log; the record is not valid. Every later append fails as well.
+        Raises `LogError`: the record could not be made durable. Every later append fails as well.
         """
 
     def check_owner(self) -> None:
@@ -99,10 +90,7 @@ class TransactionLogReader(Protocol):
 class MemoryLog(TransactionLog):
     """A log in this process, for topologies whose states are in memory as well.
 
-    Parameters
-    ----------
-    epoch
-        That of its writer; 0 of a log that needs `reopen` before it is written.
+    `epoch`: that of its writer; 0 of a log that needs `reopen` before it is written.
     """
 
     def __init__(self, topology: str, epoch: int = 1) -> None:
@@ -152,14 +140,9 @@ class MemoryLog(TransactionLog):
 class DurableLog(TransactionLog):
     """A log that is open for writing. Threads may append at the same time; a forked child may not.
 
-    Parameters
-    ----------
-    place
-        Where it is, as errors name it.
-    state
-        What it says so far, in the epoch of this writer.
-    check_claim
-        Raises `FencedError` if another driver has claimed the log.
+    `place`: where it is, as errors name it.
+    `state`: what it says so far, in the epoch of this writer.
+    `check_claim`: raises `FencedError` if another driver has claimed the log.
     """
 
     def __init__(self, place: object, state: LogState, check_claim: Callable[[], None]) -> None:
@@ -246,6 +229,7 @@ def claim_log(
     """Become the writer of a log; return the claim, and the state with which the writer begins.
 
     `stored`: reads what the log holds, None if there is no log. `take`: claims it.
+    `history`: how long the log keeps its history from now on; None: as long as it does.
     Raises `ForeignLogError`: it is of another topology.
     """
 
@@ -259,19 +243,11 @@ def claim_log(
     claim = take()
     try:
         # After the claim, because no later append of another driver is valid, so this is all of the log.
-        return claim, state_to_continue(read(), topology, claim.epoch, history)
+        state = read() or LogState(incarnation=secrets.token_hex(8), topology=topology)
     except BaseException:
         claim.release()
         raise
-
-
-def state_to_continue(stored: LogState | None, topology: str, epoch: int, history: Retention | None) -> LogState:
-    """Return the state with which a writer begins: what the log holds, or a new log's, with the writer's epoch.
-
-    `history`: how long the log keeps its history from now on; None: as long as it does.
-    """
-    state = stored or LogState(incarnation=secrets.token_hex(8), topology=topology)
-    state.epoch = epoch
+    state.epoch = claim.epoch
     if history is not None:
         state.retention = None if history.keeps_nothing else history
     elif state.retention is not None:
@@ -279,7 +255,7 @@ def state_to_continue(stored: LogState | None, topology: str, epoch: int, histor
             "topology %s keeps the history that its log has, history=%s, which this start does not set; history=0 gives it up",
             topology, state.retention,
         )  # fmt: skip
-    return state
+    return claim, state
 
 
 AT_ONCE = 10

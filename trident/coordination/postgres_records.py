@@ -103,7 +103,7 @@ class PostgresRecords(RecordStore):
             import psycopg
 
             from trident.servers import postgres_connection
-        self._psycopg, self._driver = psycopg, postgres_connection
+        self._psycopg, self._make_tables = psycopg, postgres_connection.make_tables
         self.patience, self._address = Patience("PostgreSQL", address), address
         self._session = postgres_connection.PostgresSession(
             address.url, address, "log_dir", self.patience, LogError, (NotWrittenError,), _ANSWER_S
@@ -116,7 +116,7 @@ class PostgresRecords(RecordStore):
 
     def claim(self, before: Head | None, epoch: int, id: str, about: str) -> Head | None:
         if before is None:
-            self._session.run(self._create)
+            self._session.run(lambda connection: self._make_tables(connection, "trident_log", _CREATE))
         self._session.hold(_key(id))  # before the claim, which is never found without
         given = {"epoch": epoch, "id": id, "about": about, "before": "" if before is None else before.id}
         if self._ask("SHOW fsync") == [("off",)]:
@@ -137,14 +137,9 @@ class PostgresRecords(RecordStore):
         self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo,
         beside: Sequence[LaterWrite] = (),
     ) -> bool:  # fmt: skip
-        old = {"old_epoch": before.segment.epoch, "old_segment": before.segment.seq, "old_count": before.length}
-        given = {
-            "id": claim.id,
-            "first": after.length - len(payloads),
-            "payloads": list(payloads),
-            "count": after.length,
-        }
-        given |= {**old, **_segment_arguments(after.segment), **_columns(committed)}
+        given: dict[str, Any] = {"id": claim.id, "payloads": list(payloads), **_columns(committed)}
+        given |= {**_segment_arguments(after.segment), "first": after.length - len(payloads), "count": after.length}
+        given |= {"old_epoch": before.segment.epoch, "old_segment": before.segment.seq, "old_count": before.length}
         if not beside:
             return bool(next(iter(self._ask(_WRITE, given)), (0,))[0])
         given["topology"] = self._address.name
@@ -232,13 +227,6 @@ class PostgresRecords(RecordStore):
     def _ask(self, query: str, given: Mapping[str, Any] | None = None) -> list[Any]:
         """Return the rows of an answer; none if the tables are not there."""
         return self._session.ask(query, {"topology": self._address.name, **(given or {})})
-
-    def _create(self, connection: PostgresConnection) -> None:
-        if connection.execute("SELECT to_regclass('trident_log')").fetchone() == (
-            None,
-        ):  # else by this user, or one who may
-            for statement in _CREATE:
-                self._driver.make(connection, statement)
 
 
 def _refusing(beside: Sequence[LaterWrite], connection: PostgresConnection) -> LaterWrite | None:

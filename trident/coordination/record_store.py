@@ -108,6 +108,7 @@ class RecordStore(Protocol):
 
     def carry(self, timeout_s: float) -> None:
         """From now on also take what is `beside` records; only for a store that has transactions."""
+        return
 
     def stop(self) -> None:
         """From now on let each request wait for some seconds at most. For any thread."""

@@ -17,6 +17,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -52,11 +53,11 @@ class SqlTable:
         return {path[root:]: StoredNode(*node) for path, *node in self._rows(query, paths)}
 
     def below(self, paths: Sequence[str]) -> dict[str, list[str]]:
-        """Return the names below nodes."""
+        """Return the names below nodes, sorted."""
         found, root = {path: list[str]() for path in paths}, len(self._root)
         for parent, name in self._rows(f"SELECT parent, name FROM {self._table} WHERE parent", list(found)):
             found[parent[root:]].append(name)
-        return found
+        return {path: sorted(names) for path, names in found.items()}
 
     def owned(self, session: str) -> list[str]:
         """Return the paths of a session's nodes."""
@@ -85,6 +86,9 @@ class SqlTable:
         marks, values = ", ".join([self._mark] * len(paths)), [self._root + path for path in paths]
         return list(self._execute(f"{query} IN ({marks})", values)) if paths else []
 
+
+Find = Callable[[SqlTable, Sequence[str]], Mapping[str, Any]]
+"""`find` or `below`."""
 
 Work = Callable[[SqlTable], Changes | str]
 """Says what is to be changed; or in a word why nothing is."""
@@ -130,11 +134,6 @@ def above(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-def answer_time(timeout_s: float) -> float:
-    """Return how long a server may take for a request of a session: so long that another one may follow before its end."""
-    return max(1.0, timeout_s / 3)
-
-
 class PolledNodes(ABC):
     """Nodes that a thread looks at every `poll_s` seconds. Implements `Nodes`, less the session.
 
@@ -146,7 +145,7 @@ class PolledNodes(ABC):
         self._id = uuid.uuid4().hex
         self._process, self._closed = os.getpid(), False
         self._watching = threading.Lock()  # no change is passed over between reading something and watching it
-        self._watched: dict[tuple[str, bool], Any] = {}  # what was read of a path, or of the names below it
+        self._watched: dict[tuple[str, Find], Any] = {}  # what was read of a path, or of the names below it
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trident-cluster-session", daemon=True)
 
@@ -178,14 +177,10 @@ class PolledNodes(ABC):
         return self._process == os.getpid()
 
     def read(self, paths: Sequence[str], watch: bool = False) -> list[StoredNode | None]:
-        return self._look(paths, watch, False, lambda: self._seen(lambda table: table.find(paths)))
+        return self._look(SqlTable.find, paths, watch)
 
     def names(self, paths: Sequence[str], watch: bool = False) -> list[list[str]]:
-        def below() -> dict[str, list[str]]:
-            found = self._seen(lambda table: table.below(paths))
-            return {path: sorted(found.get(path, ())) for path in paths}
-
-        return self._look(paths, watch, True, below)
+        return self._look(SqlTable.below, paths, watch)
 
     def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
         self._check_usable()
@@ -213,19 +208,20 @@ class PolledNodes(ABC):
         if self._closed:
             raise ClusterError(f"{self.what} is closed")
 
-    def _look(self, paths: Sequence[str], watch: bool, names: bool, find: Callable[[], dict[str, Any]]) -> list[Any]:
+    def _look(self, find: Find, paths: Sequence[str], watch: bool = False) -> list[Any]:
         self._check_usable()
-        if not watch:
-            found = find()
-        else:
-            with self._watching:
-                found = find()
-                # Who watched it before is told of what this reading has seen already.
-                late = [path for path in paths if self._watched.get((path, names), found.get(path)) != found.get(path)]
-                self._watched.update({(path, names): found.get(path) for path in paths})
-            for path in late:
-                self._tell(NodeEvent("changed", path))
-        return [found.get(path) for path in paths]
+        with self._watching if watch else nullcontext():
+            by_path = self._seen(lambda table: find(table, paths))
+            found = [by_path.get(path) for path in paths]
+            if not watch:
+                return found
+            seen = {(path, find): one for path, one in zip(paths, found, strict=True)}
+            # Who watched it before is told of what this reading has seen already.
+            late = [path for (path, _), one in seen.items() if self._watched.get((path, find), one) != one]
+            self._watched |= seen
+        for path in late:
+            self._tell(NodeEvent("changed", path))
+        return found
 
     def _run(self) -> None:
         is_suspended, goes_on, seen = False, True, object()
@@ -250,12 +246,11 @@ class PolledNodes(ABC):
 
     def _tell_changes(self) -> None:
         with self._watching:
-            data, below = ([path for path, names in self._watched if names == wanted] for wanted in (False, True))
-            now: dict[bool, dict[str, Any]] = {
-                False: dict(zip(data, self.read(data), strict=True)),
-                True: dict(zip(below, self.names(below), strict=True)),
-            }
-            changed = [(path, names) for (path, names), seen in self._watched.items() if now[names][path] != seen]
+            changed: list[tuple[str, Find]] = []
+            for find in (SqlTable.find, SqlTable.below):
+                watched = [path for path, how in self._watched if how == find]
+                found = zip(watched, self._look(find, watched), strict=True)
+                changed += [(path, find) for path, now in found if now != self._watched[path, find]]
             for each in changed:
                 del self._watched[each]
         for path in dict.fromkeys(path for path, _ in changed):

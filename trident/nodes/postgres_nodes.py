@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 from trident.extras import needs_package
 from trident.nodes.interface import Tell
-from trident.nodes.polled_nodes import Changes, LeasedNodes, SqlTable, T, Work, answer_time
+from trident.nodes.polled_nodes import Changes, LeasedNodes, SqlTable, T, Work
 from trident.servers.local_processes import abandon_in_children
 from trident.servers.log_addresses import PostgresAddress
 from trident.servers.patience import Patience
@@ -43,10 +43,15 @@ class PostgresNodes(LeasedNodes):
             import psycopg
 
             from trident.servers import postgres_connection
-        self._rollback, self._make, self._root = psycopg.Rollback, postgres_connection.make, f"{address.name}:"
+        self._rollback, self._make_tables, self._root = (
+            psycopg.Rollback,
+            postgres_connection.make_tables,
+            f"{address.name}:",
+        )
         patience = Patience("PostgreSQL", address, ClusterUnreachable, timeout_s)
+        answer_s = max(1.0, timeout_s / 3)  # so long that another request may follow before the end of the session
         self._session = postgres_connection.PostgresSession(
-            address.url, address, "cluster", patience, ClusterError, (), answer_time(timeout_s)
+            address.url, address, "cluster", patience, ClusterError, (), answer_s
         )
         abandon_in_children(self._session)
         self.what = f"the state of the cluster at {address}"
@@ -62,9 +67,7 @@ class PostgresNodes(LeasedNodes):
         self._session.close()
 
     def _prepare(self, connection: PostgresConnection) -> None:
-        if connection.execute("SELECT to_regclass('trident_nodes')").fetchone() == (None,):
-            for statement in _CREATE:  # else by this user, or one who may
-                self._make(connection, statement)
+        self._make_tables(connection, "trident_nodes", _CREATE)
         connection.execute(_BEGIN, (self._root, _FORMAT, f"{self._root}/"))
         ((found,),) = connection.execute("SELECT data FROM trident_nodes WHERE path = %s", (self._root,))
         if found != _FORMAT:

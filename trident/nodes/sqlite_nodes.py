@@ -92,8 +92,7 @@ class SqliteNodes(PolledNodes):
             fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def _end_session(self) -> None:
-        with self._writer.writing(durable=False) as db:
-            _remove_owned(db, self._id)
+        self._transact(lambda table: dict.fromkeys(table.owned(self._id)), durable=False)
         self._file(self._id).unlink(missing_ok=True)
 
     def _seen(self, look: Callable[[SqlTable], T]) -> T:
@@ -125,15 +124,11 @@ class SqliteNodes(PolledNodes):
         """Remove what is left of sessions whose lock is gone, among them all that own something."""
         for session in {*ids, *(owner for (owner,) in db.execute(_OWNERS))}:
             if not is_locked(self._file(session)):
-                _remove_owned(db, session)
+                db.execute("DELETE FROM node WHERE session = ?", (session,))
                 self._file(session).unlink(missing_ok=True)
 
     def _file(self, session: str) -> Path:
         return self._folder / f"{self._session}{session}"
-
-
-def _remove_owned(db: sqlite3.Connection, session: str) -> None:
-    db.execute("DELETE FROM node WHERE session = ?", (session,))
 
 
 class SqliteFile:

@@ -51,24 +51,18 @@ class ZooKeeperNodes:
         self, address: ZooKeeperAddress, what: str, timeout_s: float, patience: Patience, error: type[TridentError],
         tell: Tell, makes_root: bool = False,
     ) -> None:  # fmt: skip
-        self.hosts, self._root, self._timeout_s, self._what, self._tell = (
-            address.hosts,
-            address.path,
-            timeout_s,
-            what,
-            tell,
-        )
+        self._root, self._timeout_s, self._what, self._tell = address.path, timeout_s, what, tell
         self._patience, self._error, self._makes_root = patience, error, makes_root
         self._pid, self._closed = os.getpid(), False
         self._expired = self._suspended = False
         self._live = threading.Event()
-        self._client = _client(what, self.hosts, timeout_s)
+        self._client = _client(what, address.hosts, timeout_s)
         self._client.add_listener(self._listen)
         self._client.start_async()
         try:
             if not self._live.wait(timeout_s):
                 raise patience.error(
-                    f"no ZooKeeper answers at {self.hosts} (tried for {timeout_s:g} s). Start it, or correct the address; a "
+                    f"no ZooKeeper answers at {address.hosts} (tried for {timeout_s:g} s). Start it, or correct the address; a "
                     "majority of an ensemble's servers must be up"
                 )
             if makes_root:
@@ -125,7 +119,7 @@ class ZooKeeperNodes:
 
         Returns it, and whether an earlier try was left without one, so it may have been carried out.
         """
-        from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
+        from kazoo.exceptions import KazooException
 
         since, repeated, lost = time.monotonic(), False, _lost_errors()
         while True:
@@ -134,8 +128,6 @@ class ZooKeeperNodes:
                 value = self._once(request, since)
                 self._patience.note_answer()
                 return value, repeated
-            except (NoAuthError, AuthFailedError) as error:
-                raise self._refusal_error() from error
             except lost:
                 repeated = True
                 time.sleep(_PAUSE_S)  # kazoo reports the loss a moment after its requests have failed
@@ -204,23 +196,18 @@ class ZooKeeperNodes:
         # The other steps have errors too.
         others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
         cause = next((each for each in errors if not isinstance(each, others)), next(iter(errors), None))
-        match cause:
-            case None:
-                return None
-            case exceptions.NoNodeError():
-                return "missing"
-            case exceptions.NodeExistsError():
-                return "exists"
-            case exceptions.BadVersionError():
-                return "version"
-            case exceptions.NotEmptyError():
-                return "not empty"
-            case exceptions.NoChildrenForEphemeralsError():
-                return "ephemeral"
-            case exceptions.NoAuthError():
-                raise self._refusal_error()
-            case _:
-                raise self._request_error(cause)
+        if cause is None:
+            return None
+        refusals: dict[type[Exception], Refusal] = {
+            exceptions.NoNodeError: "missing",
+            exceptions.NodeExistsError: "exists",
+            exceptions.BadVersionError: "version",
+            exceptions.NotEmptyError: "not empty",
+            exceptions.NoChildrenForEphemeralsError: "ephemeral",
+        }
+        if type(cause) not in refusals:
+            raise self._request_error(cause)
+        return refusals[type(cause)]
 
     def _is_done(self, last: Step, before: int) -> bool:
         """Whether the last step of a transaction was made after the change `before`, by a try whose answer was lost."""
@@ -233,9 +220,10 @@ class ZooKeeperNodes:
         return bool(stat.czxid > before and stat.ephemeralOwner == (self.id if last.ephemeral else 0))
 
     def _request_error(self, error: Exception) -> TridentError:
-        return self._error(f"{self._what}: ZooKeeper refuses a request: {error!r}")
+        from kazoo.exceptions import AuthFailedError, NoAuthError
 
-    def _refusal_error(self) -> TridentError:
+        if not isinstance(error, NoAuthError | AuthFailedError):
+            return self._error(f"{self._what}: ZooKeeper refuses a request: {error!r}")
         return self._error(
             f"ZooKeeper refuses access to {self._what}: give {AUTH}=digest:USER:PASSWORD, of the user who made its nodes, to "
             "every process that uses it, or name another path"

@@ -19,15 +19,9 @@ from trident.servers.patience import STOP_S, Patience
 
 T = TypeVar("T")
 
-_AWAY = (
-    "08",
-    "25006",
-    "53300",
-    "57P01",
-    "57P02",
-    "57P03",
-)  # beginnings of codes of a server that is out of reach for a while
-_LATER = ("08", "25006", "40", "53", "55P03", "57")  # beginnings of codes of errors that pass
+# Beginnings of codes: of a server that is out of reach for a while, and of errors that pass.
+_AWAY = ("08", "25006", "53300", "57P01", "57P02", "57P03")
+_LATER = ("08", "25006", "40", "53", "55P03", "57")
 # A session whose machine is gone is to end soon: it may hold a lock.
 _GREETING = """
     SELECT set_config(name, value, false) FROM (VALUES
@@ -188,6 +182,13 @@ def make(connection: psycopg.Connection[Any], statement: bytes, given: Any = ())
     """
     with suppress(errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):
         connection.execute(statement, given)
+
+
+def make_tables(connection: psycopg.Connection[Any], last: str, statements: Sequence[bytes]) -> None:
+    """Make tables, of which `last` is the last one, unless it is there: by this user, or by one who may."""
+    if connection.execute("SELECT to_regclass(%s)", (last,)).fetchone() == (None,):
+        for statement in statements:
+            make(connection, statement)
 
 
 def is_away(error: psycopg.Error) -> bool:

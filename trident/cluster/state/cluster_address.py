@@ -16,12 +16,8 @@ from trident.nodes.interface import NodeEvent, Nodes, Tell
 from trident.nodes.postgres_nodes import PostgresNodes
 from trident.nodes.sqlite_nodes import SqliteNodes
 from trident.nodes.zookeeper_nodes import ZooKeeperNodes
-from trident.servers.log_addresses import (
-    PostgresAddress,
-    ZooKeeperAddress,
-    is_postgres,
-    is_zookeeper,
-)
+from trident.servers.local_processes import write_whole
+from trident.servers.log_addresses import PostgresAddress, ZooKeeperAddress, is_postgres, is_zookeeper
 from trident.servers.patience import Patience
 
 STATE_FILE = "cluster.db"
@@ -72,21 +68,12 @@ def log_below(address: str, name: str) -> str:
 def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> ClusterState:
     """Open the state of a cluster, and begin a session.
 
-    Parameters
-    ----------
-    address
-        A folder, which is made if there is none; `zookeeper://host:2181,host:2181/root`, whose root is `/storm` if it has
-        none; or `postgresql://user@host/database?cluster=name`.
-    session_timeout_s
-        How long this process may be out of touch with servers before its session is over, and its ephemeral nodes vanish.
-        In a folder a session lasts as long as its process, and this is how long a change waits for others.
-
-    Raises
-    ------
-    ClusterError
-        The address is none, or what is there cannot be used.
-    ClusterUnreachable
-        Nothing answers within the timeout.
+    `address`: a folder, which is made if there is none; `zookeeper://host:2181,host:2181/root`, whose root is `/storm` if it
+    has none; or `postgresql://user@host/database?cluster=name`.
+    `session_timeout_s`: how long this process may be out of touch with servers before its session is over, and its ephemeral
+    nodes vanish. In a folder a session lasts as long as its process, and this is how long a change waits for others.
+    Raises `ClusterError`: the address is none, or what is there cannot be used.
+    Raises `ClusterUnreachable`: nothing answers within the timeout.
     """
     if session_timeout_s <= 0:
         raise ValueError(f"session_timeout_s is {session_timeout_s}; it must be more than 0")
@@ -159,11 +146,8 @@ def own_token(given: str | None, folder: Path | None) -> str:
             f"-hex 16`, and put it into the environment as {TOKEN_VARIABLE} (or --token)"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f"{TOKEN_FILE}.{secrets.token_hex(4)}.tmp"
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
-        opened.write(secrets.token_hex(16))
-        opened.flush()
-        os.fsync(opened.fileno())
+    aside = folder / f"{TOKEN_FILE}.{secrets.token_hex(4)}"
+    write_whole(aside, secrets.token_hex(16), 0o600)
     with contextlib.suppress(FileExistsError):  # another daemon may make it just now
         os.link(aside, folder / TOKEN_FILE)  # whole, and only once
     aside.unlink()

@@ -43,10 +43,7 @@ class StormClusterState:
     `watch`: the callbacks registered at the state are called once when what was returned may have changed, or when the session
     was over and another has begun.
 
-    Raises
-    ------
-    ClusterError
-        A record is of another version, or cannot be read; by all operations that read it.
+    Raises `ClusterError`: a record is of another version, or cannot be read; by all operations that read it.
     """
 
     def __init__(self, state: ClusterState) -> None:
