@@ -27,7 +27,8 @@ OF_SOURCES = (
         "sources: a replay asks the spout again",
         _SOURCES,
         "name: logged[name] if name in logged else self._begin(",
-        "name: self._begin(",
+        "name: self._ask(txid, name, self._coordinators[name].initialize_transaction, txid, "
+        "self._earlier(name, txid, in_flight)) or self._begin(",
         ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
     ),
     Mutant(
