@@ -7,6 +7,8 @@ as with operations, `has` tells them apart by their methods.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from inspect import get_annotations
 from typing import Any, Protocol, Self, TypeVar
@@ -49,6 +51,16 @@ class Closes:
     def close(self) -> None:
         """Release what it holds; harmless when it is closed already."""
         raise NotImplementedError
+
+
+@contextmanager
+def close_on_error(close: Callable[[], object]) -> Iterator[None]:
+    """Call `close` if anything inside raises: nothing that is only half open is left behind."""
+    try:
+        yield
+    except BaseException:
+        close()
+        raise
 
 
 def adapt(role: type, given: Any) -> Any:

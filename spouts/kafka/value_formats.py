@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -261,14 +261,10 @@ class ByColumns(_Declared):
         return self.function(table)
 
 
-def format_of(value: Any) -> Format:
-    if value in ("bytes", "text"):
-        return Plain("binary" if value == "bytes" else "string")
+def format_of(value: Literal["bytes", "text"] | Avro | Format) -> Format:
     if isinstance(value, Avro):
         return AvroRecords(value)
-    if isinstance(value, Format):
-        return value
-    raise ConfigError(f'value={value!r}: give "bytes", "text", Json(…), Avro(…), ByRecord(…) or ByColumns(…)')
+    return value if isinstance(value, Format) else Plain("binary" if value == "bytes" else "string")
 
 
 def _join_lines(lines: pa.StringArray) -> bytes:

@@ -33,18 +33,11 @@ _CHUNK = 500
 class Message:
     """A message that was taken from a queue and not acknowledged there yet.
 
-    Attributes
-    ----------
-    id
-        Names it in the topology.
-    values
-        The values of its tuple; empty if it cannot be read.
-    raw
-        What its queue needs to acknowledge it or to make a dead letter of it.
-    failures
-        How often it failed, as far as the queue and this spout know.
-    trouble
-        Why it cannot be read; None if it can.
+    `id`: names it in the topology.
+    `values`: those of its tuple; empty if it cannot be read.
+    `raw`: what its queue needs to acknowledge it or to make a dead letter of it.
+    `failures`: how often it failed, as far as the queue and this spout know.
+    `trouble`: why it cannot be read; None if it can.
     """
 
     id: Hashable
@@ -111,15 +104,9 @@ def decode_all(
 ) -> list[tuple[V | tuple[()], str | None]]:
     """Decode many items at once, and one by one if that fails, so that one bad item spoils no other.
 
-    Parameters
-    ----------
-    decode
-        Returns the values of each item; raises `SpoutError` or `ValueError` if any cannot be read.
+    Returns for each item its values, and the reason why it cannot be read, None if it can.
 
-    Returns
-    -------
-    list
-        For each item its values, and the reason why it cannot be read, None if it can.
+    `decode`: returns the values of each item; raises `SpoutError` or `ValueError` if any cannot be read.
     """
     if not items:
         return []
