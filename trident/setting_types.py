@@ -54,14 +54,11 @@ class NumberBounds(NamedTuple):
         )
 
 
+# The types of arguments: a number of rows, bytes and the like; a number from 0 on; a time; a time above 0.
 Limit = Annotated[int, NumberBounds(int, "a whole number", 1, MOST)]
-"""The type of an argument that is a number of rows, bytes and the like."""
 Whole = Annotated[int, NumberBounds(int, "a whole number", 0, MOST)]
-"""The type of an argument that is a number from 0 on."""
 Seconds = Annotated[float, NumberBounds(float, "seconds", 0, MOST_S)]
-"""The type of an argument that is a time."""
 Pause = Annotated[float, NumberBounds(float, "seconds", None, MOST_S)]
-"""The type of an argument that is a time above 0."""
 
 
 def whole(default: T, least: int, most: int = MOST) -> T:

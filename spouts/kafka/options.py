@@ -112,13 +112,9 @@ class KafkaOptions(Redacted):
         return cls(bootstrap_servers, Topics.of(topics), **checked)
 
     def __post_init__(self) -> None:
-        self._check_columns()
-        self._check_first_poll()
         for name in self.config:
             if name in _OURS:
                 raise ConfigError(f"config: {name!r} is set by {_OURS[name]}")
-
-    def _check_columns(self) -> None:
         unknown = [name for name in self.fields if name not in COLUMNS]
         if unknown or not self.fields or len(set(self.fields)) < len(self.fields):
             raise ConfigError(f"fields={', '.join(self.fields)!r}: each at most once, of {', '.join(COLUMNS)}")
@@ -126,8 +122,6 @@ class KafkaOptions(Redacted):
             raise ConfigError(
                 f"fields={', '.join(self.fields)!r} with ByColumns: its function gets every column and says what is emitted"
             )
-
-    def _check_first_poll(self) -> None:
         first = self.first_poll
         if isinstance(first, datetime) and first.tzinfo is None:
             raise ConfigError(f"first_poll={first!r}: a datetime needs a time zone, such as datetime.UTC")

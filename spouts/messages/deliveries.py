@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from trident.errors import SourceAwayError, SpoutError
 from trident.setting_types import Settings, seconds, whole
@@ -156,16 +156,12 @@ class RetryPolicy(Settings):
         return min(self.longest_pause_s, self.first_pause_s * 2.0**doublings)
 
 
-class _Emits(Protocol):
-    def emit(self, values: Any, message_id: Any = None, stream_id: str = "default") -> Any: ...
-
-
 class Deliveries:
     """The messages of one task between its queue and the topology.
 
     `queue`, `policy`: where they come from, and what becomes of messages that fail.
     `max_pending`: the most that are taken from the queue and not acknowledged there.
-    `emits`, `report`: take a tuple, and an error to show.
+    `emit`, `report`: take a tuple with its `message_id`, and an error to show.
     `clock`: seconds that never go back.
     `away`: the server, while it does not answer.
     """
@@ -175,12 +171,12 @@ class Deliveries:
         queue: MessageQueue,
         policy: RetryPolicy,
         max_pending: int,
-        emits: _Emits,
+        emit: Callable[..., Any],
         report: Callable[[BaseException], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue, self._policy, self._most, self._clock = queue, policy, max_pending, clock
-        self._emits, self._report = emits, report
+        self._emit, self._report = emit, report
         self._ready: deque[Message] = deque()
         self._out: dict[Hashable, Message] = {}
         self._waiting: list[tuple[float, int, Message]] = []  # a heap, by when they are due
@@ -219,7 +215,7 @@ class Deliveries:
         if self._ready:
             message = self._ready.popleft()
             self._out[message.id] = message
-            self._emits.emit(message.values, message_id=message.id)
+            self._emit(message.values, message_id=message.id)
 
     def ack(self, id: Hashable) -> None:
         message = self._out.pop(id, None)

@@ -53,7 +53,7 @@ class MessageSpout(BaseRichSpout, ABC):
         # The collector of a Trident topology shows no errors.
         report = collector.report_error if has(collector, "report_error") else partial(_log.error, "%s")
         queue = self._connect_with_retries(context, report)
-        self._opened = Deliveries(queue, self._policy, self._max_pending, collector, report)
+        self._opened = Deliveries(queue, self._policy, self._max_pending, collector.emit, report)
 
     def _connect_with_retries(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
         deadline = time.monotonic() + _START_S

@@ -34,9 +34,9 @@ from spouts.spark.chunks import (
 from spouts.spark.query_batches import QueryCoordinator, QuerySettings
 from trident.arrow import schema_of
 from trident.channel import DaemonPool
-from trident.config import is_url
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.servers.log_addresses import is_url
 from trident.setting_types import Limit, check_arguments
 from trident.spout.interfaces import (
     Definition,
