@@ -13,7 +13,7 @@ import pytest
 from states.memory import MemoryBackingMap
 from tests.harness.crashing_stores import DictMap, LateMap
 from trident.errors import UnsupportedOperation
-from trident.roles import Role, adapt
+from trident.roles import Role, adapt, close_on_error
 from trident.state import (
     BackingMap,
     CachedMap,
@@ -339,3 +339,14 @@ def test_a_spec_knows_what_its_factory_says_before_anything_is_opened() -> None:
     said, one_by_one, unsaid = StateSpec(Says()), StateSpec(SaysOneByOne()), StateSpec(SaysNothing())
     assert said.facts == one_by_one.facts == Says.facts
     assert (unsaid.facts, unsaid.kind) == (StoreFacts(), None)
+
+
+@pytest.mark.parametrize("raised", [ValueError("x"), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
+def test_what_is_half_open_is_closed_once_and_what_was_raised_goes_on(raised: BaseException) -> None:
+    closed: list[int] = []
+    with close_on_error(lambda: closed.append(0)):
+        pass
+    with pytest.raises(type(raised)) as caught, close_on_error(lambda: closed.append(1)):
+        raise raised
+    assert caught.value is raised
+    assert closed == [1]

@@ -17,6 +17,8 @@ from spouts import (
     DeltaSpout,
     FixedBatchSpout,
     JsonFileSpout,
+    KafkaSpout,
+    OpaqueTridentKafkaSpout,
     ParquetFileSpout,
     RateSpout,
     RedisStreamBolt,
@@ -25,10 +27,7 @@ from spouts import (
     TransactionalRedisStreamSpout,
 )
 from spouts.files.file_settings import FileSettings
-from spouts.kafka.options import KafkaOptions, ReadLimits, Topics
-from spouts.kafka.value_formats import format_of
 from spouts.messages.deliveries import RetryPolicy
-from spouts.redis.group_queue import GroupReading
 from spouts.redis.stream_server import RedisServerOptions, RedisServerSettings
 from states.cassandra import CassandraState
 from states.delta import DeltaState
@@ -44,14 +43,8 @@ from trident.storm import StormConfig
 if typing.TYPE_CHECKING:
     from decimal import Decimal
 
-GIVEN: dict[str, Any] = {
-    "url": "redis://a", "bootstrap": "a:1", "topic": "t", "bootstrap_servers": "a:1", "topics": Topics(("t",)),
-    "value": format_of("text"), "key": "text", "fields": ("value",), "first_poll": "latest", "isolation": "read_committed",
-    "group_id": "g", "on_lost": "fail", "config": {}, "streams": ("s",), "group": "g", "first": "0",
-}  # fmt: skip
-CLASSES: list[type[Settings]] = [
-    Config, StormConfig, *store_options().values(), RedisServerOptions, KafkaOptions, ReadLimits, RetryPolicy, GroupReading,
-]  # fmt: skip
+GIVEN: dict[str, Any] = {"url": "redis://a", "bootstrap": "a:1", "topic": "t"}
+CLASSES: list[type[Settings]] = [Config, StormConfig, *store_options().values(), RedisServerOptions, RetryPolicy]
 ODD: list[Any] = [
     None, True, False, -1, 0, 1, 1.5, -0.0, math.nan, math.inf, -math.inf, 1 << 62, 1 << 80, 10**400, "", "5", "hush", b"hush",
     Path("hush"), (), ("hush",), [], ["hush"], {}, {"a": 1}, {1: None}, object(), int, 2j,
@@ -69,9 +62,8 @@ def needed(declared: Any) -> dict[str, Any]:
     return {name: given[name] for name in must}
 
 
-OBJECTS = ("serializer", "topics", "value")  # checked where they are made, or by what they can do
-SETTINGS = [
-    (declared, each.name) for declared in CLASSES for each in dataclasses.fields(declared) if each.name not in OBJECTS
+SETTINGS = [  # a serializer is checked by what it can do
+    (declared, each.name) for declared in CLASSES for each in dataclasses.fields(declared) if each.name != "serializer"
 ]
 
 
@@ -145,7 +137,10 @@ SOURCES: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {
     TransactionalRedisStreamSpout: (("redis://h", "s", "a: int"), {}),
     RedisStreamRichSpout: (("redis://h", "s", "a: int"), {"group": "g"}),
     RedisStreamBolt: (("redis://h", "s", "a: int"), {}),
+    OpaqueTridentKafkaSpout: (("h:1", "t"), {}),
+    KafkaSpout: (("h:1", "t"), {"group_id": "g"}),
 }
+SWITCHES = ("recursive", "follow", "allow_empty", "tls", "tls_verify")
 ARGUMENTS = [
     (source, each.name)
     for source in SOURCES
@@ -159,13 +154,19 @@ ARGUMENTS += [(RedisStreamBolt, name) for name in RedisServerSettings.__annotati
 @pytest.mark.parametrize(("source", "name"), ARGUMENTS, ids=lambda one: one if isinstance(one, str) else one.__name__)
 def test_an_odd_argument_of_a_source_is_taken_or_refused_by_name(source: Any, name: str) -> None:
     positional, by_name = SOURCES[source]
+    parameter = inspect.signature(source).parameters.get(name)
+    kind = None if parameter is None else parameter.default
     for value in ODD:
         refused = ""
         try:
             source(*positional, **{**by_name, name: value})
         except (ValueError, TridentError) as error:
             refused = str(error)
-        assert refused or not isinstance(value, float) or math.isfinite(value), value
+        assert refused or not isinstance(value, (int, float)) or -math.inf < value < 1 << 63, value
+        assert (
+            refused or type(value) is not bool or type(kind) is bool or name in ("header", "with_stream", *SWITCHES)
+        ), value
+        assert not refused or name in refused or "TLS" in refused or "as a field" in refused, refused
         assert "hush" not in refused or "password" not in name
 
 
@@ -179,3 +180,10 @@ def test_an_odd_place_of_a_state_is_taken_or_refused_by_name(state: Any) -> None
             assert value is None or (value and isinstance(value, (str, Path, list, tuple))), value
     with pytest.raises(ConfigError, match="url=None of a Redis state: give text"):
         RedisState.opaque(None)  # as of a variable that is not set
+
+
+@pytest.mark.parametrize("options", [{"null_values": "NA"}, {"timestamp_formats": "%Y"}, {"header": "ab"}])
+def test_a_text_for_a_list_of_texts_is_refused_and_never_cut_into_letters(options: dict[str, Any]) -> None:
+    ((name, text),) = options.items()
+    with pytest.raises(ConfigError, match=f"{name}='{text}' of CsvFileSpout: give .*a list$"):
+        CsvFileSpout("books", "a: int", **options)

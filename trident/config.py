@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,17 +11,19 @@ from typing import Any, Literal, Self
 
 from trident.errors import ConfigError
 from trident.retention import Retention
-from trident.servers.log_addresses import LIKE, is_log_address, log_address_of
+from trident.servers.log_addresses import LIKE, is_log_address, is_url, log_address_of
 from trident.setting_types import MOST_MS, Settings, close_to, nest_spark_conf, number, read_settings, seconds, whole
 
 NO_URL = (
     "must be a folder on a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
     "links that it needs"
 )
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` makes one of two
 SETTINGS_FILE = "trident.toml"
 _VARIABLE = "TRIDENT_"
 _GIVEN = "argument"
+
+Recovery = Literal["refuse", "rewind", "keep_totals", "keep_totals_even_if_wrong", "discard_totals"]
+Engine = Literal["spark", "in_process", "auto"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,8 +159,8 @@ class Config(Settings):
     allow_inexact: bool = False
     allow_changed_topology: bool = False
     reset_batch_time: bool = False
-    state_recovery: Literal["refuse", "rewind", "keep_totals", "keep_totals_even_if_wrong", "discard_totals"] = "refuse"
-    engine: Literal["spark", "in_process", "auto"] = "spark"
+    state_recovery: Recovery = "refuse"
+    engine: Engine = "spark"
     auto_bytes: int = whole(8 << 20, 0)
     state_placement: Literal["auto", "driver", "executors"] = "auto"
     verify_replays: float = number(0.0, "a share", 0, 1)
@@ -182,10 +183,7 @@ class Config(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_places()
         Retention.of(self.history)
-
-    def _check_places(self) -> None:
         log = self.log_dir or ""
         if is_url(log) and not is_log_address(log):
             raise self.refused(
@@ -321,8 +319,3 @@ def _layer(where: str, values: Mapping[str, Any]) -> Config:
         return Config.of(nest_spark_conf(_flat(values)))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-
-
-def is_url(path: str) -> bool:
-    """Whether a path begins with a scheme, so that it names no folder of this machine."""
-    return _URL.match(path) is not None

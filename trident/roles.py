@@ -7,7 +7,8 @@ as with operations, `has` tells them apart by their methods.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
 from inspect import get_annotations
@@ -51,6 +52,16 @@ class Closes:
     def close(self) -> None:
         """Release what it holds; harmless when it is closed already."""
         raise NotImplementedError
+
+
+@contextmanager
+def close_on_error(close: Callable[[], object]) -> Iterator[None]:
+    """Call `close` if anything inside raises: nothing that is only half open is left behind."""
+    try:
+        yield
+    except BaseException:
+        close()
+        raise
 
 
 def adapt(role: Any, given: Any) -> Any:

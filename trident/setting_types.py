@@ -54,12 +54,11 @@ class NumberBounds(NamedTuple):
         )
 
 
+# The types of arguments: a number of rows, bytes and the like; a number from 0 on; a time; a time above 0.
 Limit = Annotated[int, NumberBounds(int, "a whole number", 1, MOST)]
-"""The type of an argument that is a number of rows, bytes and the like."""
 Whole = Annotated[int, NumberBounds(int, "a whole number", 0, MOST)]
-"""The type of an argument that is a number from 0 on."""
 Seconds = Annotated[float, NumberBounds(float, "seconds", 0, MOST_S)]
-"""The type of an argument that is a time."""
+Pause = Annotated[float, NumberBounds(float, "seconds", None, MOST_S)]
 
 
 def whole(default: T, least: int, most: int = MOST) -> T:
@@ -171,9 +170,9 @@ def _are(values: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
     """Whether values are a tuple or list of a type; what can be read once only is not looked into."""
     if origin is tuple:
         return isinstance(values, tuple) and (inner[1:] != (...,) or all(_is(each, inner[0]) for each in values))
-    return isinstance(values, Iterable) and not (
-        isinstance(values, Collection) and any(not _is(each, inner[0]) for each in values)
-    )
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):  # a text is not its letters
+        return False
+    return not isinstance(values, Collection) or all(_is(each, inner[0]) for each in values)
 
 
 def _choices(hint: Any, value: Any) -> str:

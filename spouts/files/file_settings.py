@@ -79,19 +79,15 @@ class FileEmitter(ABC):
 
 
 class FileSpout:
-    """Emits what is in files once. Transactional.
+    """Emits what is in files once. Transactional. A kind of file sets `_format`, where batches may end, and `_emitter`.
 
-    Parameters
-    ----------
-    kind
-        The kind of the files ("text", "CSV"), for messages.
-    paths, default_pattern
-        Where they are, and what their names match unless the settings say it.
-    settings
-        See `FileSettings`. `TypeError` or `ValueError` if something is wrong.
+    `kind`: of the files ("text", "CSV"), for messages.
+    `default_pattern`: what their names match unless the settings say it.
     """
 
     spout_type = SpoutType.TRANSACTIONAL
+    _format: FileFormat
+    _emitter: FileEmitter
 
     @check_arguments
     def __init__(
@@ -102,10 +98,6 @@ class FileSpout:
         patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)
         self._kind, self._source = kind, FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
         self._follow, self._allow_empty = settings.get("follow", True), settings.get("allow_empty", False)
-
-    def _read_as(self, format_: FileFormat, emitter: FileEmitter) -> None:
-        """Say where a batch may end in the files, and what reads them."""
-        self._format, self._emitter = format_, emitter
 
     def get_output_fields(self) -> Fields:
         return self._emitter.fields

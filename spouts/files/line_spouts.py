@@ -56,7 +56,7 @@ class TextFileSpout(FileSpout):
         super().__init__("text", paths, "*", **files)
         lines = LineFiles(encoding, errors, max_line_bytes)
         fields = Fields(f"{output_field}: string", *(("file: string", "offset: bigint") if with_source else ()))
-        self._read_as(lines, TextEmitter(lines, fields))
+        self._format, self._emitter = lines, TextEmitter(lines, fields)
 
 
 class CsvFileSpout(FileSpout):
@@ -64,8 +64,6 @@ class CsvFileSpout(FileSpout):
 
     Parameters
     ----------
-    paths
-        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
     fields
         The columns to read, with their types.
     header
@@ -90,11 +88,9 @@ class CsvFileSpout(FileSpout):
         fields. Without it such a line raises `SpoutError`.
     with_file
         Emit `file: string`, the path, after all other fields.
-    encoding, errors, max_line_bytes
-        As for `TextFileSpout`, but `errors` is `"strict"` by default. With `multiline`, `max_line_bytes` is for a row.
-    files
-        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.csv` and `*.csv.gz`), `recursive`,
-        `follow`, `tail`, `allow_empty`; see `FileSettings`.
+    paths, encoding, errors, max_line_bytes, files
+        As for `TextFileSpout`, but `errors` is `"strict"` by default, and `pattern` is `*.csv` and `*.csv.gz`. With
+        `multiline`, `max_line_bytes` is for a row.
     """
 
     @check_arguments
@@ -136,7 +132,7 @@ class CsvFileSpout(FileSpout):
             csv.check_names("header=", list(header))
         lines = LineFiles(encoding, errors, max_line_bytes, multiline, csv)
         kind = WholeCsvEmitter if multiline else LineEmitter
-        self._read_as(lines, kind(lines, csv, declared, bad_lines, with_file))
+        self._format, self._emitter = lines, kind(lines, csv, declared, bad_lines, with_file)
 
 
 def _check_marks(**marks: str | None) -> None:
@@ -160,23 +156,16 @@ class JsonFileSpout(FileSpout):
 
     Parameters
     ----------
-    paths
-        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
     fields
         The members to read, with their types; `struct` and `array` as deep as the objects are. A member that an object does
         not have is null.
     unknown_fields
         What to do with a member that is not a field: `"ignore"`, or `"error"`.
-    bad_lines
-        The name of a further field of type string: a line that cannot be read gives its text there, and null in all other
-        fields. Without it such a line raises `SpoutError`.
-    with_file
-        Emit `file: string`, the path, after all other fields.
-    encoding, errors, max_line_bytes
-        As for `TextFileSpout`, but `errors` is `"strict"` by default.
-    files
-        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.json`, `*.jsonl` and `*.ndjson`, also
-        with `.gz`), `recursive`, `follow`, `tail`, `allow_empty`; see `FileSettings`.
+    bad_lines, with_file
+        As for `CsvFileSpout`.
+    paths, encoding, errors, max_line_bytes, files
+        As for `TextFileSpout`, but `errors` is `"strict"` by default, and `pattern` is `*.json`, `*.jsonl` and `*.ndjson`,
+        also with `.gz`.
     """
 
     @check_arguments
@@ -204,4 +193,4 @@ class JsonFileSpout(FileSpout):
                 )
         format_ = JsonFormat(schema_of(declared), unknown_fields)
         lines = LineFiles(encoding, errors, max_line_bytes, rows=format_)
-        self._read_as(lines, LineEmitter(lines, format_, declared, bad_lines, with_file))
+        self._format, self._emitter = lines, LineEmitter(lines, format_, declared, bad_lines, with_file)

@@ -40,8 +40,6 @@ class ParquetFileSpout(FileSpout):
 
     Parameters
     ----------
-    paths
-        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
     fields
         The columns to read; others are not read from the disk. A type that is not declared comes from the first file by
         path. None: all columns of that file.
@@ -52,9 +50,8 @@ class ParquetFileSpout(FileSpout):
         What to do if a file lacks a field: `"error"`, or `"null"`.
     with_file
         Emit `file: string`, the path, after all other fields.
-    files
-        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.parquet`), `recursive`, `follow`,
-        `tail`, `allow_empty`; see `FileSettings`. A file is read as soon as it has its footer.
+    paths, files
+        As for `TextFileSpout`, but `pattern` is `*.parquet`. A file is read as soon as it has its footer.
     """
 
     @check_arguments
@@ -73,7 +70,7 @@ class ParquetFileSpout(FileSpout):
         self._refuse_tables()
         declared = self._typed_fields(None if fields is None else Fields(fields))
         bytes_per_row = self._max_batch_bytes / max_batch_rows if max_batch_rows else 0.0
-        self._read_as(ParquetFiles(bytes_per_row), ParquetEmitter(declared, with_file, missing_columns))
+        self._format, self._emitter = ParquetFiles(bytes_per_row), ParquetEmitter(declared, with_file, missing_columns)
 
     def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
         self._refuse_tables()

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from spouts.kafka.value_formats import Format, format_of
 from trident.errors import ConfigError
 from trident.fields import Fields
-from trident.setting_types import Settings, seconds, whole
+from trident.redaction import Redacted
 
 COLUMNS = {
     "value": "binary",
@@ -81,8 +81,8 @@ def _names(names: tuple[str, ...], given: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, repr=False)
-class KafkaOptions(Settings):
-    """The options of a Kafka spout; see `OpaqueTridentKafkaSpout` for what they mean."""
+class KafkaOptions(Redacted):
+    """What the spouts of Kafka were given; see `OpaqueTridentKafkaSpout`. They check types and bounds."""
 
     bootstrap_servers: str
     topics: Topics
@@ -94,17 +94,17 @@ class KafkaOptions(Settings):
     group_id: str | None
     on_lost: Literal["fail", "skip"]
     config: Mapping[str, Any]
-    max_batch_records: int = whole(1, 1)
-    max_batch_bytes: int = whole(1, 1)
-    max_batch_s: float | None = seconds(None)
-    refresh_s: float = seconds(5.0)
-    partition_timeout_s: float = seconds(10.0)
+    refresh_s: float
+    max_batch_records: int = 1
+    max_batch_bytes: int = 1
+    max_batch_s: float | None = None
+    partition_timeout_s: float = 10.0
     on_bad: Literal["fail", "null"] = "fail"
 
     @classmethod
     def of(cls, bootstrap_servers: str, topics: Any, given: Mapping[str, Any]) -> KafkaOptions:
         """Check the options of a user; `ConfigError` names the wrong one."""
-        if not isinstance(bootstrap_servers, str) or not bootstrap_servers.strip():
+        if not bootstrap_servers.strip():
             raise ConfigError(f'bootstrap_servers={bootstrap_servers!r}: write "host:port", several with commas')
         fields = given["fields"]
         columns = tuple(part.strip() for part in fields.split(",")) if isinstance(fields, str) else tuple(fields)
@@ -112,14 +112,9 @@ class KafkaOptions(Settings):
         return cls(bootstrap_servers, Topics.of(topics), **checked)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_columns()
-        self._check_first_poll()
         for name in self.config:
             if name in _OURS:
                 raise ConfigError(f"config: {name!r} is set by {_OURS[name]}")
-
-    def _check_columns(self) -> None:
         unknown = [name for name in self.fields if name not in COLUMNS]
         if unknown or not self.fields or len(set(self.fields)) < len(self.fields):
             raise ConfigError(f"fields={', '.join(self.fields)!r}: each at most once, of {', '.join(COLUMNS)}")
@@ -127,8 +122,6 @@ class KafkaOptions(Settings):
             raise ConfigError(
                 f"fields={', '.join(self.fields)!r} with ByColumns: its function gets every column and says what is emitted"
             )
-
-    def _check_first_poll(self) -> None:
         first = self.first_poll
         if isinstance(first, datetime) and first.tzinfo is None:
             raise ConfigError(f"first_poll={first!r}: a datetime needs a time zone, such as datetime.UTC")
@@ -136,19 +129,15 @@ class KafkaOptions(Settings):
             raise ConfigError('first_poll="committed" needs group_id: the group whose offsets are meant')
 
 
-@dataclass(frozen=True, repr=False)
-class ReadLimits(Settings):
-    """How much of its partitions a task may hold.
+class ReadLimits(NamedTuple):
+    """How much of its partitions a task may hold; see `KafkaSpout`.
 
-    `max_pending`: the most records that are taken and not acknowledged, and the most that are acknowledged and not committed:
-    if the task dies they come again.
-    `max_uncommitted`: the most offsets of a partition from the lowest that is not done on.
-    `commit_every_s`: how often is committed.
+    As many records as may be pending may also be acknowledged and not committed: if the task dies they come again.
     """
 
-    max_pending: int = whole(1000, 1)
-    max_uncommitted: int = whole(100_000, 1)
-    commit_every_s: float = seconds(1.0)
+    max_pending: int
+    max_uncommitted: int
+    commit_every_s: float
 
 
 def emitted_fields(options: KafkaOptions) -> Fields:

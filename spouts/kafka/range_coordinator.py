@@ -24,6 +24,7 @@ from spouts.kafka.options import KafkaOptions
 from spouts.kafka.positions import PartitionPositions
 from spouts.kafka.range_reader import READERS
 from trident.errors import SourceAwayError
+from trident.roles import close_on_error
 from trident.spout.interfaces import BatchCoordinator, BatchTraits, Definition, Lag, SpoutType, TransactionAttempt
 
 _log = logging.getLogger(__name__)
@@ -68,11 +69,8 @@ class KafkaCoordinator(BatchCoordinator):
         self._resting: set[Spot] = set()
         self._warned: dict[Spot, str] = {}
         self._is_unsure = self._is_waited_for = False
-        try:
+        with close_on_error(self._view.close):
             self._watch.start()
-        except BaseException:
-            self._view.close()
-            raise
 
     @property
     def skipped(self) -> int:

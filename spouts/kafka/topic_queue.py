@@ -18,6 +18,7 @@ from spouts.kafka.record_tables import RecordValues
 from spouts.messages.deliveries import Message as Taken
 from spouts.messages.deliveries import MessageQueue, decode_all
 from trident.errors import SourceAwayError, SpoutError
+from trident.roles import close_on_error
 
 _log = logging.getLogger(__name__)
 _ASK_EVERY_S = 5.0
@@ -54,12 +55,9 @@ class TopicQueue(MessageQueue):
         self._view = BrokerView(options)
         self._consumer: Any = self._view.open_consumer(error_cb=self._error, on_commit=self._commits.take_answer)
         self._own = OwnPartitions(options, self._view, task, tasks)
-        try:
+        with close_on_error(self._release):
             self._view.wait_for_brokers()
             self._look()
-        except BaseException:
-            self._release()
-            raise
 
     # ---- what a queue does --------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from trident.errors import SourceAwayError, SpoutError
 from trident.setting_types import Settings, seconds, whole
@@ -33,18 +33,11 @@ _CHUNK = 500
 class Message:
     """A message that was taken from a queue and not acknowledged there yet.
 
-    Attributes
-    ----------
-    id
-        Names it in the topology.
-    values
-        The values of its tuple; empty if it cannot be read.
-    raw
-        What its queue needs to acknowledge it or to make a dead letter of it.
-    failures
-        How often it failed, as far as the queue and this spout know.
-    trouble
-        Why it cannot be read; None if it can.
+    `id`: names it in the topology.
+    `values`: those of its tuple; empty if it cannot be read.
+    `raw`: what its queue needs to acknowledge it or to make a dead letter of it.
+    `failures`: how often it failed, as far as the queue and this spout know.
+    `trouble`: why it cannot be read; None if it can.
     """
 
     id: Hashable
@@ -111,15 +104,9 @@ def decode_all(
 ) -> list[tuple[V | tuple[()], str | None]]:
     """Decode many items at once, and one by one if that fails, so that one bad item spoils no other.
 
-    Parameters
-    ----------
-    decode
-        Returns the values of each item; raises `SpoutError` or `ValueError` if any cannot be read.
+    Returns for each item its values, and the reason why it cannot be read, None if it can.
 
-    Returns
-    -------
-    list
-        For each item its values, and the reason why it cannot be read, None if it can.
+    `decode`: returns the values of each item; raises `SpoutError` or `ValueError` if any cannot be read.
     """
     if not items:
         return []
@@ -169,16 +156,12 @@ class RetryPolicy(Settings):
         return min(self.longest_pause_s, self.first_pause_s * 2.0**doublings)
 
 
-class _Emits(Protocol):
-    def emit(self, values: Any, message_id: Any = None, stream_id: str = "default") -> Any: ...
-
-
 class Deliveries:
     """The messages of one task between its queue and the topology.
 
     `queue`, `policy`: where they come from, and what becomes of messages that fail.
     `max_pending`: the most that are taken from the queue and not acknowledged there.
-    `emits`, `report`: take a tuple, and an error to show.
+    `emit`, `report`: take a tuple with its `message_id`, and an error to show.
     `clock`: seconds that never go back.
     `away`: the server, while it does not answer.
     """
@@ -188,12 +171,12 @@ class Deliveries:
         queue: MessageQueue,
         policy: RetryPolicy,
         max_pending: int,
-        emits: _Emits,
+        emit: Callable[..., Any],
         report: Callable[[BaseException], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue, self._policy, self._most, self._clock = queue, policy, max_pending, clock
-        self._emits, self._report = emits, report
+        self._emit, self._report = emit, report
         self._ready: deque[Message] = deque()
         self._out: dict[Hashable, Message] = {}
         self._waiting: list[tuple[float, int, Message]] = []  # a heap, by when they are due
@@ -232,7 +215,7 @@ class Deliveries:
         if self._ready:
             message = self._ready.popleft()
             self._out[message.id] = message
-            self._emits.emit(message.values, message_id=message.id)
+            self._emit(message.values, message_id=message.id)
 
     def ack(self, id: Hashable) -> None:
         message = self._out.pop(id, None)

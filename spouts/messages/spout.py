@@ -13,7 +13,6 @@ from spouts.messages.deliveries import Deliveries, MessageQueue, RetryPolicy
 from trident.errors import SourceAwayError, SpoutError
 from trident.fields import Fields
 from trident.roles import has
-from trident.setting_types import Limit, check_arguments
 from trident.spout import Away
 from trident.spout.interfaces import OnNewLog
 from trident.spout.rich import OutputFieldsDeclarer
@@ -28,20 +27,13 @@ class MessageSpout(BaseRichSpout, ABC):
 
     In a Trident topology it is a spout of single tuples like any other: messages are acknowledged with their batch.
 
-    Parameters
-    ----------
-    fields
-        What it emits, with types.
-    policy
-        What becomes of messages that fail.
-    max_pending
-        The most messages that a task takes from its queue before they are acknowledged.
+    `fields`, `policy`: what it emits, with types, and what becomes of messages that fail.
+    `max_pending`: the most messages that a task takes from its queue before they are acknowledged.
     """
 
     on_new_log: OnNewLog = "behind"
 
-    @check_arguments
-    def __init__(self, fields: Fields, policy: RetryPolicy, max_pending: Limit) -> None:
+    def __init__(self, fields: Fields, policy: RetryPolicy, max_pending: int) -> None:
         self._fields, self._policy, self._max_pending = fields, policy, max_pending
         self._opened: Deliveries | None = None
 
@@ -61,7 +53,7 @@ class MessageSpout(BaseRichSpout, ABC):
         # The collector of a Trident topology shows no errors.
         report = collector.report_error if has(collector, "report_error") else partial(_log.error, "%s")
         queue = self._connect_with_retries(context, report)
-        self._opened = Deliveries(queue, self._policy, self._max_pending, collector, report)
+        self._opened = Deliveries(queue, self._policy, self._max_pending, collector.emit, report)
 
     def _connect_with_retries(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
         deadline = time.monotonic() + _START_S

@@ -9,30 +9,27 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from spouts.messages.deliveries import Message, MessageQueue, decode_all
 from spouts.redis.stream_server import NOTHING, Entry, EntryTables, StreamCalls, order_of
 from trident.arrow import python_of
 from trident.errors import SpoutError
-from trident.setting_types import Settings, seconds
 
 T = TypeVar("T")
 _AT_ONCE = 10_000  # ids in one command
 
 
-@dataclass(frozen=True, repr=False)
-class GroupReading(Settings):
+class GroupReading(NamedTuple):
     """What is read, in which group, and where dead letters go; see `RedisStreamRichSpout`."""
 
     streams: tuple[str, ...]
     group: str
     first: str
-    claim_idle_s: float = seconds(60.0)
-    dead_letters: str | None = None
+    claim_idle_s: float
+    dead_letters: str | None
 
 
 class GroupQueue(MessageQueue):

@@ -24,7 +24,8 @@ from spouts.redis.stream_server import (
 )
 from trident.errors import ConfigError, ReportedFailedException, TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.setting_types import Limit, check_arguments
+from trident.roles import close_on_error
+from trident.setting_types import Limit, Pause, check_arguments
 from trident.spout.interfaces import OnNewLog, SpoutType
 from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, TopologyContext
 from trident.storm.storm_tuples import Tuple
@@ -108,11 +109,8 @@ class TransactionalRedisStreamSpout:
     def _server(self) -> StreamServer:
         """Connect; `SpoutError` if the server cannot be reached, or a key is no stream."""
         server = StreamServer(self._options)
-        try:
+        with close_on_error(server.close):
             missing = server.missing(self._streams)
-        except BaseException:
-            server.close()
-            raise
         for stream in missing:
             _log.warning("there is no stream %r on Redis %s; waiting for its first entry", stream, server.place)
         return server
@@ -126,13 +124,10 @@ class RedisStreamRichSpout(MessageSpout):
 
     Parameters
     ----------
-    url
-        `redis://[user:password@]host:port/database`, `rediss://` or `unix://path`.
+    url, fields, with_stream
+        As for `TransactionalRedisStreamSpout`.
     streams
         The key of a stream, or several. A stream that does not exist yet is created with the group.
-    fields
-        The fields of entries to read, with their types: `"user: string, amount: bigint"`. `id: string` follows, and with
-        several streams `stream: string`.
     group
         The consumer group, created if it is not there. One topology per group.
     first
@@ -148,8 +143,6 @@ class RedisStreamRichSpout(MessageSpout):
         Seconds before the first retry; each further pause is twice as long, up to the longest.
     dead_letters
         The stream that gets entries that are given up, and why. None: the log gets them.
-    with_stream
-        Whether to emit `stream: string` after `id`; default: if there are several.
     **server
         `RedisServerSettings`, as for `RedisState`.
     """
@@ -163,8 +156,8 @@ class RedisStreamRichSpout(MessageSpout):
         *,
         group: str,
         first: str = "0",
-        max_pending: int = 1000,
-        claim_idle_s: float = 60.0,
+        max_pending: Limit = 1000,
+        claim_idle_s: Pause = 60.0,
         max_failures: int | None = None,
         first_pause_s: float = 0.2,
         longest_pause_s: float = 60.0,
@@ -190,11 +183,8 @@ class RedisStreamRichSpout(MessageSpout):
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> GroupQueue:
         consumer = f"trident-{context.component}-{context.task}"
         queue = GroupQueue(StreamCalls(self._options), consumer, self._reading, self._tables, report)
-        try:
+        with close_on_error(queue.close):
             queue.prepare()
-        except BaseException:
-            queue.close()
-            raise
         return queue
 
 
@@ -208,7 +198,7 @@ class RedisStreamBolt(BaseBasicBolt):
     Parameters
     ----------
     url
-        `redis://[user:password@]host:port/database`, `rediss://` or `unix://path`.
+        As for `TransactionalRedisStreamSpout`.
     stream
         The key of the stream; created with the first entry.
     fields

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -37,6 +36,7 @@ from trident.arrow import schema_of
 from trident.channel import DaemonPool
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.servers.log_addresses import is_url
 from trident.setting_types import Limit, check_arguments
 from trident.spout.interfaces import (
     Definition,
@@ -62,7 +62,6 @@ _NOT_ON_CONNECT = (
     "topology.foreach_batch(…) return the function for the query's writeStream.foreachBatch, or use a classic session"
 )
 _CANCEL_S = 10.0
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class _DataFrameSource:
@@ -229,7 +228,7 @@ class StructuredStreamingSpout(_DataFrameSource):
     ) -> None:
         super().__init__(source, fields)
         place = os.fspath(checkpoint)
-        if _URL.match(place) is None:
+        if not is_url(place):
             place = str(Path(place).absolute())
         elif rows_dir is None:
             raise ValueError(f"checkpoint is {place!r}; give rows_dir too, a folder that all machines see as a path")
@@ -244,7 +243,7 @@ class StructuredStreamingSpout(_DataFrameSource):
 def _checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
     """Return a folder as an absolute path; `ValueError` if it is a URL, which files cannot be written to."""
     path = os.fspath(folder)
-    if _URL.match(path):
+    if is_url(path):
         raise ValueError(f"{name} is {path!r}; it must be a folder that all machines see, as a path without a scheme")
     return str(Path(path).absolute())
 

@@ -1,6 +1,4 @@
-"""The options of a Delta state, and where its two tables are.
-
-Where the two tables of a state are: what people read is at its path, its changes are in a folder inside.
+"""The options of a Delta state, and where its two tables are: what people read at its path, its changes in a folder inside.
 
 The name of that folder begins with an underscore, so no reader of the table at the path looks into it, and no VACUUM does.
 """

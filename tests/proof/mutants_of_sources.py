@@ -132,8 +132,8 @@ OF_SOURCES = (
     Mutant(
         "messages: an ack before its emit",
         "spouts/messages/deliveries.py",
-        "            self._out[message.id] = message\n            self._emits",
-        "            self._out[message.id] = message\n            self._done.append(message)\n            self._emits",
+        "            self._out[message.id] = message\n            self._emit(",
+        "            self._out[message.id] = message\n            self._done.append(message)\n            self._emit(",
         (
             "tests/spouts/messages/test_deliveries.py::test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did",
         ),

@@ -22,7 +22,6 @@ from trident.cli import (
 )
 from trident.cli.commands import (
     AsJson,
-    Engine,
     LogPlace,
     StateName,
     Target,
@@ -41,6 +40,7 @@ from trident.cli.commands import (
     port,
 )
 from trident.cli.console import print_json, results, say
+from trident.config import Engine
 from trident.extras import pyspark_version
 
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]

@@ -13,26 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from trident.cli.console import reporting, wrong_use
+from trident.config import NO_URL, Config
+from trident.servers.log_addresses import is_url
 
 if TYPE_CHECKING:
     from trident.cluster.client import ClusterClient
-    from trident.config import Config
     from trident.topology import TridentTopology
 
 Function = Callable[..., int | None]
 
-Recovery = Literal["refuse", "rewind", "keep_totals", "keep_totals_even_if_wrong", "discard_totals"]
-"""What to do when the log and a store do not belong together."""
-Engine = Literal["spark", "in_process", "auto"]
-"""What runs the stages."""
 LogFormat = Literal["text", "json"]
 """What standard error is made of."""
 
 
 def local_folder(folder: Path | None) -> Path | None:
     """Refuse a URL where only a folder of this machine will do (a callback of typer)."""
-    from trident.config import NO_URL, is_url
-
     if folder is not None and is_url(str(folder)):
         raise typer.BadParameter(f"{str(folder)!r} {NO_URL}")
     return folder
@@ -45,7 +40,6 @@ def log_named(log: str) -> str:
     if is_log_address(log) or os.sep in log or Path(log).exists():
         return log
     from trident.cluster.cluster_log import submitted_log
-    from trident.config import Config
 
     place = submitted_log(log) or Config().log_folder(log)
     return place if is_log_address(place) or Path(place).exists() else log
@@ -53,7 +47,6 @@ def log_named(log: str) -> str:
 
 def existing_log(log: str) -> str:
     """Refuse what can be neither a folder of this machine nor the address of a log on a server (a callback of typer)."""
-    from trident.config import Config
     from trident.errors import ConfigError
 
     with wrong_use(ConfigError):

@@ -14,10 +14,8 @@ import typer
 
 from trident.cli.commands import (
     Conf,
-    Engine,
     LogDir,
     Logs,
-    Recovery,
     Target,
     Token,
     TopologyOptions,
@@ -30,12 +28,12 @@ from trident.cli.commands import (
     secret,
 )
 from trident.cli.console import EndingSignals, problems, say, say_page
+from trident.config import Config, Engine, Recovery
 from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
 
 if TYPE_CHECKING:
-    from trident.config import Config
     from trident.drpc import DRPCServer, LocalDRPC
     from trident.runtime.running import RunningTopology
     from trident.storm import StormConfig, StormTopology

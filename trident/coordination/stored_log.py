@@ -8,7 +8,6 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from typing import NoReturn, Self
 
 from trident.coordination.framing import decode, encode
@@ -19,7 +18,7 @@ from trident.coordination.record_store import Head, LogEnd, NotWrittenError, Rec
 from trident.coordination.records import Record, record_from_data
 from trident.errors import AlreadyRunningError, CorruptLogError, FencedError, LogError, LogHeldError
 from trident.retention import Retention
-from trident.roles import Closes
+from trident.roles import Closes, close_on_error
 from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
@@ -113,16 +112,14 @@ class StoredLog(DurableLog):
         Raises `LogError`: the server does not answer or refuses.
         """
         reader = StoredReader(address, store, closes=False)
-        with ExitStack() as undo:
-            undo.callback(store.close)
+        with close_on_error(store.close):
             claim, state = claim_log(
                 address, topology, reader.state_if_there,
                 lambda: StoredClaim.take(store, address, takeover, clock), history,
             )  # fmt: skip
-            undo.callback(claim.release)
-            log = cls(address, store, claim, state, segment_bytes)
-            log._begin_segment()
-            undo.pop_all()
+            with close_on_error(claim.release):
+                log = cls(address, store, claim, state, segment_bytes)
+                log._begin_segment()
         store.patience.seconds = math.inf  # a running topology waits for its log
         return log
 

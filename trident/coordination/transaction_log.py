@@ -25,6 +25,7 @@ from trident.coordination.log_state import LogState, header_of
 from trident.coordination.records import Record
 from trident.errors import LogError
 from trident.retention import Retention
+from trident.roles import close_on_error
 from trident.servers.local_processes import make_directory, sync_directory
 from trident.state.kinds import LaterWrite
 
@@ -124,7 +125,7 @@ class FileLog(DurableLog):
                 lambda: Claim.take(directory, takeover, clock), history,
             )  # fmt: skip
             log = cls(directory, claim, state, segment_bytes)
-            try:
+            with close_on_error(log.close):
                 if reader.torn:
                     logger.warning(
                         "transaction log %s of topology %r: the last %d bytes of %s, from byte %d, are a record that a "
@@ -133,9 +134,6 @@ class FileLog(DurableLog):
                     )  # fmt: skip
                 log._begin_segment(reader.segment)
                 log.check_owner()
-            except BaseException:
-                log.close()
-                raise
         except (FileExistsError, NotADirectoryError) as error:
             raise LogError(f"cannot keep a transaction log in {directory}: it is not a directory") from error
         except OSError as error:

@@ -21,7 +21,7 @@ from trident.drpc.batching import (
 from trident.errors import ConfigError, TopologyError, describe
 from trident.graph import Graph
 from trident.planner import RequestPlan, make_request_plan
-from trident.roles import Closes
+from trident.roles import Closes, close_on_error
 from trident.runtime.reading.open_partitions import graph_to_read
 
 __all__ = ["DRPCFunction", "DeclaredTopology", "LocalDRPC"]
@@ -88,13 +88,10 @@ class LocalDRPC(Closes):
             self._log = LogOfOthers(graph.name, config, updated)
         plans = _as_stored(graph, plans, self._log)
         self._functions: dict[str, DRPCFunction] = {}
-        try:
+        with close_on_error(self.close):
             for plan in plans:
                 executors = [RequestExecutor(copy, config, self._log) for copy in _copies(plan, threads)]
                 self._functions[plan.function] = DRPCFunction(plan.function, executors, max_batch)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def functions(self) -> list[str]:

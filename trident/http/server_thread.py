@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
-from trident.roles import Closes
+from trident.roles import Closes, close_on_error
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -121,13 +121,10 @@ def listening(cannot: str, host: str, port: int) -> socket.socket:
     with listens_at(cannot, host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
-        try:
+        with close_on_error(listener.close):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             listener.listen(1024)
-        except BaseException:
-            listener.close()
-            raise
     return listener
 
 

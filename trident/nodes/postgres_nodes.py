@@ -13,6 +13,7 @@ from trident.cluster_errors import ClusterError, ClusterUnreachable
 from trident.extras import needs_package
 from trident.nodes.interface import Tell
 from trident.nodes.polled_nodes import Changes, LeasedNodes, SqlTable, T, Work
+from trident.roles import close_on_error
 from trident.servers.local_processes import abandon_in_children
 from trident.servers.log_addresses import PostgresAddress
 from trident.servers.patience import Patience
@@ -55,12 +56,9 @@ class PostgresNodes(LeasedNodes):
         )
         abandon_in_children(self._session)
         self.what = f"the state of the cluster at {address}"
-        try:
+        with close_on_error(self._session.close):
             self._session.run(self._prepare)
             super().__init__(self.what, timeout_s, tell, _POLL_S)
-        except BaseException:
-            self._session.close()
-            raise
 
     def close(self) -> None:
         super().close()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import TridentError
 from trident.extras import needs_package
 from trident.nodes.interface import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode, Tell
+from trident.roles import close_on_error
 from trident.servers.log_addresses import ZooKeeperAddress
 from trident.servers.patience import Patience
 
@@ -59,7 +60,7 @@ class ZooKeeperNodes:
         self._client = _client(what, address.hosts, timeout_s)
         self._client.add_listener(self._listen)
         self._client.start_async()
-        try:
+        with close_on_error(self.close):
             if not self._live.wait(timeout_s):
                 raise patience.error(
                     f"no ZooKeeper answers at {address.hosts} (tried for {timeout_s:g} s). Start it, or correct the address; a "
@@ -67,9 +68,6 @@ class ZooKeeperNodes:
                 )
             if makes_root:
                 self.make("/")
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def id(self) -> int:

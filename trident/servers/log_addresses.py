@@ -22,8 +22,14 @@ LIKE = f"zookeeper://HOST:PORT/PATH, {_POSTGRES_LIKE}, {_OBJECTS_LIKE} (gs, az, 
 """The addresses that there are, for messages."""
 
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` makes one of two
 _NO_PORT = re.compile(r":(?!\d*(?:,|$))")
 _PORT, _LAST_PORT = 2181, 65535
+
+
+def is_url(path: str) -> bool:
+    """Whether a path begins with a scheme, so that it names no folder of this machine."""
+    return _URL.match(path) is not None
 
 
 def is_log_address(log_dir: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,13 +98,7 @@ class StormConfig(Settings):
 
     @staticmethod
     def of(conf: StormConfig | Mapping[str, Any] | None = None, **settings: Any) -> StormConfig:
-        """Build from another config or a mapping; text values are read as the type of their key.
-
-        Raises
-        ------
-        ConfigError
-            An unknown name, or a value that is out of its range or of another type.
-        """
+        """Build from another config or a mapping; text values are read as the type of their key."""
         base = vars(conf) if isinstance(conf, StormConfig) else dict(conf or {})
         given = {_STORMS_NAMES.get(name, name): value for name, value in {**base, **settings}.items()}
         return StormConfig(**read_settings(StormConfig, given))
@@ -114,7 +107,7 @@ class StormConfig(Settings):
     def for_one_component(name: str, value: Any) -> dict[str, Any]:
         """Return a setting of one component by its name here; settings of the whole topology are refused."""
         name = _STORMS_NAMES.get(name, name)
-        if name not in {each.name for each in dataclasses.fields(StormConfig)}:
+        if name not in StormConfig.__dataclass_fields__:
             return {name: value}
         if name not in _FOR_ONE_COMPONENT:
             raise ConfigError(

@@ -98,7 +98,7 @@ class Run:
         self.complete: Counter[int] = Counter()
         self.errors: list[str] = []
         self.deliveries = Deliveries(
-            queue, policy, max_pending, self, lambda error: self.errors.append(str(error)), lambda: self.now
+            queue, policy, max_pending, self.emit, lambda error: self.errors.append(str(error)), lambda: self.now
         )
 
     def emit(self, values: Any, message_id: Any = None, stream_id: str = "default") -> None:

@@ -20,7 +20,7 @@ from trident.notebook import table
 from trident.observe.events import TopologyListener
 from trident.observe.monitoring import Monitoring
 from trident.redaction import redacted
-from trident.roles import Closes
+from trident.roles import Closes, close_on_error
 from trident.runtime.drive import Drive, opened_to_last
 from trident.runtime.engine.dataframe_runner import DataFrameRunner
 from trident.runtime.engine.runners import cores
@@ -185,21 +185,15 @@ class ForeachBatch(Closes):
 
             def open_checked(states: States) -> TransactionLog:
                 log = _when_free(lambda: open_log(plan, self.config, self._memory_log), is_connect(df))
-                try:
+                with close_on_error(log.close):
                     self._next(log.state, define)  # before anything is written
-                except BaseException:
-                    log.close()
-                    raise
                 return log
 
             width = self.config.parallelism or width_of(df.sparkSession, cores())
             runner_of = lambda program, *_: DataFrameRunner(program, width)  # noqa: E731
             monitoring = Monitoring(self.name, self._listeners, self.config.metrics_port, self.config.metrics_host)
-            try:
+            with close_on_error(monitoring.close):
                 opened = opened_to_last(graph, plan, self.config, open_checked, runner_of)
-            except BaseException:
-                monitoring.close()
-                raise
             self._run = Drive(graph, opened, monitoring, observer=self._observer)
         return self._run
 

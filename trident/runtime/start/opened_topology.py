@@ -12,6 +12,7 @@ from trident.config import Config
 from trident.errors import TridentError, UnsupportedOperation
 from trident.graph import Graph
 from trident.planner import Plan
+from trident.roles import close_on_error
 from trident.runtime.commit.committing import open_committer, programs_of
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.engine.replay_check import ReplayCheck
@@ -83,13 +84,10 @@ class OpenedTopology:
         self.plan, self.config, self.closers = plan, config, Closers(plan.topology)
         self.gate = CommitGate()
         self._views: dict[str, StateView] = {}
-        try:
+        with close_on_error(self.closers.close):
             self._open_stored(graph, open_log, rewind)
             self._open_engine(runner_of, in_threads)
             self.publish_recorded()
-        except BaseException:
-            self.closers.close()
-            raise
 
     def view(self, name: str) -> StateView:
         """Open a state for reading; closed with the topology. `TridentError` lists the states if none has this name."""

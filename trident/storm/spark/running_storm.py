@@ -18,6 +18,7 @@ import cloudpickle
 from trident.channel import waitable
 from trident.errors import EnvironmentProblem, TopologyError, describe
 from trident.observe.events import ReportedError
+from trident.roles import close_on_error
 from trident.spark.environment import is_spark_on, master_of
 from trident.spark.session import spark_session, stop_session
 from trident.spark.shipping import ship_code
@@ -53,17 +54,11 @@ class RunningStormTopology(StormHandle):
         self._spark = open_spark(conf)
         self._context = self._spark.sparkContext
         self._slots = Slots(self._context, conf.name)
-        try:
+        with close_on_error(self._stop_spark):
             self._slots.take(conf.workers)
             self._monitor = self._make_monitor()
-            try:
+            with close_on_error(self._monitor.close):
                 self._supervisor = self._supervise()
-            except BaseException:
-                self._monitor.close()
-                raise
-        except BaseException:
-            self._stop_spark()
-            raise
         self._wait_until_up()
 
     @property
