@@ -80,22 +80,6 @@ def test_what_a_replaced_writer_deletes_late_stays(home: Home) -> None:
     assert new.multi_get([("k",)]) == [b"new"]
 
 
-@pytest.mark.parametrize(("txid", "attempt"), [(1, 1), (2, 0), (1, 0)])
-def test_the_sentinel_moves_forward_only(home: Home, txid: int, attempt: int) -> None:
-    conf = home.conf()
-    backing, other = home.map(conf), home.map(conf)
-    claim(backing, 2, attempt=1)
-    with pytest.raises(FencedError, match="of incarnation log has taken over"):
-        claim(other, txid, attempt)
-    with pytest.raises(FencedError):
-        claim(other, 3, 2, incarnation="another")
-    assert other.read_sentinel() == Sentinel("log", 2, EPOCH + 1)
-    with pytest.raises(CommitOrderError, match="cannot write outside a commit"):
-        other.multi_put([("k",)], [b"unfenced"])
-    backing.multi_put([("k",)], [b"still"])
-    assert other.multi_get([("k",)]) == [b"still"]
-
-
 def test_a_second_run_of_the_same_attempt_replaces_the_first(home: Home) -> None:
     conf = home.conf()
     first, second = home.map(conf), home.map(conf)

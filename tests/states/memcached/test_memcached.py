@@ -116,15 +116,6 @@ def test_a_value_that_is_too_large_is_refused_by_name_and_the_old_one_stands(mem
     assert state.multi_get([("big",), ("small",)]) == [b"old", b"new"]
 
 
-@pytest.mark.parametrize("many", [1, 999, 1000, 1001, 4000])
-def test_keys_in_several_chunks(memcached_server: Server, many: int) -> None:
-    options = MemcachedOptions(servers=(memcached_server.address,), max_bytes_per_call=20_000)
-    state = MemcachedMap(options, new_conf())
-    keys, values = [(number,) for number in range(many)], [b"%d" % number * 9 for number in range(many)]
-    state.multi_put(keys, values)
-    assert state.multi_get(keys[::-1]) == values[::-1]
-
-
 def test_removed_keys_are_deleted(memcached_server: Server, client: Client) -> None:
     conf = new_conf()
     state = MemcachedMap(MemcachedOptions(servers=(memcached_server.address,)), conf)

@@ -85,25 +85,6 @@ def test_a_store_that_was_emptied_in_a_commit_is_not_sealed(server: Server, how:
     assert map_on(server.address, conf).read_sentinel() is None
 
 
-@pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("before", [None, Sentinel("log", 1, 5)])
-def test_a_sentinel_that_another_writer_laid_since_the_read_is_not_replaced(
-    memcached_server: Server, before: Sentinel | None, force: bool
-) -> None:
-    conf = new_conf()
-    first, second = map_on(memcached_server.address, conf), map_on(memcached_server.address, conf)
-    if before is not None:
-        second.move_sentinel(before)
-    assert first.read_sentinel() == before
-    second.read_sentinel()
-    second.move_sentinel(Sentinel("log", 2, 6))
-    for late, error in ((Sentinel("log", 3, 7), BackendError), (Sentinel("log", 2, 5), FencedError)):
-        with pytest.raises(error, match="batch 2 attempt 6"):
-            first.move_sentinel(late, force)
-    assert second.read_sentinel() == Sentinel("log", 2, 6)
-    second.multi_put([("a",)], [b"1"])  # it is still the writer
-
-
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_move_without_an_answer_finds_its_own_record_or_nothing(memcached_server: Server, taken: bool) -> None:
     conf, proxy = new_conf(), Proxy(memcached_server.port)

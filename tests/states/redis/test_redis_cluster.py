@@ -220,22 +220,6 @@ def test_a_dead_node_fails_the_commit_and_its_return_empty_is_found(cluster: Clu
     backing.close()
 
 
-def test_an_opaque_state_counts_in_a_cluster(cluster: Cluster) -> None:
-    log = Log()
-    for _start in range(2):
-        state: Any = RedisState.opaque(cluster.url).factory.make_state(StateConf("words", "counts"), 0, 1)
-        txid = log.next()
-        state.begin_commit(txid)
-        values = state.multi_get(KEYS)
-        state.multi_put(KEYS, [(value or 0) + 1 for value in values])
-        state.commit(txid)
-        log.record()
-        state.close()
-    reader: Any = RedisState.opaque(cluster.url).factory.make_state(StateConf("words", "counts", read_only=True), 0, 1)
-    assert reader.multi_get_at(KEYS, log.snapshot()) == [2] * len(KEYS)
-    reader.close()
-
-
 @pytest.mark.long
 def test_the_changes_of_all_buckets_are_given_batch_by_batch_and_trimmed_and_forgotten(cluster: Cluster) -> None:
     spec = RedisState.opaque(cluster.url, changes=10, max_keys_per_call=7, backoff_s=0.01)
