@@ -23,7 +23,6 @@ from trident.errors import (
     CorruptValueError,
     EnvironmentProblem,
     FencedError,
-    UnsupportedOperation,
 )
 from trident.state import Key, StateConf, StateSpec
 from trident.state.values import OpaqueValue
@@ -128,12 +127,6 @@ def test_removed_keys_are_deleted(memcached_server: Server, client: Client) -> N
     assert state.multi_get(keys[:3]) == [b"again", b"again", None]
 
 
-def test_keys_cannot_be_listed(memcached_server: Server) -> None:
-    state = opened(MemcachedState.opaque(memcached_server.address), new_conf())
-    with pytest.raises(UnsupportedOperation, match="cannot list its keys"):
-        list(state.get_tuples())
-
-
 def test_a_value_expires_and_the_sentinel_does_not(memcached_server: Server, client: Client) -> None:
     spec = MemcachedState.opaque(memcached_server.address, ttl_s=2_000_000)
     conf, log = new_conf(), Log()
@@ -149,28 +142,6 @@ def test_a_value_expires_and_the_sentinel_does_not(memcached_server: Server, cli
 
 
 # ---- fences ----------------------------------------------------------------------------------------------------------
-
-
-def replaced(address: str, **options: Any) -> tuple[Any, Any, Log, StateConf]:
-    """Return a writer in the middle of batch 2, and another one that is to replace it."""
-    spec, conf, log = MemcachedState.opaque(address, **options), new_conf(), Log()
-    first, second = opened(spec, conf), opened(spec, conf)
-    commit(first, log, {"a": 1, "b": 1, "c": 1})
-    first.begin_commit(log.next())
-    return first, second, log, conf
-
-
-def test_a_writer_that_was_replaced_between_chunks_changes_nothing(memcached_server: Server) -> None:
-    first, second, log, _ = replaced(memcached_server.address)
-    add(first, {"a": 10})
-    log.fail(takeover=True)
-    commit(second, log, {"a": 2, "b": 2})
-    with pytest.raises(FencedError, match="has taken over"):
-        add(first, {"b": 10, "c": 10})
-    with pytest.raises(FencedError, match="has taken over"):
-        first.map_state.backing.multi_delete([("b",)])
-    assert second.multi_get_at([("a",), ("b",), ("c",)], log.snapshot()) == [3, 3, 1]
-    assert second.map_state.backing.multi_get([("c",)]) == [OpaqueValue(1, 1 << 20, None, 1)]
 
 
 def test_a_chunk_that_arrives_after_the_takeover_overwrites_nothing(memcached_server: Server) -> None:

@@ -140,24 +140,6 @@ def test_what_a_node_lost_is_found(cluster: Cluster) -> None:
     backing.close()
 
 
-def test_slots_that_have_moved_are_found_where_they_are(cluster: Cluster) -> None:
-    backing = map_at(cluster)
-    backing.move_sentinel(SENTINEL)
-    backing.multi_put(KEYS, [b"one"] * len(KEYS))
-    slot = redis.crc.key_slot(b"{words/counts:0}")
-    move = Move(cluster, slot)
-    move.whole()
-    try:
-        assert backing.multi_get(KEYS) == [b"one"] * len(KEYS)
-        backing.multi_put(KEYS, [b"two"] * len(KEYS))
-        assert backing.multi_get(KEYS) == [b"two"] * len(KEYS)
-        assert backing.read_sentinel() == SENTINEL
-    finally:
-        backing.reset()
-        move.back()
-    backing.close()
-
-
 def test_a_key_that_moves_during_a_listing_is_listed_once(cluster: Cluster) -> None:
     backing = map_at(cluster)
     backing.multi_put(KEYS, [b"one"] * len(KEYS))
