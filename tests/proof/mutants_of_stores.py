@@ -195,7 +195,7 @@ OF_STORES = (
         "            floor = 0 if found is None else found.ceiling\n",
         "            floor = 0 if found is None else found.floor\n",
         (
-            "tests/states/cassandra/test_cassandra_faults.py::test_a_sentinel_that_is_laid_anew_may_go_back_and_its_writes_count",
+            "tests/states/cassandra/test_cassandra_faults.py::test_a_sentinel_that_is_laid_again_may_go_back_and_its_writes_count",
         ),
     ),
 )

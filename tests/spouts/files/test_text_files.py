@@ -260,6 +260,17 @@ def test_without_follow_nothing_is_looked_for_again(tmp_path: Path) -> None:
     assert coordinator.initialize_transaction(2, definition) is None
 
 
+def test_a_definition_that_was_never_logged_is_made_again_from_the_one_before(tmp_path: Path) -> None:
+    write(tmp_path / "a", b"1\n2\n3\n")
+    spout = TextFileSpout(tmp_path, max_batch_bytes=2)
+    coordinator = spout.get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    second = coordinator.initialize_transaction(2, first)
+    coordinator.initialize_transaction(3, second)
+    assert coordinator.initialize_transaction(2, first) == second
+    assert coordinator.initialize_transaction(1, None) == first
+
+
 def test_a_batch_stays_what_it_was_when_files_grow_and_come(tmp_path: Path) -> None:
     path = write(tmp_path / "m", b"1\n2")
     spout = TextFileSpout(tmp_path)

@@ -47,23 +47,6 @@ def test_a_store_that_was_emptied_in_a_commit_is_not_sealed(home: Home, how: str
     assert other.read_sentinel() is None
 
 
-def test_a_commit_is_sealed_when_all_of_it_is_acknowledged(home: Home) -> None:
-    conf, log = home.conf(), Log()
-    state, looking = home.state(conf), home.map(conf)
-    txid = log.txid(1)
-    state.begin_commit(txid)
-    update(state, {"a": 1})
-    begun = looking.read_sentinel()
-    assert tuple(begun or ()) == ("log", 1, EPOCH, conf.prefix, False, "")
-    state.commit(txid)
-    log.record(txid)
-    assert tuple(looking.read_sentinel() or ()) == ("log", 1, EPOCH, conf.prefix, True, "")
-    assert begun is not None
-    looking.move_sentinel(begun, force=True)  # as a store that lost the end of that commit
-    with pytest.raises(StateMismatchError, match="whose last writes are missing"):
-        home.state(conf).begin_commit(log.txid(2))
-
-
 def test_what_is_written_after_the_seal_is_later_than_what_came_before_it(home: Home) -> None:
     backing, begun = home.map(home.conf()), Sentinel("log", 1, EPOCH, "", False)
     backing.move_sentinel(begun)

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from states.delta import DeltaBackingMap, DeltaState
 from states.delta.data_files import DataFile, name_of
 from states.delta.table_opening import TableOpening
-from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values, version_of
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, values, version_of
 from trident.errors import (
     ConfigError,
     StateError,
@@ -36,16 +36,6 @@ def test_nothing_is_created_before_the_first_commit(tmp_path: Path) -> None:
     assert values(state, "man") == [None]
     assert state.read_sentinel() is None
     assert not (tmp_path / "table").exists()
-
-
-def test_plain_txids_work_without_a_sentinel(tmp_path: Path) -> None:
-    state = state_at(tmp_path)
-    for txid in (1, 2, 2):
-        state.begin_commit(txid)
-        update(state, {"man": 1})
-        state.commit(txid)
-    assert values(state_at(tmp_path), "man") == [2]
-    assert state.read_sentinel() is None
 
 
 def test_wiped_table_is_found_at_begin(tmp_path: Path) -> None:

@@ -196,16 +196,6 @@ def test_a_key_that_somebody_else_writes_fails_the_batch_and_the_replay_succeeds
     assert state.multi_get_at([("a",), ("b",)], log.snapshot()) == [2, 2]
 
 
-def test_a_commit_of_a_plain_number_needs_no_sentinel(memcached_server: Server) -> None:
-    state = opened(MemcachedState.opaque(memcached_server.address), new_conf())
-    for txid in (1, 2, 2):
-        state.begin_commit(txid)
-        add(state, {"a": 1})
-        state.commit(txid)
-    assert read(state, "a") == [2]
-    assert state.read_sentinel() is None
-
-
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 

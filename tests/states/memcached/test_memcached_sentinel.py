@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pymemcache.client.base import Client
 
-from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
+from states.memcached import MemcachedMap, MemcachedOptions
 from states.memcached.fence import BaselineCodec
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, start_memcached
-from tests.states.memcached.test_memcached import add, new_conf, opened
+from tests.states.memcached.test_memcached import new_conf
 from tests.states.memcached.test_memcached_losses import HEALTH, flush, restart
-from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError
+from trident.errors import BackendError, FencedError, StateLossDetected
 from trident.state import Sentinel, StateConf
 from trident.storekit import SentinelRecord
-from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
 
@@ -34,10 +31,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def map_on(address: str, conf: StateConf) -> MemcachedMap:
     return MemcachedMap(MemcachedOptions(servers=(address,), backoff_s=0.001, retries=1), conf)
-
-
-def record_of(client: Client, conf: StateConf) -> Any:
-    return json.loads(client.get(f"tests/{conf.state}!sentinel-0"))
 
 
 def delete(server: Server, conf: StateConf) -> None:
@@ -105,23 +98,6 @@ def test_a_move_without_an_answer_finds_its_own_record_or_nothing(memcached_serv
         writer.multi_put([("a",)], [b"1"])
     assert writer.read_sentinel() == Sentinel("log", 2, 6 if taken else 5)
     proxy.close()
-
-
-def test_a_commit_is_sealed_when_all_of_it_is_acknowledged(memcached_server: Server) -> None:
-    client, conf, log = Client(memcached_server.address), new_conf(), Log()
-    state = opened(MemcachedState.opaque(memcached_server.address), conf)
-    txid = log.next()
-    state.begin_commit(txid)
-    add(state, {"a": 1})
-    assert record_of(client, conf)["sentinel"] == ["contract-log", 1, 1 << 20, conf.prefix, False, ""]
-    begun = client.get(f"tests/{conf.state}!sentinel-0")
-    state.commit(txid)
-    log.record()
-    assert record_of(client, conf)["sentinel"] == ["contract-log", 1, 1 << 20, conf.prefix, True, ""]
-    client.set(f"tests/{conf.state}!sentinel-0", begun, noreply=False)
-    with pytest.raises(StateMismatchError, match="whose last writes are missing"):
-        opened(MemcachedState.opaque(memcached_server.address), conf).begin_commit(log.next())
-    client.close()
 
 
 def test_the_record_of_a_sentinel_is_json() -> None:
