@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import cluster_states
 from tests.harness.cluster_states import ON_SERVERS, Opened, Opening, address_on
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
-from trident.cluster.state.cluster_address import open_cluster_state
 
 
 @pytest.fixture(scope="session")
@@ -35,9 +35,7 @@ def opening(address: str) -> Iterator[Opening]:
     with contextlib.ExitStack() as stack:
 
         def open_one(session_timeout_s: float = 10.0) -> Opened:
-            state = open_cluster_state(address, session_timeout_s)
-            stack.callback(state.close)
-            return Opened(state)
+            return stack.enter_context(cluster_states.opened(address, session_timeout_s))
 
         yield open_one
 

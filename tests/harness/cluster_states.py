@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -67,6 +70,16 @@ class Opened:
         with self._more:
             self.events.append(event)
             self._more.notify_all()
+
+
+@contextlib.contextmanager
+def opened(address: str | Path, session_timeout_s: float = 10.0) -> Iterator[Opened]:
+    """Open a session of the cluster at an address."""
+    state = open_cluster_state(address, session_timeout_s)
+    try:
+        yield Opened(state)
+    finally:
+        state.close()
 
 
 class Opening(Protocol):

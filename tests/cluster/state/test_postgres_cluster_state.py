@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.harness.cluster_states import LOST_ANSWERS, Opened, address_on
+from tests.harness.cluster_states import LOST_ANSWERS, address_on, opened
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from trident.cluster.state.cluster_address import open_cluster_state
@@ -19,15 +18,6 @@ from trident.nodes.polled_nodes import SqlTable
 from trident.servers.log_addresses import PostgresAddress
 
 pytestmark = pytest.mark.server
-
-
-@contextlib.contextmanager
-def opened(address: str, session_timeout_s: float = 30.0) -> Iterator[Opened]:
-    state = open_cluster_state(address, session_timeout_s)
-    try:
-        yield Opened(state)
-    finally:
-        state.close()
 
 
 @pytest.fixture

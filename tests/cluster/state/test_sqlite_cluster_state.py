@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from tests.harness.cluster_session import SessionProcess
-from tests.harness.cluster_states import Opened
+from tests.harness.cluster_states import opened
 from tests.harness.commands import until
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster_errors import ClusterError, ClusterUnreachable
@@ -31,15 +31,6 @@ from trident.nodes.sqlite_nodes import SqliteNodes, holders_text, writers_of
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "cluster"
-
-
-@contextlib.contextmanager
-def opened(folder: Path, session_timeout_s: float = 10.0) -> Iterator[Opened]:
-    state = open_cluster_state(folder, session_timeout_s)
-    try:
-        yield Opened(state)
-    finally:
-        state.close()
 
 
 @contextlib.contextmanager

@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
+from tests.harness import cluster_states
 from tests.harness.cluster_states import LOST_ANSWERS, Opened
 from tests.harness.commands import environment, until
 from tests.harness.proxy import Proxy
@@ -27,13 +29,8 @@ from trident.nodes.interface import StoredNode
 pytestmark = pytest.mark.server
 
 
-@contextlib.contextmanager
-def opened(hosts: str, root: str, session_timeout_s: float = 10.0) -> Iterator[Opened]:
-    state = open_cluster_state(f"zookeeper://{hosts}{root}", session_timeout_s)
-    try:
-        yield Opened(state)
-    finally:
-        state.close()
+def opened(hosts: str, root: str, session_timeout_s: float = 10.0) -> AbstractContextManager[Opened]:
+    return cluster_states.opened(f"zookeeper://{hosts}{root}", session_timeout_s)
 
 
 @pytest.fixture

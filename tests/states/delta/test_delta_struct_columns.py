@@ -20,14 +20,13 @@ from trident import TridentTopology
 from trident.operations import Avg, Count, Sum
 from trident.state import StateConf, StateType
 
+pytestmark = pytest.mark.usefixtures("always_columns")
 WORDS = [*"abcdefgh", None]
 BEYOND: dict[str, Any] = {"max_keys_in_memory": 2, "publish_every_s": 1000}
 
 
 @pytest.fixture(autouse=True)
-def soon_deleted_always_columns_and_small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
-    monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("states.delta.beyond_memory.bucketed_base.BucketLimits", lambda: BucketLimits(2))
 
 

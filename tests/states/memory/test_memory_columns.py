@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMapState
+from tests.harness.column_schedules import ColumnPromises
 from tests.harness.crashing_stores import Crash, DictMap, tuples_at
-from trident.errors import FencedError, StaleTransactionError
+from trident.errors import FencedError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
 from trident.state.columns.number_columns import NumberForm
@@ -23,17 +24,10 @@ from trident.state.columns.number_table import NumberTable
 from trident.state.table import KeyColumns
 from trident.state.values import CombinerUpdates
 
+pytestmark = pytest.mark.usefixtures("always_columns")
+
 COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
 MOST = (1 << 63) - 1
-
-
-@pytest.fixture(autouse=True, scope="module")
-def soon_deleted_and_always_columns() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
-        patched.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
-        patched.setattr("trident.state.columns.text_index._FEW_TEXTS", 0)
-        yield
 
 
 # ---- one schedule, two maps ------------------------------------------------------------------------------------------
@@ -229,15 +223,11 @@ def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None
     assert summed(state, 2, a=-1, b=1) == [MOST - 1, 2]
 
 
-def test_the_second_columns_of_a_commit_are_left_to_python_and_see_the_first() -> None:
-    state = opened(numbers())
-    state.begin_commit(1)
-    assert state.multi_combine([["a"]], np.array([1]), "sum") is not None
-    assert state.multi_combine([["a"]], np.array([2]), "sum") is None
-    assert state.multi_update([("a",)], CombinerUpdates(Sum().combine, [2])) == [3]
-    assert state.multi_combine([["a"]], np.array([2]), "sum") is None
-    state.commit(1)
-    assert state.backing.multi_get([("a",)]) == [OpaqueValue(1, 0, None, 3)]
+class TestColumns(ColumnPromises):
+    @pytest.fixture
+    def again(self) -> Any:
+        factory = MemoryMapState()
+        return lambda value_type: factory.make_state(StateConf("t", "s", (("word", "string"),), value_type), 0, 1)
 
 
 def test_within_a_commit_a_failed_put_of_columns_does_not_look_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,16 +243,6 @@ def test_within_a_commit_a_failed_put_of_columns_does_not_look_written(monkeypat
         with pytest.raises(Crash):
             state.multi_combine([["a"]], np.array([5]), "sum")
     assert state.multi_get([("a",)]) == [1]
-
-
-def test_a_later_batch_in_the_store_is_named_and_nothing_is_written() -> None:
-    state = opened(numbers())
-    summed(state, 1, a=1, b=1)
-    summed(state, 5, b=1)
-    state.begin_commit(3)
-    with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('b',\)"):
-        state.multi_combine([["a", "b", "c"]], np.array([1, 1, 1]), "sum")
-    assert state.backing.multi_get([("a",), ("c",)]) == [OpaqueValue(1, 0, None, 1), None]
 
 
 def test_a_writer_that_was_replaced_writes_no_columns() -> None:

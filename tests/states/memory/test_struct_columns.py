@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,8 @@ from trident.state import OpaqueMap
 from trident.state.columns.number_columns import NumberColumn, NumberForm
 from trident.state.values import CombinerUpdates
 
+pytestmark = pytest.mark.usefixtures("always_columns")
+
 GIVEN = {"rows": Count(), "sum": Sum("n"), "mean": Avg("n"), "means": Avg("d"), "least": Min("d"), "most": Max("n")}
 FIELDS = Fields("n: bigint, d: double")
 TOGETHER = several(GIVEN, FIELDS, "s", aggregate_type)
@@ -32,14 +34,6 @@ FUNCTIONS: Any = merging_function(TOGETHER)
 ARROW = pa.struct(
     [(name, {"bigint": pa.int64(), "double": pa.float64()}[type_]) for name, type_ in struct_fields(TYPE)]
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def soon_deleted_and_always_columns() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
-        patched.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
-        yield
 
 
 def value_with(rows: int, total: int, real: float, least: float | None, count: int) -> dict[str, Any]:

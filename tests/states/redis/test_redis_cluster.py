@@ -140,24 +140,6 @@ def test_what_a_node_lost_is_found(cluster: Cluster) -> None:
     backing.close()
 
 
-def test_slots_that_have_moved_are_found_where_they_are(cluster: Cluster) -> None:
-    backing = map_at(cluster)
-    backing.move_sentinel(SENTINEL)
-    backing.multi_put(KEYS, [b"one"] * len(KEYS))
-    slot = redis.crc.key_slot(b"{words/counts:0}")
-    move = Move(cluster, slot)
-    move.whole()
-    try:
-        assert backing.multi_get(KEYS) == [b"one"] * len(KEYS)
-        backing.multi_put(KEYS, [b"two"] * len(KEYS))
-        assert backing.multi_get(KEYS) == [b"two"] * len(KEYS)
-        assert backing.read_sentinel() == SENTINEL
-    finally:
-        backing.reset()
-        move.back()
-    backing.close()
-
-
 def test_a_key_that_moves_during_a_listing_is_listed_once(cluster: Cluster) -> None:
     backing = map_at(cluster)
     backing.multi_put(KEYS, [b"one"] * len(KEYS))
@@ -218,22 +200,6 @@ def test_a_dead_node_fails_the_commit_and_its_return_empty_is_found(cluster: Clu
         cluster.wait()
     assert backing.read_sentinel() is None
     backing.close()
-
-
-def test_an_opaque_state_counts_in_a_cluster(cluster: Cluster) -> None:
-    log = Log()
-    for _start in range(2):
-        state: Any = RedisState.opaque(cluster.url).factory.make_state(StateConf("words", "counts"), 0, 1)
-        txid = log.next()
-        state.begin_commit(txid)
-        values = state.multi_get(KEYS)
-        state.multi_put(KEYS, [(value or 0) + 1 for value in values])
-        state.commit(txid)
-        log.record()
-        state.close()
-    reader: Any = RedisState.opaque(cluster.url).factory.make_state(StateConf("words", "counts", read_only=True), 0, 1)
-    assert reader.multi_get_at(KEYS, log.snapshot()) == [2] * len(KEYS)
-    reader.close()
 
 
 @pytest.mark.long

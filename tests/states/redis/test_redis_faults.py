@@ -123,16 +123,6 @@ def test_a_writer_replaced_between_two_calls_of_a_put_writes_nothing_more(
         each.close()
 
 
-def test_without_a_log_puts_are_not_fenced(redis_server: Server, client: Any) -> None:
-    state = state_at(redis_server)
-    state.begin_commit(1)
-    state.multi_put([("the",)], [1])
-    state.commit(1)
-    assert state.multi_get([("the",)]) == [1]
-    assert not client.exists("words/counts:sentinels")
-    state.close()
-
-
 # ---- connections that break ------------------------------------------------------------------------------------------
 
 

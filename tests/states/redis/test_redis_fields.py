@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from trident.operations import Avg, Count, Last, Sum
 from trident.state.interfaces import StateConf
 from trident.state.kinds import StateType
 from trident.state.values import OpaqueValue, TransactionalValue
-from trident.testing import FencedMapContract, MapStateContract
 from trident.testing.backend.simulated_log import Log
 
 OPTIONS = RedisOptions(url="redis://localhost", layout="fields")
@@ -326,38 +325,3 @@ def test_a_layout_that_cannot_be_had_is_refused_where_the_state_is_declared() ->
 def test_wrong_options_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         RedisState.opaque("redis://localhost", **options)
-
-
-@dataclass(frozen=True)
-class _Declared:
-    """Opens each state as one of declared fields."""
-
-    url: str
-    value: str
-
-    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-        declared = replace(conf, key_fields=(("key", "string"),), value_type=self.value)
-        return RedisState.opaque(self.url, layout="fields").factory.make_state(
-            declared, partition_index, num_partitions
-        )
-
-
-@pytest.fixture
-def declared(request: pytest.FixtureRequest, redis_server: Server) -> None:
-    request.instance.factory = _Declared(f"redis://{redis_server.address}", request.instance.value)
-
-
-@pytest.mark.long
-@pytest.mark.server
-@pytest.mark.usefixtures("declared")
-class TestFencedMap(FencedMapContract):
-    value = "bigint"
-    test_the_sentinel_is_no_key = None  # type: ignore[assignment]  # its keys are of several types
-
-
-@pytest.mark.long
-@pytest.mark.server
-@pytest.mark.usefixtures("declared")
-class TestMapState(MapStateContract):
-    value = "array<bigint>"
-    test_many_keys_are_updated_at_once = test_none_is_a_value = None  # type: ignore[assignment]

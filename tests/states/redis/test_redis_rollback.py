@@ -186,6 +186,3 @@ def test_a_move_whose_answer_was_lost_finds_its_own_record_or_a_loss(redis_serve
         backing.close()
     finally:
         proxy.close()
-
-
-# ---- another state's place -------------------------------------------------------------------------------------------
