@@ -50,9 +50,7 @@ PANEL = "Clusters"
 def submit_command(
     of: ClusterAndToken,
     target: Target,
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Names the topology and its log.", show_default="that of the topology")
-    ] = "",
+    name: Annotated[str, option("Names the topology and its log.", "NAME", show_default="that of the topology")] = "",
     conf: Conf = None,
     workers: Workers = None,
     requirements: Requirements = None,
