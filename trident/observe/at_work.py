@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
-from trident.naming import counted, duration
+from trident.naming import counted, cut, duration
 from trident.redaction import redacted
 from trident.spout.interfaces import REST
 
@@ -420,5 +420,4 @@ def _away(page: Mapping[str, Any]) -> str:
 
 
 def _cut(text: Any, most: int) -> str:
-    whole = visible(str(text))
-    return whole if len(whole) <= most else f"{whole[: most - 1]}…"
+    return cut(visible(str(text)), most)
