@@ -100,11 +100,11 @@ def number(help: str, least: int = 1, show_default: bool | str = True, **more: A
 
 
 def seconds(help: str, least: float, *names: str, show_default: bool | str = True) -> Any:
+    """Return an option that is a time."""
     return option(help, "SECONDS", *names, show_default=show_default, min=least)
 
 
 def needs(other: str, is_there: object, **given: object) -> None:
-    """Refuse options that say nothing without another one."""
     for name, value in given.items():
         if value is not None and not is_there:
             raise typer.BadParameter(f"--{name.replace('_', '-')} says nothing without {other}; add that")

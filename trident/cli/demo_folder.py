@@ -107,7 +107,6 @@ class DemoFolder:
         return LogReader(self.log_dir).refresh() if exists(self.log_dir) else None
 
     def command(self, *words: str) -> list[str]:
-        """Return the words of a command that reads this demo: `trident get …`, callable as it stands."""
         return [_program(), "get", self.target, "count", *words, "--log-dir", _near(self.log_dir)]
 
     def _read_demo_json(self) -> dict[str, Any]:

@@ -43,7 +43,6 @@ class Extra:
 
     @property
     def uses(self) -> str:
-        """What it is for, in one line."""
         return ", ".join([*self.names, *filter(None, [self.more])])
 
 

@@ -263,7 +263,6 @@ def _run(
 
 
 def _of_left_out(topology: str, config: Config, count: int) -> str:
-    """Say how many tuples were left out, and where they are."""
     log, folder = config.log_folder(topology), config.dead_letter_folder(topology)
     shown = f"they are in {folder}"  # of a log in memory nothing is left to read
     if is_log_address(log) or any(Path(log).glob("*.log")):

@@ -73,7 +73,6 @@ class OwnLog:
         return self._running.log_state
 
     def partitions(self, state: str) -> int:
-        """Return the number of partitions of a state, as of the latest `now`."""
         return self._running.partitions.get(state, 1)
 
 

@@ -220,7 +220,6 @@ class Metrics:
                 self._counts.add(event)
 
     def collect(self) -> Iterator[Metric]:
-        """Iterate over the metrics, as `prometheus_client` asks for them."""
         with self._lock:
             families = list(_families(self._topology, _OF_BATCHES, self._counts))
         yield from (*families, *_families(self._topology, _OF_LISTENERS, self._listeners()))

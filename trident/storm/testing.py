@@ -264,7 +264,6 @@ def complete_topology(
 
 
 def _run_to_completion(cluster: SteppedCluster, mocked: Iterable[str], seen: _Seen) -> CompletedTopology:
-    """Run until nothing is pending, and return what came out."""
     cluster.run()
     while cluster.pending:
         cluster.advance(cluster.conf.message_timeout_s)

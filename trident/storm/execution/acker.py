@@ -34,7 +34,6 @@ class Acker:
         return len(self._young) + sum(map(len, self._older))
 
     def handle(self, tracking: Tracking) -> None:
-        """Take in a message, and notify spouts which of their trees are complete or failed."""
         outcomes = defaultdict[int, Outcomes](Outcomes)
         self._begin(tracking.begun, outcomes)
         self._answer(tracking.acked, outcomes)

@@ -123,7 +123,6 @@ class Outbox:
         return bool(self._ackers)
 
     def put(self, task: int, tuple: SentTuple) -> None:
-        """Take one copy of a tuple; a full batch is sent at once."""
         batch = self.tuples[task]
         batch.append(tuple)
         if len(batch) >= BATCH:

@@ -87,7 +87,6 @@ class OutStream:
         return chosen
 
     def direct_task(self, task: int) -> Sequence[int]:
-        """Return the task that the emitter named, as the only one."""
         if not self._direct:
             raise TopologyError(f"{self} is not direct: declare it with direct=True, or use emit(values)")
         if task not in self._to_any:
@@ -174,7 +173,6 @@ def _has_class(head: str, type_: str | None, value: Any) -> bool:
 
 
 def _parts(head: str, inner: str, value: Any) -> Iterator[tuple[str, Any, str]]:
-    """Give what an array, map or struct holds: its type, itself, and where it lies."""
     if head == "array":
         yield from ((inner, one, f"[{at}]") for at, one in enumerate(value))
     elif head == "map":

@@ -259,7 +259,6 @@ class BoltPlace(WorkerPlace):
         self.beat, self.blocked = {}, []
 
     def as_status(self, ended: bool) -> dict[str, Any]:
-        """Return what `RunningStormTopology.workers` shows."""
         up = "running" if self.beat.get("ready") else "opening"
         return {
             "worker": self.number,
@@ -303,7 +302,6 @@ class Supervisor(WorkerGroup[BoltPlace]):
 
     @property
     def all_ready(self) -> bool:
-        """Whether every worker is up, with all its tasks open."""
         with self.changed:
             return not self.closed and all(each.beat.get("ready") for each in self.places)
 

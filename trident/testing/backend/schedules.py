@@ -181,7 +181,6 @@ class Schedule:
             expect(found, [self.model.get(key) for key in keys], f"read {keys} {when} of batch {self.log.committed}")
 
     def _open_partitions(self, reads: bool = False) -> list[Any]:
-        """Open the partitions, as a process that writes does or as a reader."""
         maps = [self.store.map("state", part, self.partitions, reads=reads) for part in range(self.partitions)]
         opened = maps if reads else map(self._wrap_map, maps)
         return [map_for(self.store.kind, backing, "state", part) for part, backing in enumerate(opened)]

@@ -288,7 +288,6 @@ def answer_in_another_process(what: str, function: Callable[..., Any], *argument
 
 
 def answer_in_this_process() -> None:
-    """What the other process runs."""
     function, arguments = pickle.loads(base64.b64decode(sys.stdin.buffer.read()))
     sys.stdout.buffer.write(b"\n" + base64.b64encode(cloudpickle.dumps(function(*arguments))) + b"\n")
     sys.stdout.flush()

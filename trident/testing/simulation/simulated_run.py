@@ -238,7 +238,6 @@ class SimulatedRun:
         store.set_to(earlier)
 
     def _put_right(self, error: BaseException | None = None) -> None:
-        """Give a store that was set back what it had."""
         if self._lost is not None:
             state, kept = self._lost
             self.stores[state].set_to(kept)

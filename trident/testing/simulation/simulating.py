@@ -268,7 +268,6 @@ class JudgedRuns:
             raise cause from None
 
     def _check_repeats(self) -> None:
-        """Run twice without faults; `SimulationFailed` if the runs differ."""
         self._wanted = self._without_faults(self._all_rows)
         with _later():
             again = self._without_faults(self._all_rows)
@@ -347,7 +346,6 @@ def _later() -> Iterator[None]:
 
 
 def _rows_by_stream(graph: Graph, rows: GivenRows) -> dict[str, Sequence[Any]]:
-    """Return the rows by stream; streams that are given none have none."""
     streams = [node.id for node in graph.spouts()]
     if not isinstance(rows, Mapping):
         if len(streams) != 1:

@@ -256,7 +256,6 @@ class FilledSource:
 
     @property
     def backlog(self) -> int:
-        """How many rows make several batches."""
         return 43 if self.source.limit is None else 4 * self.source.limit + 3
 
     def fill(self, rows: int, *partitions: int) -> None:

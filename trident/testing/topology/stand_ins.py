@@ -129,7 +129,6 @@ class Captures:
 
     @contextmanager
     def of(self, attempt: TransactionAttempt) -> Iterator[None]:
-        """Collect tuples for an attempt while the context is open."""
         self.begin()
         yield
         self.end(attempt)
