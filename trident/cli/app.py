@@ -12,14 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from trident import __version__
-from trident.cli import (
-    cluster_commands,
-    crashtest_command,
-    daemon_commands,
-    dead_letters,
-    run,
-    state_commands,
-)
+from trident.cli import cluster_commands, crashtest_command, daemon_commands, dead_letters, run, state_commands
 from trident.cli.commands import (
     AsJson,
     Engine,

@@ -110,8 +110,7 @@ class RunOptions:
     ui: Annotated[bool, flag("--ui", "Serve a page about the topology while it runs.")] = False
     ui_port: Annotated[int | None, port("The port of the page; 0 takes a free one.", show_default="8080")] = None
     ui_host: Annotated[
-        str | None,
-        host("The address to serve the page at; anyone who reaches it may read.", _LOCAL),
+        str | None, host("The address to serve the page at; anyone who reaches it may read.", _LOCAL)
     ] = None
     ui_token: Annotated[
         str | None,
