@@ -212,9 +212,6 @@ def _say_done(overview: TopologyOverview, done: str, as_json: bool) -> None:
     tell(overview.as_json(), as_json, lambda: say(f"{overview.base.storm_name} {done}"))
 
 
-# ---- what is printed ---------------------------------------------------------------------------------------------------
-
-
 def print_list(overviews: Sequence[TopologyOverview]) -> None:
     if not overviews:
         say("no topologies; `trident submit MODULE:TOPOLOGY` adds one")

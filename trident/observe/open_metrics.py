@@ -227,9 +227,6 @@ class Metrics:
             yield from _families(self._topology, _OF_OPERATIONS, self.status())
 
 
-# ---- topologies of spouts and bolts ----------------------------------------------------------------------------------
-
-
 def _by_stream(measure: str) -> Callable[[TopologyStatus], Values]:
     of_outputs = measure in ("emitted", "transferred")
 

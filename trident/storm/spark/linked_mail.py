@@ -251,8 +251,6 @@ class Peer:
                 self._socket = socket
 
 
-# ---- deliveries as bytes ------------------------------------------------------------------------------------------------
-
 _HEAD = struct.Struct("<BI")
 _FOUR, _THREE = struct.Struct("<4I"), struct.Struct("<3I")
 _TUPLES, _TRACKING, _OUTCOMES, _FULL, _FREE = range(5)

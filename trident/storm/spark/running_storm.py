@@ -349,8 +349,6 @@ class Supervisor(WorkerGroup[BoltPlace]):
             logger.exception("topology %s: the driver's own code failed", self.topology)
             self.end(error)
 
-    # ---- what a group asks ------------------------------------------------------------------------------------------
-
     def word(self) -> WorkerOrders:
         return self._orders
 

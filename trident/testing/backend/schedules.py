@@ -86,8 +86,6 @@ class Schedule:
         setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
         return ", ".join([setting, *self.story[-8:]])
 
-    # ---- one batch ---------------------------------------------------------------------------------------------------
-
     def _run_batch(self) -> None:
         batch = self._new_batch()
         for _ in range(_MOST_TRIES):
@@ -167,8 +165,6 @@ class Schedule:
                 for call in sleeper.rest:
                     _append(sleeper.state, call)
                 sleeper.state.commit(sleeper.txid)
-
-    # ---- looking ---------------------------------------------------------------------------------------------------
 
     def _check(self, when: str) -> None:
         if self.chance.random() < 0.1:

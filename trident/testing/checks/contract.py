@@ -125,9 +125,6 @@ BUILDS_ON: dict[Promised, tuple[SpoutPromise, ...]] = {
 }
 
 
-# ---- checks ---------------------------------------------------------------------------------------------------------------
-
-
 def promise(promised: Promised, *claims: str, refusal: bool = False) -> Callable[[Check], Check]:
     """Mark a check of a `Contract` with the promise that it belongs to.
 
@@ -268,9 +265,6 @@ def _short_repr(value: Any) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} … {text[-_SHOWN // 4 :]} ({len(text)} characters)"
-
-
-# ---- in another process --------------------------------------------------------------------------------------------
 
 
 def answer_in_another_process(what: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -97,8 +97,6 @@ class SimulatedRun:
         """The states whose store stops no driver that was replaced."""
         return self._driver.unfenced
 
-    # ---- what drivers ask ---------------------------------------------------------------------------------------------
-
     def due(self, point: str, txid: int, state: str, last: bool = True) -> Fault | None:
         if point == "recorded":
             self._was_recorded(txid)
@@ -152,8 +150,6 @@ class SimulatedRun:
         if any(fault.kind == "set_back" for fault in self._left):
             for state, kept in self._earlier.items():
                 kept.append(self.stores[state].copy())
-
-    # ---- drivers ------------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         """Start the next driver; one that dies as it starts, or refuses a store that was set back, is followed by another."""
@@ -222,8 +218,6 @@ class SimulatedRun:
     def _fail(self, text: str, cause: BaseException | None = None) -> NoReturn:
         self._wrong = Wrong(text, self.trace)
         raise self._wrong from cause
-
-    # ---- stores that lose a batch -------------------------------------------------------------------------------------
 
     def _set_back(self, fault: Fault) -> None:
         store = self.stores[fault.state]

@@ -232,8 +232,6 @@ class JudgedRuns:
             "was simulated as a crash",
         )
 
-    # ---- runs ---------------------------------------------------------------------------------------------------------
-
     def _run(self, plan: FaultPlan, rows: Rows) -> tuple[SimulatedRun, dict[str, Contents]]:
         """Run a plan; return also what all compared places hold at the end."""
         self._outside.restore()
@@ -290,8 +288,6 @@ class JudgedRuns:
         if lines := differences(wanted, found):
             raise Wrong("\n".join(lines), run.trace, wanted, found)
         return run
-
-    # ---- a failure ----------------------------------------------------------------------------------------------------
 
     def _failure_of(self, plan: FaultPlan, error: Wrong) -> SimulationFailed:
         last = [error]

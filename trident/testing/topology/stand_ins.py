@@ -238,9 +238,6 @@ class WatchedLog:
         self._log.close()
 
 
-# ---- spouts and states ----------------------------------------------------------------------------------------------------
-
-
 class GivenSpout:
     """What spouts over given rows share: the fields and the promise of a declared spout; rows that survive a restart."""
 
